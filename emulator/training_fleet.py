@@ -185,8 +185,7 @@ class TrainingFleet:
             for chip, reply in channel.receive(commands, SILENCE_TIMEOUT_S):
                 if isinstance(reply, ChipFailed):
                     logger.error("chip %d failed: %s", chip, reply.reason)
-                    last_line = reply.reason.strip().splitlines()[-1]
-                    raise ChipLost((chip,), last_line)
+                    raise ChipLost((chip,), reply.reason.strip().splitlines()[-1])
                 replies[chip] = reply  # type: ignore[assignment]
         except ChipSilent as error:
             raise ChipLost(error.chips, str(error)) from error

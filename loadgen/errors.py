@@ -25,7 +25,7 @@ class LoadError(Exception):
 class OptionError(LoadError):
     """An option has a value that cannot be used; definite, nothing was sent."""
 
-    def __init__(self, option: str, value: object, *, expected: str) -> None:
+    def __init__(self, option: str, value: object, expected: str) -> None:
         super().__init__(f"{option}={value}: expected {expected}")
 
 

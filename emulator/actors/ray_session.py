@@ -26,13 +26,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from emulator.actors.chip_worker import ChipWorker
 from emulator.actors.fork_server import ForkServer
 from emulator.actors.private_ray import (
+    VITAL,
+    DaemonWatch,
     forget_token,
     loopback_only,
+    own_daemons,
     own_token,
     refuse_open_ray,
     wants_token,
+    without_sigterm,
 )
-from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ConfigError
 from startup.import_path import CODE_ROOT, SAFE_PATH, sealed_children, variables

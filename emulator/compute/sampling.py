@@ -15,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.arrays import Float32s, Int32s, Int64s
-from emulator.compute.logprobs import log_softmax, sampled_logprobs
-from emulator.compute.penalties import apply_penalties
-from emulator.compute.token_masks import (
+from emulator.compute.logits_changes import (
     add_logit_bias,
+    apply_penalties,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
     mask_bad_words,
     mask_by_grammar,
     mask_early_stops,
     mask_not_allowed,
 )
-from emulator.compute.truncation import keep_min_p, keep_top_k, keep_top_p
+from emulator.compute.logprobs import log_softmax, sampled_logprobs
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RowLogprobs
 

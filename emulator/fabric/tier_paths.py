@@ -28,30 +28,22 @@ class TierPaths:
         self.latency_ns: Float64s = routes.latency_ns(system)[:chips, :chips]
         direct = routes.direct
         self._tiers = [Tier(tier) for tier in np.unique(direct) if tier != Tier.SELF]
-        # [tiers, sending position, receiving position]: one where a pair talks over the tier
-        self._uses = np.zeros((len(self._tiers), chips, chips))
-        for uses, tier in zip(self._uses, self._tiers, strict=True):
+        # One where a pair talks over a tier: [tiers, sending position, receiving position].
+        self.uses: Float64s = np.zeros((len(self._tiers), chips, chips))
+        for uses, tier in zip(self.uses, self._tiers, strict=True):
             uses[direct[:chips, :chips] == tier] = 1.0
         rates = [links.bytes_per_s(system, tier)[nodes] for tier in self._tiers]
-        self._ns_per_byte = np.zeros((len(rates), len(nodes)))  # [tiers, nodes]
-        for row, rate in zip(self._ns_per_byte, rates, strict=True):
+        self.ns_per_byte: Float64s = np.zeros(
+            (len(rates), len(nodes))
+        )  # of its lanes: [tiers, nodes]
+        for row, rate in zip(self.ns_per_byte, rates, strict=True):
             np.divide(NS_PER_S, rate, out=row, where=rate > 0)
         self._detours = _Detours(routes, chips, self._tiers)
 
     @property
-    def uses(self) -> Float64s:
-        """One where a pair talks over a tier: [tiers, sending position, receiving position]."""
-        return self._uses
-
-    @property
-    def ns_per_byte(self) -> Float64s:
-        """Of each node's lanes: [tiers, nodes]."""
-        return self._ns_per_byte
-
-    @property
     def legs(self) -> Int64s:
         """Of detours: [legs, (sender, receiver, row of the tier, leg's sender and receiver)]."""
-        return self._detours.legs
+        return self._detours.legs()
 
     def busy_ns(self, payload_bytes: Float64s) -> Float64s:
         """Time of each chip's busiest tier and direction: [layers, nodes].
@@ -60,14 +52,14 @@ class TierPaths:
         """
         layers = len(payload_bytes)
         if not self._tiers:
-            return np.zeros((layers, self._ns_per_byte.shape[1]))
-        egress = np.zeros((layers, *self._ns_per_byte.shape))  # [layers, tiers, nodes]
+            return np.zeros((layers, self.ns_per_byte.shape[1]))
+        egress = np.zeros((layers, *self.ns_per_byte.shape))  # [layers, tiers, nodes]
         ingress = np.zeros_like(egress)
         # einsum, no product of matrices: a layer's sums have the same bits alone and among others
-        egress[:, :, : self._chips] = np.einsum("lsr,tsr->lts", payload_bytes, self._uses)
-        ingress[:, :, : self._chips] = np.einsum("lsr,tsr->ltr", payload_bytes, self._uses)
+        egress[:, :, : self._chips] = np.einsum("lsr,tsr->lts", payload_bytes, self.uses)
+        ingress[:, :, : self._chips] = np.einsum("lsr,tsr->ltr", payload_bytes, self.uses)
         self._detours.add(payload_bytes, egress=egress, ingress=ingress)
-        busy_ns: Float64s = (np.maximum(egress, ingress) * self._ns_per_byte).max(axis=1)
+        busy_ns: Float64s = (np.maximum(egress, ingress) * self.ns_per_byte).max(axis=1)
         return busy_ns
 
 
@@ -86,7 +78,6 @@ class _Detours:
         self._leg_tier = row_of_tier[routes.direct[leg_sender, leg_receiver]]
         self._leg_sender, self._leg_receiver = leg_sender, leg_receiver
 
-    @property
     def legs(self) -> Int64s:
         """See `TierPaths.legs`."""
         ends = (self._sender[self._pair], self._receiver[self._pair])

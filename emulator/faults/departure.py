@@ -65,8 +65,7 @@ def departure(
             slots_there=0,
         )
     if not staying.any():
-        expected = "ranks of which at least one other one stays up"
-        raise ConfigError("ranks to lend", named, expected)
+        raise ConfigError("ranks to lend", named, "ranks of which at least one other one stays up")
     seated = np.setdiff1d(np.flatnonzero(seating.chip_of_position != VACANT), gone)
     groups = _groups_of_open_blocks(partition, staying)
     slots_needed = slots_there = 0

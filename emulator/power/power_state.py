@@ -63,8 +63,7 @@ def power_state(
     """
     for engine, share in busy.items():
         if engine not in BUSY_ENGINES:
-            expected = f"one of {', '.join(BUSY_ENGINES)}"
-            raise ConfigError("busy", engine, expected)
+            raise ConfigError("busy", engine, f"one of {', '.join(BUSY_ENGINES)}")
         if not 0 <= share <= 1:
             raise ConfigError(f"busy {engine}", share, "0 to 1")
     products = sum(share for engine, share in busy.items() if engine.startswith("tensor"))

@@ -125,5 +125,4 @@ class ChipSpec:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))
         names = ", ".join(switch.name for switch in self.switches) or "none"
-        expected = f"a switch of {self.name}: {names}"
-        raise ConfigError("assumption", name, expected)
+        raise ConfigError("assumption", name, f"a switch of {self.name}: {names}")

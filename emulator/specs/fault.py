@@ -64,8 +64,7 @@ class Fault:
         if self.kind is FaultKind.FAIL_STACK and self.stack < 0:
             raise ConfigError("stack", self.stack, "an HBM stack of the chip")
         if self.kind is FaultKind.CUT_LINK and self.tier is None:
-            tiers = ", ".join(LinkTier)
-            raise ConfigError("tier", None, f"one of {tiers}")
+            raise ConfigError("tier", None, f"one of {', '.join(LinkTier)}")
         if self.lanes < 0:
             raise ConfigError("lanes", self.lanes, "0 (all) or more")
         if self.kind is FaultKind.PULL_SWITCH_TRAY and self.rack < 0:

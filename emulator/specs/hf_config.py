@@ -67,6 +67,5 @@ def _whole_number(config: Mapping[str, Any], key: str) -> int:
     """The whole number under `key`; raises ConfigError when it is missing or of another type."""
     value = config.get(key)
     if type(value) is not int or value < 1:
-        shown = "missing" if value is None else value
-        raise ConfigError(key, shown, "a whole number above 0")
+        raise ConfigError(key, "missing" if value is None else value, "a whole number above 0")
     return value

@@ -36,8 +36,7 @@ class MatrixEngine:
         may_be_zero = ("fill_drain_ns", "ramp_ns")
         for label, figure in self.figures():
             if figure.value < 0 or (figure.value == 0 and label not in may_be_zero):
-                least = ">= 0" if label in may_be_zero else "> 0"
-                raise ConfigError(label, figure.value, least)
+                raise ConfigError(label, figure.value, ">= 0" if label in may_be_zero else "> 0")
         if self.ramp_share.value > 1:
             raise ConfigError("ramp_share", self.ramp_share.value, "above 0, at most 1")
 

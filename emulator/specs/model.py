@@ -110,8 +110,7 @@ class ModelSpec:
         if self.latent is None:
             return
         if self.kv_heads != self.heads or self.head_dim != self.latent.value_dim:
-            expected = "kv_heads = heads and head_dim = the latent's value_dim"
-            raise self._refusal("latent", expected)
+            raise self._refusal("latent", "kv_heads = heads and head_dim = the latent's value_dim")
         if self.query_key_norms or self.attention_bias or self.sinks or self.window_tokens:
             raise self._refusal("latent", "no query and key norms, biases, sinks or window")
 

@@ -36,8 +36,9 @@ class ExpectedRouting:
         held = np.maximum(kinds.expert_of_slot, 0)
         kind = np.arange(len(first))[:, None, None]
         # That a token's pair goes to a slot.
-        self._slot_chance: Float64s = chance[kind, held] * share  # [kinds, chips, slots]
-        self.pairs_per_token: Float64s = self._slot_chance.sum(axis=2)  # [kinds, chips]
+        # That a token's pair goes to a slot.
+        self.slot_chance: Float64s = chance[kind, held] * share  # [kinds, chips, slots]
+        self.pairs_per_token: Float64s = self.slot_chance.sum(axis=2)  # [kinds, chips]
         # That a token of its group needs a chip at all, [kinds, chips].
         self.chance_needed: Float64s = np.array(
             [
@@ -52,18 +53,13 @@ class ExpectedRouting:
             ]
         ).reshape(len(first), placement.chips)
 
-    @property
-    def slot_chance(self) -> Float64s:
-        """That a token's pair goes to each slot: [kinds, chips, slots]."""
-        return self._slot_chance
-
     def pairs(self, group_tokens: Float64s) -> Float64s:
         """(token, expert) pairs that each chip computes: [chips] -> [kinds, chips]."""
         return self.pairs_per_token * group_tokens
 
     def distinct(self, group_tokens: Float64s) -> Float64s:
         """Experts of each chip that at least one token picks: [chips] -> [kinds, chips]."""
-        missed = (1 - self._slot_chance) ** group_tokens[:, None]  # [kinds, chips, slots]
+        missed = (1 - self.slot_chance) ** group_tokens[:, None]  # [kinds, chips, slots]
         hit: Float64s = (1 - missed).sum(axis=2)
         return hit
 

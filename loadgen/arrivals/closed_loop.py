@@ -32,7 +32,7 @@ class ClosedLoop:
         last = int(self.concurrency.rates_per_s[-1])
         if self.workers > last:
             raise OptionError(
-                "--workers", self.workers, expected=f"at most {last}, at which the concurrency ends"
+                "--workers", self.workers, f"at most {last}, at which the concurrency ends"
             )
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002

@@ -35,7 +35,7 @@ def make_pacer(
     if spec.rate is not None:
         return _by_rate(spec, parse_rate(spec.rate), sessions, seed)
     if recorded_ns is None:
-        raise OptionError("--rate", None, expected="a rate, a --concurrency or recorded times")
+        raise OptionError("--rate", None, "a rate, a --concurrency or recorded times")
     times_ns = recorded_ns if sessions is None else recorded_ns[:sessions]
     return recorded(times_ns, speedup=spec.speedup, duration_s=spec.duration_s)
 
@@ -83,19 +83,19 @@ def _asked_gap_cv(spec: ArrivalSpec, schedule: ArrivalSchedule) -> float | None:
 def _check(spec: ArrivalSpec) -> None:
     """Refuse numbers out of range and contradictory options."""
     if spec.rate is not None and spec.concurrency is not None:
-        raise OptionError("--concurrency", spec.concurrency, expected="not both it and --rate")
+        raise OptionError("--concurrency", spec.concurrency, "not both it and --rate")
     if not 0 < spec.burstiness < np.inf:
-        raise OptionError("--burstiness", spec.burstiness, expected="more than 0")
+        raise OptionError("--burstiness", spec.burstiness, "more than 0")
     if spec.burstiness != 1 and spec.gaps != "gamma":
-        raise OptionError("--burstiness", spec.burstiness, expected="--arrivals gamma with it")
+        raise OptionError("--burstiness", spec.burstiness, "--arrivals gamma with it")
     if not 0 < spec.speedup < np.inf:
-        raise OptionError("--speedup", spec.speedup, expected="more than 0")
+        raise OptionError("--speedup", spec.speedup, "more than 0")
     if spec.speedup != 1 and (spec.rate is not None or spec.concurrency is not None):
         raise OptionError(
-            "--speedup", spec.speedup, expected="recorded times, neither --rate nor --concurrency"
+            "--speedup", spec.speedup, "recorded times, neither --rate nor --concurrency"
         )
     if spec.duration_s is not None and not 0 < spec.duration_s < np.inf:
-        raise OptionError("--duration", spec.duration_s, expected="more than 0 s")
+        raise OptionError("--duration", spec.duration_s, "more than 0 s")
 
 
 def _by_rate(
@@ -105,28 +105,26 @@ def _by_rate(
     if sessions is None and duration_s is None:
         duration_s = rate.end_s  # what was written as a series of times ends with it
     if sessions is None and duration_s is None:
-        raise OptionError("--rate", spec.rate, expected="--requests or --duration with it")
+        raise OptionError("--rate", spec.rate, "--requests or --duration with it")
     most = sessions if sessions is not None else rate.cumulative(np.array([duration_s]))[0]
     if most > SESSIONS_MAX:
         raise OptionError(
-            "--rate", spec.rate, expected=f"at most {SESSIONS_MAX:,} sessions, not {most:,.0f}"
+            "--rate", spec.rate, f"at most {SESSIONS_MAX:,} sessions, not {most:,.0f}"
         )
     arrivals = RenewalArrivals(spec.gaps, burstiness=spec.burstiness, seed=seed)
     schedule = by_rate(arrivals, rate, sessions=sessions, duration_s=duration_s)
     if sessions != 0 and not schedule.due_ns.size:
-        raise OptionError("--rate", spec.rate, expected="a session within the --duration")
+        raise OptionError("--rate", spec.rate, "a session within the --duration")
     return schedule
 
 
 def _closed_loop(spec: ArrivalSpec, sessions: int | None) -> ClosedLoop:
     assert spec.concurrency is not None
     if sessions is None and spec.duration_s is None:
-        raise OptionError(
-            "--concurrency", spec.concurrency, expected="--requests or --duration with it"
-        )
+        raise OptionError("--concurrency", spec.concurrency, "--requests or --duration with it")
     shape = parse_rate(spec.concurrency, option="--concurrency", forms=CONCURRENCY_FORMS)
     if not isinstance(shape, PiecewiseLinear) or min(shape.rates_per_s) < 1:
-        raise OptionError("--concurrency", spec.concurrency, expected=CONCURRENCY_FORMS)
+        raise OptionError("--concurrency", spec.concurrency, CONCURRENCY_FORMS)
     ends_ns = None if spec.duration_s is None else round(spec.duration_s * 1e9)
     return ClosedLoop(concurrency=shape, sessions=sessions, ends_ns=ends_ns)
 

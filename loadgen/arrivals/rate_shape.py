@@ -120,7 +120,7 @@ def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) ->
         else:
             raise ValueError("one of its forms")
     except ValueError as error:
-        raise OptionError(option, text, expected=f"{forms} ({error})") from None
+        raise OptionError(option, text, f"{forms} ({error})") from None
     return shape
 
 

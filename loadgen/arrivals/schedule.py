@@ -68,7 +68,7 @@ def by_rate(
     due_s = due_s[due_s < (np.inf if duration_s is None else duration_s)]
     if due_s.size and due_s[-1] > DUE_S_MAX:
         expected = f"one at which all sessions begin within {DUE_S_MAX:g} s, some thirty years"
-        raise OptionError("--rate", f"{sessions} sessions in {due_s[-1]:.3g} s", expected=expected)
+        raise OptionError("--rate", f"{sessions} sessions in {due_s[-1]:.3g} s", expected)
     # Rounding within a shape's inverse may swap two times that are a nanosecond apart.
     due_ns = np.maximum.accumulate(np.rint(due_s * 1e9).astype(np.int64))
     return ArrivalSchedule(due_ns=due_ns, rate=rate)

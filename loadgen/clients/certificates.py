@@ -12,7 +12,7 @@ def trusted(ca: Path | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         expected = f"a file of certificates in PEM ({error.strerror or error})"
-        raise OptionError("--ca", ca, expected=expected) from error
+        raise OptionError("--ca", ca, expected) from error
 
 
 def ca_bytes(ca: Path) -> bytes:

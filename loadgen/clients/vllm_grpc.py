@@ -120,7 +120,7 @@ class VllmGrpcClient:
     def _message(self, request: Request) -> Any:
         prompt = request.prompt
         if isinstance(prompt, str):
-            raise OptionError("--prompts", "text", expected="token-ids for gRPC")
+            raise OptionError("--prompts", "text", "token-ids for gRPC")
         params = pb.SamplingParams(
             temperature=self._temperature,
             top_p=1.0,
@@ -149,7 +149,7 @@ def _sampling(extra: Mapping[str, Any], params: Any) -> None:
         json_format.ParseDict(dict(extra), params)
     except json_format.ParseError as error:
         expected = f"fields of gRPC's SamplingParams ({error})"
-        raise OptionError("--extra-body", dict(extra), expected=expected) from error
+        raise OptionError("--extra-body", dict(extra), expected) from error
 
 
 def _metadata(spec: ClientSpec) -> tuple[tuple[str, str], ...]:

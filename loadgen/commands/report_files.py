@@ -116,4 +116,4 @@ def _write(option: str, path: Path, parts: Iterable[str | bytes]) -> None:
 
 def _unwritable(option: str, path: Path, error: OSError) -> OptionError:
     expected = f"a file that can be written ({error.strerror})"
-    return OptionError(option, path, expected=expected)
+    return OptionError(option, path, expected)

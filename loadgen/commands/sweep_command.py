@@ -171,11 +171,11 @@ def _make_folder(folder: Path) -> None:
     try:
         if folder.is_dir() and any(folder.iterdir()):
             expected = "a folder that is not there yet, or empty: nothing is written over"
-            raise OptionError("--dir", folder, expected=expected)
+            raise OptionError("--dir", folder, expected)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         expected = f"a folder that can be made ({error.strerror})"
-        raise OptionError("--dir", folder, expected=expected) from error
+        raise OptionError("--dir", folder, expected) from error
 
 
 async def _watched(

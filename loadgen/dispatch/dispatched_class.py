@@ -69,7 +69,7 @@ class DispatchedClass:
             raise ValueError("a part has no parts")
         if self.max_in_flight < workers:
             expected = f"at most {self.max_in_flight}, the --max-in-flight of {self.name}"
-            raise OptionError("--workers", workers, expected=expected)
+            raise OptionError("--workers", workers, expected)
         share = (self.max_in_flight + workers - 1 - worker) // workers
         pacer = self.pacer.part(worker, workers)
         return replace(self, pacer=pacer, max_in_flight=share, first=worker, stride=workers)

@@ -11,8 +11,7 @@ from loadgen.clients.client import RequestClient
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.pace import Pace
 from loadgen.dispatch.sender import Sender, SenderContext
-from loadgen.dispatch.timer import LoopTimer, PacedTimer
-from loadgen.dispatch.timetable import Action, DispatchTimer, Timetable
+from loadgen.dispatch.timetable import Action, DispatchTimer, LoopTimer, PacedTimer, Timetable
 from loadgen.records.result import Result
 from loadgen.records.run_record import SendSummary
 

@@ -11,8 +11,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from loadgen.dispatch.timer import LoopTimer
-from loadgen.dispatch.timetable import Action, DispatchTimer
+from loadgen.dispatch.timetable import Action, DispatchTimer, LoopTimer
 from loadgen.records.run_record import LoopLag
 
 # 100 a second cost less than 1 % of a core, and find a stop of 10 ms wherever it lies.

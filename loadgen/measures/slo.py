@@ -133,4 +133,4 @@ def _bound(measure: str, limit: str, percentile: float) -> Bound:
 
 
 def _refused(option: str, text: str, expected: str) -> OptionError:
-    return OptionError(option, text, expected=f"{expected}, as in ttft=200ms,tpot=20ms@p99")
+    return OptionError(option, text, f"{expected}, as in ttft=200ms,tpot=20ms@p99")

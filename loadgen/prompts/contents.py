@@ -46,8 +46,7 @@ async def make_workload(
     Raises LoadError for an unsuitable tokenizer, and the tokenizer's own errors.
     """
     if kind == "token-ids" and isinstance(tokenizer, WordTokenizer):
-        expected = "server or a file beside --prompts token-ids"
-        raise OptionError("--tokenizer", "words", expected=expected)
+        raise OptionError("--tokenizer", "words", "server or a file beside --prompts token-ids")
     wording = await _wording(plan, tokenizer, kind, seeds=(seed, crc32(name.encode())))
     orders = _orders(plan) if kind == "text" else {}
     cost = await _cost(tokenizer, kind, api, orders, wording)

@@ -91,7 +91,7 @@ class ResultsWriter:
             there = self._path.exists()
             if there and self._path.is_file() and self._path.stat().st_size:
                 expected = "a file that is not there yet, or empty: this one would be lost"
-                raise OptionError(self._option, self._path, expected=expected)
+                raise OptionError(self._option, self._path, expected)
             if not self._path.is_fifo():  # its reader would take it for the end
                 self._path.open("ab").close()
             if not there:
@@ -110,7 +110,7 @@ class ResultsWriter:
 
     def _refused(self, error: OSError) -> OptionError:
         expected = f"a file that can be written ({error.strerror})"
-        return OptionError(self._option, self._path, expected=expected)
+        return OptionError(self._option, self._path, expected)
 
 
 def read_results(path: Path) -> RunRecord:

@@ -172,7 +172,7 @@ def write_sweep(path: Path, sweep: SweepRecord) -> None:
         path.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
-        raise OptionError("--dir", path.parent, expected=expected) from error
+        raise OptionError("--dir", path.parent, expected) from error
 
 
 def read_sweep(path: Path) -> SweepRecord:

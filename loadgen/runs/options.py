@@ -62,12 +62,12 @@ class ClassOptions:
 
     def __post_init__(self) -> None:
         if self.api == "chat" and self.prompts == "token-ids":
-            raise OptionError("--prompts", "token-ids", expected="text with --api chat")
+            raise OptionError("--prompts", "token-ids", "text with --api chat")
         if self.api == "grpc" and self.prompts == "text":
-            raise OptionError("--prompts", "text", expected="token-ids with --api grpc")
+            raise OptionError("--prompts", "text", "token-ids with --api grpc")
         if self.api == "grpc" and self.workload.priority:
             expected = "0 with --api grpc, whose messages have none"
-            raise OptionError("--priority", self.workload.priority, expected=expected)
+            raise OptionError("--priority", self.workload.priority, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,9 @@ class ServerOptions:
         parts = urlsplit(self.url)
         if "@" in self.url or parts.query:
             expected = "http://HOST[:PORT] alone, without a name, a password or a query"
-            raise OptionError("--url", "...", expected=expected)
+            raise OptionError("--url", "...", expected)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-            raise OptionError("--url", self.url, expected="http://HOST[:PORT]")
+            raise OptionError("--url", self.url, "http://HOST[:PORT]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +155,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.classes]
         if len(set(names)) != len(names):
-            raise OptionError("--traffic-class", names, expected="names that differ")
+            raise OptionError("--traffic-class", names, "names that differ")
         if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
             raise LoadError("--api grpc needs --grpc HOST:PORT")

@@ -125,7 +125,7 @@ async def _plans(
     for plan in plans:
         if plan.sessions < options.workers:
             expected = f"at most {plan.sessions}, the sessions of {plan.options.name}"
-            raise OptionError("--workers", options.workers, expected=expected)
+            raise OptionError("--workers", options.workers, expected)
     return plans
 
 
@@ -189,6 +189,6 @@ def allow_connections(connections: int) -> None:
         raise OptionError(
             "--max-in-flight",
             connections,
-            expected=f"at most {hard - OTHER_FILES:,} a worker: the system allows a process "
+            f"at most {hard - OTHER_FILES:,} a worker: the system allows a process "
             f"{hard:,} open files (ulimit -n)",
         ) from error

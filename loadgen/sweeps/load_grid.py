@@ -24,14 +24,14 @@ def parse_loads(text: str, *, axis: Axis, option: str) -> tuple[float, ...]:
     try:
         loads = _range(text) if "x" in text else tuple(_number(word) for word in text.split(","))
     except ValueError:
-        raise OptionError(option, text, expected=FORMS) from None
+        raise OptionError(option, text, FORMS) from None
     if axis == "concurrency":
         if "x" in text:
             loads = tuple(float(round(load)) for load in loads)
         if any(not load.is_integer() for load in loads):
-            raise OptionError(option, text, expected="whole numbers from 1 on")
+            raise OptionError(option, text, "whole numbers from 1 on")
     if len(loads) > LOADS_MAX:
-        raise OptionError(option, text, expected=f"at most {LOADS_MAX} loads")
+        raise OptionError(option, text, f"at most {LOADS_MAX} loads")
     return tuple(sorted(set(loads)))
 
 

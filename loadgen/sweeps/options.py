@@ -45,7 +45,7 @@ class SweepOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.run.classes]
         if self.vary not in names:
-            raise OptionError("--vary", self.vary, expected=" or ".join(names))
+            raise OptionError("--vary", self.vary, " or ".join(names))
 
     @property
     def tail(self) -> float:

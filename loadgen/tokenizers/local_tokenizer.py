@@ -26,13 +26,11 @@ class LocalTokenizer:
     def __init__(self, path: Path) -> None:
         self._path = path / FILE_NAME if path.is_dir() else path
         if not self._path.is_file():
-            raise OptionError(OPTION, path, expected=f"a folder with {FILE_NAME}")
+            raise OptionError(OPTION, path, f"a folder with {FILE_NAME}")
         try:
             self._splitter = Splitter.from_file(str(self._path))
         except Exception as error:  # the library raises no other type
-            raise OptionError(
-                OPTION, path, expected=f"a {FILE_NAME} that can be read ({error})"
-            ) from error
+            raise OptionError(OPTION, path, f"a {FILE_NAME} that can be read ({error})") from error
         self._splitter.no_truncation()  # a published file may say to cut, or to pad
         self._splitter.no_padding()
         self._chat: Any = None
@@ -79,7 +77,7 @@ def _with_template(folder: Path) -> Any:
         loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever of the folder it cannot read
         expected = f"a folder that transformers can read for its chat template ({error})"
-        raise OptionError(OPTION, folder, expected=expected) from error
+        raise OptionError(OPTION, folder, expected) from error
     if not loaded.chat_template:
-        raise OptionError(OPTION, folder, expected="a folder with a chat template, for --api chat")
+        raise OptionError(OPTION, folder, "a folder with a chat template, for --api chat")
     return loaded

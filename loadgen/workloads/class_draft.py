@@ -80,7 +80,7 @@ class ClassDraft:
         if not timed and self.trace is not None and sessions > len(self.trace):
             rows = f"the rows of {self.workload.trace}"
             expected = f"at most {len(self.trace):,}, {rows}, or a --rate"
-            raise OptionError("--requests", sessions, expected=expected)
+            raise OptionError("--requests", sessions, expected)
         return make_pacer(self.arrivals, sessions=sessions, recorded_ns=recorded_ns, seed=self.seed)
 
 
@@ -98,7 +98,7 @@ def draft_class(spec: WorkloadSpec, arrivals: ArrivalSpec, *, seed: int) -> Clas
         if isinstance(pacer, ClosedLoop):
             sessions = _closed_loop_sessions(pacer)
     if sessions == 0:
-        raise OptionError("--duration", arrivals.duration_s, expected="time for one")
+        raise OptionError("--duration", arrivals.duration_s, "time for one")
     trace = read_trace(spec, sessions=sessions, seed=seed)
     return ClassDraft(
         workload=spec, arrivals=arrivals, seed=seed, sessions=sessions, trace=trace, pacer=pacer

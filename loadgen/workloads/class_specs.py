@@ -42,10 +42,10 @@ def _check_drawn(values: Mapping[str, Any], drawn: Mapping[str, str]) -> None:
     """Refuse one length without the other, and options of a trace."""
     for side, other in (("input", "output"), ("output", "input")):
         if side in drawn and other not in drawn:
-            raise OptionError(f"--{side}", drawn[side], expected=f"--{other} with it, or a --trace")
+            raise OptionError(f"--{side}", drawn[side], f"--{other} with it, or a --trace")
     for name, option in (("window_s", "--window"), ("trace_format", "--trace-format")):
         if name in values:
-            raise OptionError(option, values[name], expected="it beside --trace")
+            raise OptionError(option, values[name], "it beside --trace")
 
 
 def arrival_spec(values: Mapping[str, Any]) -> ArrivalSpec:
@@ -55,16 +55,15 @@ def arrival_spec(values: Mapping[str, Any]) -> ArrivalSpec:
         parse_rate(rate)
     elif "gaps" in values or "burstiness" in values:
         option = "--arrivals" if "gaps" in values else "--burstiness"
-        value = values.get("gaps", values.get("burstiness"))
-        raise OptionError(option, value, expected="it beside --rate")
+        raise OptionError(option, values.get("gaps", values.get("burstiness")), "it beside --rate")
     if concurrency is not None:
         _check_concurrency(concurrency, values.get("max_in_flight"))
     recorded = rate is None and concurrency is None
     if recorded and "input" in values and "trace" not in values:
-        raise OptionError("--input", values["input"], expected="--rate or --concurrency with it")
+        raise OptionError("--input", values["input"], "--rate or --concurrency with it")
     if not recorded and values.get("speedup", 1.0) != 1.0:
         expected = "recorded arrivals, without --rate or --concurrency"
-        raise OptionError("--speedup", f"{values['speedup']:g}", expected=expected)
+        raise OptionError("--speedup", f"{values['speedup']:g}", expected)
     given = given_options(ArrivalSpec, values)
     if "burstiness" in given:
         given = {"gaps": "gamma", **given}
@@ -78,7 +77,6 @@ def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
         return
     if not (concurrency.isascii() and concurrency.isdigit()) or not int(concurrency):
         expected = "a whole number from 1 on, ramp:FROM-TO/TIME or series:..."
-        raise OptionError("--concurrency", concurrency, expected=expected)
+        raise OptionError("--concurrency", concurrency, expected)
     if max_in_flight is not None and int(concurrency) > max_in_flight:
-        expected = f"at most --max-in-flight, {max_in_flight}"
-        raise OptionError("--concurrency", concurrency, expected=expected)
+        raise OptionError("--concurrency", concurrency, f"at most --max-in-flight, {max_in_flight}")

@@ -48,13 +48,13 @@ class ObservedLengths:
             raise OptionError(
                 "output_tokens",
                 f"shape {self.output_tokens.shape}",
-                expected=f"one for each prompt, of shape {self.prompt_tokens.shape}, and some",
+                f"one for each prompt, of shape {self.prompt_tokens.shape}, and some",
             )
         for name in ("prompt_tokens", "output_tokens"):
             array = getattr(self, name)
             for tokens in (int(array.min()), int(array.max())):
                 if not 1 <= tokens <= TOKENS_MAX:
-                    raise OptionError(name, tokens, expected=f"1 to {TOKENS_MAX:,} tokens")
+                    raise OptionError(name, tokens, f"1 to {TOKENS_MAX:,} tokens")
 
     def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
         """Draw pairs: each int64[requests]."""

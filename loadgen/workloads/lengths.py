@@ -107,9 +107,9 @@ def lognormal_of_median(
     """
     if not 1 <= least <= median <= most <= TOKENS_MAX:
         expected = f"within {least:,} to {most:,}, and these in 1 to {TOKENS_MAX:,} tokens"
-        raise OptionError("median", median, expected=expected)
+        raise OptionError("median", median, expected)
     if not 0.0 <= sigma < math.inf:
-        raise OptionError("sigma", sigma, expected="a finite number from 0 on")
+        raise OptionError("sigma", sigma, "a finite number from 0 on")
     try:
         mean = median * math.exp(sigma**2 / 2)
         deviation = mean * math.sqrt(math.expm1(sigma**2))
@@ -117,7 +117,7 @@ def lognormal_of_median(
             return Uniform(least=round(median), most=round(median))
         return Lognormal(mean=mean, deviation=deviation, least=least, most=most)
     except (ValueError, OverflowError) as error:
-        raise OptionError("sigma", sigma, expected=f"less spread ({error})") from error
+        raise OptionError("sigma", sigma, f"less spread ({error})") from error
 
 
 def parse_lengths(text: str, *, option: str = "lengths") -> Lengths:
@@ -136,8 +136,8 @@ def parse_lengths(text: str, *, option: str = "lengths") -> Lengths:
         if kind == "lognormal":
             return _lognormal(rest)
     except ValueError as error:
-        raise OptionError(option, text, expected=f"{FORMS} ({error})") from error
-    raise OptionError(option, text, expected=FORMS)
+        raise OptionError(option, text, f"{FORMS} ({error})") from error
+    raise OptionError(option, text, FORMS)
 
 
 def _same(text: str) -> Uniform:

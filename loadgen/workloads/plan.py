@@ -133,7 +133,7 @@ def _session_count(spec: WorkloadSpec, sessions: int | None, trace: Trace | None
     if sessions is None:
         if trace is None:
             expected = "how many, or a --rate with a --duration, beside --input and --output"
-            raise OptionError("--requests", None, expected=expected)
+            raise OptionError("--requests", None, expected)
         sessions = len(trace)
     return sessions
 
@@ -152,10 +152,10 @@ def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
     if trace is None:
         for option, asked in lengths:
             if asked is None:
-                raise OptionError(option, None, expected="lengths, or a --trace")
+                raise OptionError(option, None, "lengths, or a --trace")
     if isinstance(trace, Recording) and trace.blocks is not None and spec.input_lengths:
         expected = "it beside a trace without blocks: those of this one are as long as they are"
-        raise OptionError("--input", spec.input_lengths.words, expected=expected)
+        raise OptionError("--input", spec.input_lengths.words, expected)
     if isinstance(trace, Conversations):
         if not trace.tokens:
             raise ValueError("the texts of a trace of conversations are counted first")
@@ -166,7 +166,7 @@ def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
             wanted.append(("--long-context", f"{spec.long_share:g}:{spec.long_tokens}"))
         for option, value in wanted:
             expected = "a trace that has no words of its own, which are sent as they are"
-            raise OptionError(option, value, expected=expected)
+            raise OptionError(option, value, expected)
 
 
 def _prefix(writer: CallWriter, spec: WorkloadSpec, group: int) -> Segments:

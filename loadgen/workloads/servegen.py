@@ -80,7 +80,7 @@ def read_servegen(
     requests = sum(each.requests for each in windows)
     if requests > REQUESTS_MAX:
         expected = f"a part with at most {REQUESTS_MAX:,} requests, not {requests:,}"
-        raise OptionError("--window", window_s, expected=expected)
+        raise OptionError("--window", window_s, expected)
     columns, left_out = _drawn(folder, windows, seed)
     times_s, inputs, outputs = columns
     kept = np.flatnonzero((times_s >= begin_s) & (times_s < end_s))
@@ -212,8 +212,7 @@ class _ClientLengths:
     def _pair(self, fields: Any) -> tuple[LengthHistogram, LengthHistogram] | None:
         """The two histograms; None where one is empty."""
         if not isinstance(fields, Mapping) or not all(name in fields for name in FIELDS):
-            expected = " and ".join(FIELDS)
-            raise FileError(self._path, f"expected {expected}: clients of text alone")
+            raise FileError(self._path, f"expected {' and '.join(FIELDS)}: clients of text alone")
         try:
             prompt, reply = (_histogram(name, str(fields[name])) for name in FIELDS)
         except ValueError as error:

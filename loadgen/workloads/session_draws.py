@@ -63,7 +63,7 @@ def draw_sessions(
     total = int(calls.sum())
     if total > CALLS_MAX:
         expected = f"at most {CALLS_MAX:,} calls in all, not {total:,}"
-        raise OptionError("--requests", sessions, expected=expected)
+        raise OptionError("--requests", sessions, expected)
     if recording is not None:
         rows = np.floor(_uniforms(seed, Stream.ROWS, total) * len(recording)).astype(np.int64)
         rows[firsts] = np.arange(sessions) % len(recording)

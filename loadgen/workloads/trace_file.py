@@ -40,8 +40,7 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None, seed: int = 0
     if kind == "sharegpt":
         if spec.window_s is not None:
             window = "{:g}-{:g}".format(*spec.window_s)
-            expected = f"a trace with times, which {spec.trace} has not"
-            raise OptionError("--window", window, expected=expected)
+            raise OptionError("--window", window, f"a trace with times, which {spec.trace} has not")
         return read_sharegpt(spec.trace, limit=sessions)
     if kind == "servegen":
         return read_servegen(spec.trace, seed=seed, window_s=spec.window_s, sessions=sessions)

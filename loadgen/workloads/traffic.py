@@ -103,12 +103,12 @@ class Sessions:
 
     def __post_init__(self) -> None:
         if self.after.shape != self.think_s.shape:
-            raise OptionError("think_s", self.think_s.shape, expected="one of each request")
+            raise OptionError("think_s", self.think_s.shape, "one of each request")
         waiting, before = self.waits
         bad = before >= waiting
         if bad.any():
             request, other = int(waiting[bad][0]), int(before[bad][0])
-            raise OptionError(f"after[{request}]", other, expected="a request before it")
+            raise OptionError(f"after[{request}]", other, "a request before it")
 
     @property
     def waits(self) -> tuple[Int64s, Int64s]:
@@ -131,8 +131,7 @@ class Sessions:
         lost = (anew[waiting] >= 0) & (anew[before] == _LEFT_OUT)
         if lost.any():
             request, other = int(waiting[lost][0]), int(before[lost][0])
-            expected = f"request {other} beside it, which it waits for"
-            raise OptionError("chosen", request, expected=expected)
+            raise OptionError("chosen", request, f"request {other} beside it, which it waits for")
         also = self.also
         if also is not None:
             also = anew[also[anew[also[:, 0]] >= 0]]
@@ -178,17 +177,17 @@ class ClosedLoops:
 
     def __post_init__(self) -> None:
         if self.of.max(initial=-1) >= len(self.pacers):
-            raise OptionError("of", int(self.of.max()), expected="the number of a pacer, or -1")
+            raise OptionError("of", int(self.of.max()), "the number of a pacer, or -1")
         for each in self.pacers:
             if each.ends_ns is not None:
                 expected = "--requests beside --concurrency: how many begin in a time is not known"
-                raise OptionError("--duration", f"{each.ends_ns / NS_PER_S:g}", expected=expected)
+                raise OptionError("--duration", f"{each.ends_ns / NS_PER_S:g}", expected)
 
     @classmethod
     def one(cls, requests: int, *, concurrency: int) -> Self:
         """All `requests` in one loop, in which so many sessions are open at a time."""
         if concurrency < 1:
-            raise OptionError("concurrency", concurrency, expected="at least 1")
+            raise OptionError("concurrency", concurrency, "at least 1")
         level = PiecewiseLinear(times_s=(0.0,), rates_per_s=(float(concurrency),))
         return cls(of=np.zeros(requests, dtype=np.int64), pacers=(ClosedLoop(concurrency=level),))
 
@@ -227,7 +226,7 @@ class Traffic:
                 continue
             if array.dtype != dtype or array.ndim != 1 or array.shape != arrival_s.shape:
                 expected = f"{np.dtype(dtype)}[requests], as many as there are arrivals"
-                raise OptionError(name, f"{array.dtype}{array.shape}", expected=expected)
+                raise OptionError(name, f"{array.dtype}{array.shape}", expected)
         bad = ~np.isfinite(arrival_s) | (arrival_s < 0) | (np.diff(arrival_s, prepend=0.0) < 0)
         self._refuse("arrival_s", bad, "a finite time from 0 on, not before the request before")
         for name in ("prompt_tokens", "output_tokens"):
@@ -235,17 +234,17 @@ class Traffic:
             self._refuse(name, (tokens < 1) | (tokens > TOKENS_MAX), f"1 to {TOKENS_MAX:,} tokens")
         each = "those of each request"
         if self.blocks is not None and len(self.blocks.begin) != len(self) + 1:
-            raise OptionError("blocks", len(self.blocks.begin) - 1, expected=each)
+            raise OptionError("blocks", len(self.blocks.begin) - 1, each)
         if self.loops is not None and len(self.loops.of) != len(self):
-            raise OptionError("loops", len(self.loops.of), expected=each)
+            raise OptionError("loops", len(self.loops.of), each)
         if self.sessions is not None and len(self.sessions.after) != len(self):
-            raise OptionError("sessions", len(self.sessions.after), expected=each)
+            raise OptionError("sessions", len(self.sessions.after), each)
 
     def _refuse(self, name: str, bad: Bools, expected: str) -> None:
         """Name the first `bad` request, [requests]."""
         if bad.any():
             request = int(bad.argmax())
-            raise OptionError(f"{name}[{request}]", getattr(self, name)[request], expected=expected)
+            raise OptionError(f"{name}[{request}]", getattr(self, name)[request], expected)
 
     @classmethod
     def recorded(cls, path: Path) -> Self:
@@ -288,7 +287,7 @@ class Traffic:
         _check_positive("rate_per_s", rate_per_s)
         _check_positive("burstiness", burstiness)
         if (requests is None) == (duration_s is None):
-            raise OptionError("requests", requests, expected="requests or duration_s, one of them")
+            raise OptionError("requests", requests, "requests or duration_s, one of them")
         arrivals = RenewalArrivals(gaps, burstiness=burstiness, seed=seed)
         if requests is not None:
             _check_positive("requests", requests)
@@ -331,7 +330,7 @@ class Traffic:
         Raises OptionError for a closed loop, whose arrivals are not known.
         """
         if not 0.0 <= begin_s < end_s:
-            raise OptionError("window", f"{begin_s} to {end_s} s", expected="0 <= begin < end")
+            raise OptionError("window", f"{begin_s} to {end_s} s", "0 <= begin < end")
         self._refuse_closed("window", f"{begin_s} to {end_s} s")
         begun_s = self.arrival_s
         if self.sessions is not None:
@@ -350,7 +349,7 @@ class Traffic:
 
     def _refuse_closed(self, name: str, value: object) -> None:
         if self.loops is not None:
-            raise OptionError(name, value, expected="traffic with arrivals, not a closed loop")
+            raise OptionError(name, value, "traffic with arrivals, not a closed loop")
 
     def within_context(self, context_tokens: int) -> Self:
         """Drop requests whose prompt and reply together exceed the context, and later turns."""
@@ -392,7 +391,7 @@ class Traffic:
 
 def _check_positive(field: str, value: float) -> None:
     if not 0 < value < np.inf:
-        raise OptionError(field, value, expected="a finite number above 0")
+        raise OptionError(field, value, "a finite number above 0")
 
 
 def _merged_blocks(parts: Sequence[Traffic], order: Int64s) -> PromptBlocks | None:

@@ -42,8 +42,7 @@ class TrafficClassSpec:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            expected = "a name of letters, digits, dots, - and _"
-            raise OptionError(SPEC_OPTION, self.name, expected=expected)
+            raise OptionError(SPEC_OPTION, self.name, "a name of letters, digits, dots, - and _")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -51,8 +50,7 @@ class TrafficClassSpec:
         try:
             name, *words = shlex.split(text) or [""]
         except ValueError as error:
-            expected = f"NAME KEY=VALUE ... ({error})"
-            raise OptionError(SPEC_OPTION, text, expected=expected) from error
+            raise OptionError(SPEC_OPTION, text, f"NAME KEY=VALUE ... ({error})") from error
         settings = (word.partition("=") for word in words)
         return cls(
             name=name, settings=tuple((key, value if eq else None) for key, eq, value in settings)

@@ -144,7 +144,7 @@ class WorkloadSpec:
             ("--max-output-tokens", self.max_output_tokens),
         ):
             if number is not None and not 1 <= number <= COUNT_MAX:
-                raise OptionError(flag, number, expected=f"a number from 1 to {COUNT_MAX:,}")
+                raise OptionError(flag, number, f"a number from 1 to {COUNT_MAX:,}")
         self._check_window()
         self._check_shape()
         self._check_prefix()
@@ -154,31 +154,30 @@ class WorkloadSpec:
             return
         window = "{:g}-{:g}".format(*self.window_s)
         if self.trace is None:
-            raise OptionError("--window", window, expected="it beside --trace")
+            raise OptionError("--window", window, "it beside --trace")
         if not 0.0 <= self.window_s[0] < self.window_s[1]:
-            raise OptionError("--window", window, expected="FROM before TO, from 0 on")
+            raise OptionError("--window", window, "FROM before TO, from 0 on")
 
     def _check_shape(self) -> None:
         if self.turns is not None and self.fan_out is not None:
             expected = "no --turns: a fan-out is a session of its own kind"
-            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected=expected)
+            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected)
         if self.fan_out is not None and min(self.fan_out) < 1:
-            expected = "WIDTHxDEPTH from 1 on"
-            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected=expected)
+            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), "WIDTHxDEPTH from 1 on")
         if not 0.0 <= self.think_s < math.inf:
-            raise OptionError("--think", f"{self.think_s:g}", expected="seconds from 0 on")
+            raise OptionError("--think", f"{self.think_s:g}", "seconds from 0 on")
         if self.think_s and self.trace is None and self.turns is None and self.fan_out is None:
             expected = "it beside --turns, --fan-out or a trace of conversations"
-            raise OptionError("--think", f"{self.think_s:g}", expected=expected)
+            raise OptionError("--think", f"{self.think_s:g}", expected)
         if not 0.0 <= self.long_share <= 1.0 or (self.long_share > 0.0) != (self.long_tokens > 0):
             value = f"{self.long_share:g}:{self.long_tokens}"
             expected = "SHARE:TOKENS, a share from 0 to 1 and a length"
-            raise OptionError("--long-context", value, expected=expected)
+            raise OptionError("--long-context", value, expected)
 
     def _check_prefix(self) -> None:
         prefix = f"{self.shared_prefix_tokens}x{self.shared_prefix_groups}"
         if self.shared_prefix_tokens < 0 or self.shared_prefix_groups < 1:
-            raise OptionError("--shared-prefix", prefix, expected="TOKENS[xGROUPS], from 1 on")
+            raise OptionError("--shared-prefix", prefix, "TOKENS[xGROUPS], from 1 on")
         if self.max_input_tokens is not None and self.max_input_tokens <= self.shared_prefix_tokens:
             expected = f"less than --max-input-tokens, {self.max_input_tokens}"
-            raise OptionError("--shared-prefix", prefix, expected=expected)
+            raise OptionError("--shared-prefix", prefix, expected)

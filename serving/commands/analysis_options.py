@@ -122,8 +122,7 @@ def one_of(kind: type[Word], field: str, value: str) -> Word:
     try:
         return kind(value)
     except ValueError:
-        expected = f"one of {', '.join(map(str, kind))}"
-        raise ConfigError(field, value, expected) from None
+        raise ConfigError(field, value, f"one of {', '.join(map(str, kind))}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +262,7 @@ def write_json(text: str, where: str) -> None:
     try:
         Path(where).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        expected = f"a path to write to ({error.strerror})"
-        raise ConfigError("json", where, expected) from error
+        raise ConfigError("json", where, f"a path to write to ({error.strerror})") from error
 
 
 def check_absent(options: object, names: Iterable[str], *, expected: str) -> None:

@@ -60,8 +60,7 @@ def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntr
     found = tuple(section for section in _catalog() if section.name in names)
     if not found:
         known = [section.name for section in _catalog()]
-        expected = f"one of {', '.join(known)}{did_you_mean(asked, known)}"
-        raise ConfigError("name", asked, expected)
+        raise ConfigError("name", asked, f"one of {', '.join(known)}{did_you_mean(asked, known)}")
     if assumptions:
         raise ConfigError("assumption", assumptions[0], f"nothing: {name} has no switches")
     return found

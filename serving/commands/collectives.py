@@ -146,11 +146,9 @@ def _check_ranks(systems: list[SystemSpec], *, chips: int, ranks: int) -> None:
     """Raises ConfigError for missing chips, or ranks that do not divide."""
     least = min(systems, key=lambda system: system.chips.count)
     if not 1 <= chips <= least.chips.count:
-        expected = f"1 to {least.chips.count}, the chips of {least.name}"
-        raise ConfigError("chips", chips, expected)
+        raise ConfigError("chips", chips, f"1 to {least.chips.count}, the chips of {least.name}")
     if ranks < 2 or ranks % chips:
-        expected = f"at least 2 ranks, a multiple of the {chips} chips"
-        raise ConfigError("ranks", ranks, expected)
+        raise ConfigError("ranks", ranks, f"at least 2 ranks, a multiple of the {chips} chips")
 
 
 def parse_beside(text: str) -> dict[TrafficClass, int]:
@@ -160,8 +158,7 @@ def parse_beside(text: str) -> dict[TrafficClass, int]:
     for part in _names("beside", text):
         name, equals, size = part.partition("=")
         if not equals or name not in by_name:
-            expected = f"TRAFFIC=SIZE, traffic one of {', '.join(by_name)}"
-            raise ConfigError("beside", part, expected)
+            raise ConfigError("beside", part, f"TRAFFIC=SIZE, traffic one of {', '.join(by_name)}")
         if by_name[name] in beside:
             raise ConfigError("beside", name, "each traffic once")
         beside[by_name[name]] = _bytes(size)

@@ -1,18 +1,28 @@
-"""`ultraserve console`: the address of a running server's page, with its key."""
+"""`ultraserve console`: the address of a running server's page, with its key.
+
+A private file redirects the browser to the address with the key: every user can read a browser's
+command line, which names the file alone.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import secrets
 import signal
 import time
 import webbrowser
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from emulator.errors import ConfigError
+from emulator.memory.core_claims import claims_directory, make_private_directory
 from reporting.data_forms import json_text
 from serving.access.control_key import find_console_port
-from serving.access.opening_page import OPENING_WALL_S, opening_page
 from serving.commands.control_connection import (
     add_connection_arguments,
     connect,
@@ -85,3 +95,29 @@ def console_url(address: ControlAddress, key: str) -> str:
     """The page's address; beyond loopback the port speaks TLS alone."""
     scheme = "http" if address.is_loopback else "https"
     return f"{scheme}://{address}/#key={quote(key, safe='')}"
+
+
+OPENING_WALL_S: Final = 20.0
+"""*Assumed*: a browser that starts on a busy machine has read the file by then."""
+
+_PAGE: Final = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0;url={url}">
+<title>UltraServe</title>
+"""
+
+
+@contextlib.contextmanager
+def opening_page(url: str, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Path of a redirect to `url` in the block; raises ConfigError for a shared directory."""
+    directory = claims_directory(environment)
+    make_private_directory(directory)
+    path = directory / f"console-{secrets.token_hex(4)}.html"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_PAGE.format(url=escape(url)))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)

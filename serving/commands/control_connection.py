@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.server.control.control_address import ControlAddress
+from startup.typed_options import add_options, option
 
 if TYPE_CHECKING:  # what speaks gRPC is imported when a command runs
     from serving.server.control.control_client import ControlClient
@@ -25,6 +27,34 @@ OUTCOMES: Final = (
     "same command with --idempotency-key says whether"
 )
 """Exit codes of a changing command, beside 0 and 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """The server's control service, and what this client shows it."""
+
+    GROUP = "connection"
+
+    address: str = option(
+        str(ControlAddress()), "the server's control service", metavar="HOST:PORT"
+    )
+    timeout: float = option(TIMEOUT_S, "wall seconds to wait for an answer", metavar="S")
+    control_key_file: Path | None = option(
+        None,
+        "the control service's key (default: ULTRASERVE_CONTROL_KEY, else the one that this user's "
+        "server on that port has written)",
+    )
+    tls_ca: Path | None = option(
+        None,
+        "authority of the server's certificate, beyond loopback (default: the system's)",
+        metavar="PEM",
+    )
+    tls_cert: Path | None = option(
+        None, "this client's certificate, where the server asks", metavar="PEM"
+    )
+    tls_key: Path | None = option(
+        None, "this client's private key, where the server asks", metavar="PEM"
+    )
 
 
 def add_change_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,37 +82,7 @@ def add_connection_arguments(
 
 def add_connection_group(parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S) -> None:
     """Add the same without `--json`."""
-    group = parser.add_argument_group("connection")
-    group.add_argument(
-        "--address",
-        default=str(ControlAddress()),
-        metavar="HOST:PORT",
-        help="the server's control service (default: %(default)s)",
-    )
-    group.add_argument(
-        "--timeout",
-        type=float,
-        default=timeout_s,
-        metavar="S",
-        help="wall seconds to wait for an answer (default: %(default)g)",
-    )
-    group.add_argument(
-        "--control-key-file",
-        type=Path,
-        metavar="FILE",
-        help="the control service's key (default: ULTRASERVE_CONTROL_KEY, else the one that this "
-        "user's server on that port has written)",
-    )
-    group.add_argument(
-        "--tls-ca",
-        type=Path,
-        metavar="PEM",
-        help="authority of the server's certificate, beyond loopback (default: the system's)",
-    )
-    for flag, what in (("--tls-cert", "certificate"), ("--tls-key", "private key")):
-        group.add_argument(
-            flag, type=Path, metavar="PEM", help=f"this client's {what}, where the server asks"
-        )
+    add_options(parser, ConnectionOptions, defaults={"timeout": timeout_s})
 
 
 def connect(args: argparse.Namespace) -> ControlClient:

@@ -211,8 +211,7 @@ def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
     try:
         shares = tuple(float(part) / 100 for part in options.peak.split(","))
     except ValueError:
-        expected = "percentages such as 50,70,90"
-        raise ConfigError("peak", options.peak, expected) from None
+        raise ConfigError("peak", options.peak, "percentages such as 50,70,90") from None
     days = 7 if options.week else 1 if options.days is None else options.days
     if days < 1:
         raise ConfigError("days", days, "at least 1")

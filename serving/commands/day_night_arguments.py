@@ -277,8 +277,7 @@ def lend_groups(lend_chips: int | None, chips: int, group_chips: int) -> int:
     if lend_chips is None:
         return max(1, chips // group_chips // 2)
     if lend_chips < 1 or lend_chips % group_chips:
-        expected = f"whole groups of {group_chips} chips"
-        raise ConfigError("lend_chips", lend_chips, expected)
+        raise ConfigError("lend_chips", lend_chips, f"whole groups of {group_chips} chips")
     return lend_chips // group_chips
 
 
@@ -293,8 +292,7 @@ def _directory(text: str) -> Path:
     path = Path(text).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        expected = "a directory that can be made and written to"
-        raise ConfigError("train_dir", text, expected)
+        raise ConfigError("train_dir", text, "a directory that can be made and written to")
     return path
 
 

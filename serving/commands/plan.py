@@ -196,8 +196,7 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
 
         def lognormal(name: str, mean: float) -> Lengths:
             if not 1 <= mean <= model.max_context_tokens:
-                expected = f"1 to the context, {model.max_context_tokens:,}"
-                raise ConfigError(name, mean, expected)
+                raise ConfigError(name, mean, f"1 to the context, {model.max_context_tokens:,}")
             median = max(1, round(mean * math.exp(-(spread**2) / 2)))
             return lognormal_of_median(median=median, sigma=spread)
 

@@ -173,8 +173,7 @@ def parse_busy(text: str) -> Mapping[str, float]:
         try:
             value = float(share)
         except ValueError:
-            expected = "ENGINE=SHARE, such as dma=0.8"
-            raise ConfigError("busy", item, expected) from None
+            raise ConfigError("busy", item, "ENGINE=SHARE, such as dma=0.8") from None
         if engine in shares:
             raise ConfigError("busy", engine, "each engine once")
         shares[engine] = value

@@ -43,8 +43,7 @@ class SimulatedFileOptions:
             raise ConfigError("plot", self.plot, "a path that ends in .html")
         check_folder("plot", self.plot)
         if self.results is not None and self.results.absolute() == self.plot.absolute():
-            expected = "another file than --results"
-            raise ConfigError("plot", self.plot, expected)
+            raise ConfigError("plot", self.plot, "another file than --results")
 
     def writer(self) -> AbstractContextManager[ResultsWriter | None]:
         """What writes the results, tried before the run; raises OptionError."""

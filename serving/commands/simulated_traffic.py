@@ -157,7 +157,7 @@ def simulated_traffic(
     } or {"default": common}
     if len(each_values) < len(given_classes(args)):
         names = [each.name for each in given_classes(args)]
-        raise OptionError("--traffic-class", names, expected="names that differ")
+        raise OptionError("--traffic-class", names, "names that differ")
     classes, parts = [], []
     for (name, values), seed in zip(
         each_values.items(), class_seeds(options.seed, len(each_values)), strict=True
@@ -196,7 +196,7 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     if "trace" in values:
         return dict(values)
     if rate is None and concurrency is None:
-        raise OptionError("--rate", None, expected="a rate, a --concurrency or a --trace")
+        raise OptionError("--rate", None, "a rate, a --concurrency or a --trace")
     ends = "duration_s" in values or (rate is not None and parse_rate(rate).end_s is not None)
     requests = {} if ends else {"sessions": REQUESTS}
     return {"input": LENGTHS, "output": LENGTHS, **requests, **values}
@@ -208,7 +208,7 @@ def _counted(draft: ClassDraft, tokenizer: str | None) -> ClassDraft:
         return draft
     if tokenizer is None:
         expected = "a tokenizer.json, its folder or words: the trace has texts and no lengths"
-        raise OptionError("--tokenizer", None, expected=expected)
+        raise OptionError("--tokenizer", None, expected)
     import asyncio
     from pathlib import Path
 

@@ -2,15 +2,22 @@
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from typing import Final
 
+import numpy as np
+
+from emulator.errors import ConfigError
 from emulator.memory.lnc import core_map
 from emulator.specs.figure import NamedFigures
 from emulator.specs.partition import Partition
+from emulator.specs.placement import EMPTY
 from emulator.specs.system import SystemSpec
+from emulator.ultraserver.machine import Machine
 from serving.engine.deployment import Deployment
 from serving.telemetry.neuron_tools.server_processes import TAG_VARIABLE
 from serving.telemetry.page.neuron_page import Instance
 from serving.wire.machine_state import PartitionState
+from serving.wire.placement_page import LayerPlacement, PlacementPage, RankPlacement
 from serving.wire.system_description import (
     RackDescription,
     SpecFigure,
@@ -98,4 +105,44 @@ def _racks(system: SystemSpec, partition: Partition) -> tuple[RackDescription, .
             chips=tuple(chip for chip in ours if (partition.first_chip + chip) // per_rack == rack),
         )
         for rack in range(system.racks.count * system.units)
+    )
+
+
+NUMBERS_PER_PAGE: Final = 65_536
+"""Slots and experts of a page, at most 6 bytes each in JSON and 3 on the wire: below half a
+megabyte. One layer has fewer: 144 chips of 256 slots and 512 experts."""
+
+
+def placement_page(machine: Machine, first_layer: int) -> PlacementPage:
+    """Layers from `first_layer` on; raises ConfigError for one beyond the last."""
+    placement, partition = machine.placement, machine.partition
+    if not 0 <= first_layer <= placement.layers:
+        raise ConfigError("first_layer", first_layer, f"0 to {placement.layers}")
+    per_layer = placement.chips * placement.slots + placement.experts
+    count = max(1, NUMBERS_PER_PAGE // max(1, per_layer))
+    end = min(first_layer + count, placement.layers)
+    return PlacementPage(
+        layers=placement.layers,
+        experts=placement.experts,
+        positions=placement.chips,
+        slots=placement.slots,
+        ep=placement.ep,
+        chips=tuple(machine.seating.chip_of_position.tolist()),
+        ranks=tuple(
+            RankPlacement(rank=rank, up=bool(up), positions=tuple(partition.chips_of_rank(rank)))
+            for rank, up in enumerate(machine.ranks_up.tolist())
+        ),
+        placements=tuple(_layer(machine, layer) for layer in range(first_layer, end)),
+        next_layer=end,
+    )
+
+
+def _layer(machine: Machine, layer: int) -> LayerPlacement:
+    placement = machine.placement
+    slots = placement.expert_of_slot[layer].ravel()  # [positions x slots]
+    held = slots[slots != EMPTY]
+    return LayerPlacement(
+        layer=layer,
+        expert_of_slot=tuple(slots.tolist()),
+        copies=tuple(np.bincount(held, minlength=placement.experts).tolist()),
     )

@@ -1,12 +1,13 @@
-"""Meters of a running engine (tokens, chips, steps), and the snapshot made from them."""
+"""Meters of a running engine (tokens, chips, steps, power), and the snapshot made from them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-from msgspec import structs
+from msgspec import convert, structs
 
+from emulator.power.efficiency import TokenRates, tokens_per_megawatt
 from emulator.power.system_power import SystemPower
 from emulator.specs.batch import StepBatch
 from emulator.specs.fault import FaultKind
@@ -15,13 +16,127 @@ from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
+from loadgen.measures.percentile import percentile
 from serving.engine.ledger import FIGURES, Float64s, Int64s, Ledger
-from serving.engine.power_figures import machine_power
-from serving.engine.step_history import StepHistory
-from serving.engine.token_meter import TokenMeter
-from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot
+from serving.engine.step_batch import prefill_and_decode_tokens
+from serving.engine.token_meter import TokenMeter, TokenTotals
+from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot, StepDurations
 from serving.wire.machine_state import ChipHealth, FaultRecord, LeaseState, MachineState
-from serving.wire.telemetry import Telemetry
+from serving.wire.power_report import (
+    ChipPower,
+    MachinePower,
+    PowerWindow,
+    RackPower,
+    TokensPerMegawatt,
+)
+from serving.wire.step_record import StepPhase, phase_of
+from serving.wire.telemetry import Telemetry, with_figures
+
+
+def machine_power(
+    power: SystemPower, state: MachineState, telemetry: Telemetry, window: TokenTotals | None
+) -> MachinePower:
+    """Power at the moment of `state` and `telemetry`; spares draw idle power and their share."""
+    chips = state.partition.chips + state.partition.spares
+    facility = power.facility_watts(telemetry.chip_watts, chips=chips)
+    return with_figures(
+        MachinePower,
+        telemetry,
+        it_watts=facility.it_watts,
+        parts_watts=dict(facility.parts()),
+        chip_budget_watts=power.system.chip.budget_watts.value,
+        pue=power.pue(),
+        chips=tuple(ChipPower(chip=chip.chip, watts=chip.watts) for chip in state.chips),
+        racks=_racks(power, state),
+        window=None if window is None else _window(power, window, chips),
+    )
+
+
+def _racks(power: SystemPower, state: MachineState) -> tuple[RackPower, ...]:
+    watts: dict[int, list[float]] = defaultdict(list)
+    for chip in state.chips:
+        watts[chip.rack].append(chip.watts)
+    racks = []
+    for rack, each in sorted(watts.items()):
+        facility = power.facility_watts(sum(each), chips=len(each))
+        racks.append(
+            RackPower(
+                rack=rack,
+                chips=len(each),
+                chip_watts=facility.chip_watts,
+                it_watts=facility.it_watts,
+                provisioned_watts=facility.provisioned_watts,
+            )
+        )
+    return tuple(racks)
+
+
+def _window(power: SystemPower, window: TokenTotals, chips: int) -> PowerWindow:
+    rates = TokenRates(
+        output_tokens_per_s=window.output_tokens / window.emulated_s,
+        input_tokens_per_s=window.prompt_tokens / window.emulated_s,
+    )
+    drawn_watts = window.facility_joules / window.emulated_s
+    return PowerWindow(
+        emulated_s=window.emulated_s,
+        prompt_tokens=window.prompt_tokens,
+        output_tokens=window.output_tokens,
+        facility_joules=window.facility_joules,
+        tokens_per_megawatt=tuple(
+            convert(each, TokensPerMegawatt, from_attributes=True)
+            for each in tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn_watts)
+        ),
+    )
+
+
+KEPT: Final = 1_024
+"""Durations that are kept: a second or more of the fastest decode, and 16 kB."""
+
+
+class StepHistory:
+    """Counts steps since the engine's start."""
+
+    def __init__(self) -> None:
+        self.by_phase: dict[str, int] = {str(phase): 0 for phase in StepPhase}
+        self._parts_ns: dict[str, float] = {}
+        self._total_ns = np.zeros(KEPT, dtype=np.int64)
+        self._device_ns = np.zeros(KEPT, dtype=np.int64)
+        self._steps = 0
+
+    def add(self, cost: StepCost, batch: StepBatch, *, begin_ns: int, end_ns: int) -> None:
+        """Count a step; its end minus its begin includes pauses."""
+        prompts, decodes = (int(tokens.sum()) for tokens in prefill_and_decode_tokens(batch))
+        self.by_phase[phase_of(prompts, prompts + decodes)] += 1
+        for name, part_ns in cost.parts_ns.items():
+            self._parts_ns[name] = self._parts_ns.get(name, 0.0) + part_ns
+        place = self._steps % KEPT
+        self._total_ns[place] = end_ns - begin_ns
+        self._device_ns[place] = cost.duration_ns
+        self._steps += 1
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Time of all steps by named part."""
+        return {name: part_ns / NS_PER_S for name, part_ns in self._parts_ns.items()}
+
+    @property
+    def total_times(self) -> StepDurations:
+        """Durations of the last steps, from begin to end."""
+        return step_times(self._total_ns[: self._steps])
+
+    @property
+    def device_times(self) -> StepDurations:
+        """Durations of the chips' work in them."""
+        return step_times(self._device_ns[: self._steps])
+
+
+def step_times(durations_ns: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> StepDurations:
+    """Percentiles of durations, int64[steps]."""
+    if not len(durations_ns):
+        return StepDurations(steps=0)
+    at = {f"p{q}_s": percentile(durations_ns, q) / NS_PER_S for q in (0, 1, 25, 50, 75, 99, 100)}
+    return StepDurations(steps=len(durations_ns), **at)
+
 
 FAULTS_SHOWN_MAX: Final = 64
 """Most faults in a snapshot, the newest; GetState shows all."""

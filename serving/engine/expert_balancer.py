@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from serving.policy.placement.balance import rebalance
+from serving.policy.placement.chip_loads import ExpertWindow
 from serving.policy.placement.eplb_settings import EplbSettings
-from serving.policy.placement.expert_load import ExpertWindow
-from serving.policy.placement.migration import migration
-from serving.policy.placement.settled import keep_settled
+from serving.policy.placement.migration import keep_settled, migration
 
 logger = logging.getLogger(f"vllm.{__name__}")
 

@@ -213,7 +213,7 @@ class ExpertMoves:
             move.transfers, self._deployment.time_model.expert_bytes, machine.partition.chips
         )
         # What moves between slots of one chip crosses no link.
-        between = moved.between_chips * ~np.eye(machine.partition.chips, dtype=np.bool_)
+        between = moved * ~np.eye(machine.partition.chips, dtype=np.bool_)
         self.moved_bytes += int(between.sum())
         cost = machine.moving(between)
         machine.place_experts(move.placement)

@@ -22,7 +22,7 @@ from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
 from serving.engine.chip_leases import ChipLeases, WarmUp
 from serving.engine.deployment import Deployment
-from serving.engine.engine_description import describe_engine
+from serving.engine.engine_description import describe_engine, placement_page
 from serving.engine.engine_meters import EngineMeters
 from serving.engine.engine_sleep import EngineSleep
 from serving.engine.engine_steps import EngineSteps
@@ -33,7 +33,6 @@ from serving.engine.lease_checks import training_hbm
 from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording, RecordingQuestion
 from serving.engine.model_versions import ModelVersions
-from serving.engine.paginated_placement import placement_page
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_batch import warm_up_step
 from serving.engine.step_report import StepEnergy, StepReport

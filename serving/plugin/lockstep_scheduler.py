@@ -1,8 +1,12 @@
 """One unmodified vLLM `Scheduler` per data-parallel rank, each with its own KV pool, in lockstep.
 
-vLLM sees one scheduler. In each step every rank schedules within its policy's prefill tokens;
-decisions are merged for the engine. Requests of a lost rank move to others. Events and outputs get
-emulated stamps, so vLLM's duration metrics are emulated.
+vLLM sees one scheduler. A request that admission has let in (`serving.policy.admission`) goes
+through it to its first token: `add_request` gives it a rank (`RankLoads.choose`); in each step
+`schedule` lets every rank schedule within its policy's prefill tokens (`RankThrottle.schedule`) and
+merges the decisions for the engine, which computes the step, costs it and holds it until its
+emulated end (`serving.engine.engine_steps`); `update_from_output` gives the ranks their tokens, and
+`_stamp` puts the step's emulated begin and end on events and outputs, so that vLLM's duration
+metrics are emulated. Requests of a lost rank move to others.
 """
 
 from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from serving.telemetry.families import gateway
-from serving.telemetry.instrument import counter, gauge, histogram
+from serving.telemetry.families.family import counter, gauge, histogram
 
 _WAIT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600, 3_600)
 

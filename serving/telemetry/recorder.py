@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from serving.telemetry.families.engine import INFO, SNAPSHOT, WALL_E2E, WALL_TTFT
-from serving.telemetry.instrument import counter, gauge, histogram
+from serving.telemetry.families.family import counter, gauge, histogram
 from serving.wire.telemetry import Telemetry
 
 _WALL_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)

@@ -4,20 +4,21 @@ Names follow OpenTelemetry: lower case, dots between name spaces; the unit ends 
 attributes keep their names; those of `EMULATED_LATENCIES` are in emulated seconds.
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal
 
 _SPACE: Final = "ultraserve."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SpanAttribute:
     """One attribute; `unit` may be empty. Raises ValueError for a foreign name."""
 
     name: str
+    help: str
+    _: KW_ONLY
     kind: Literal["string", "string[]", "int", "int[]", "double"] = "double"
     unit: str = ""
-    help: str
 
     def __post_init__(self) -> None:
         if not self.name.startswith(_SPACE):
@@ -25,74 +26,68 @@ class SpanAttribute:
 
 
 SYSTEM: Final = SpanAttribute(
-    name="ultraserve.system",
-    kind="string",
-    help="The machine that is emulated, as the catalog names it.",
+    "ultraserve.system", "The machine that is emulated, as the catalog names it.", kind="string"
 )
 RANK: Final = SpanAttribute(
-    name="ultraserve.rank",
+    "ultraserve.rank",
+    "The rank that computed its tokens; the last one, where several did.",
     kind="int",
-    help="The rank that computed its tokens; the last one, where several did.",
 )
 RANKS: Final = SpanAttribute(
-    name="ultraserve.ranks",
+    "ultraserve.ranks",
+    "All ranks that computed some of it, in their order: several after a loss of chips.",
     kind="int[]",
-    help="All ranks that computed some of it, in their order: several after a loss of chips.",
 )
 CHIPS: Final = SpanAttribute(
-    name="ultraserve.chips",
+    "ultraserve.chips",
+    "The chips that made that rank when it last computed, numbered as in `ultraserve state`.",
     kind="int[]",
-    help="The chips that made that rank when it last computed, numbered as in `ultraserve state`.",
 )
 WEIGHTS: Final = SpanAttribute(
-    name="ultraserve.weights",
+    "ultraserve.weights",
+    "The versions of the weights that made its tokens, in their order.",
     kind="string[]",
-    help="The versions of the weights that made its tokens, in their order.",
 )
 DILATION: Final = SpanAttribute(
-    name="ultraserve.dilation",
+    "ultraserve.dilation",
+    "How much slower than the emulated machine the server runs.",
     unit="wall s per emulated s",
-    help="How much slower than the emulated machine the server runs.",
 )
 BEGIN_S: Final = SpanAttribute(
-    name="ultraserve.emulated.begin_s",
+    "ultraserve.emulated.begin_s",
+    "When it came to the engine's queue; of a phase, when that began.",
     unit="emulated s",
-    help="When it came to the engine's queue; of a phase, when that began.",
 )
 SCHEDULED_S: Final = SpanAttribute(
-    name="ultraserve.emulated.scheduled_s",
-    unit="emulated s",
-    help="The begin of its first step.",
+    "ultraserve.emulated.scheduled_s", "The begin of its first step.", unit="emulated s"
 )
 FIRST_TOKEN_S: Final = SpanAttribute(
-    name="ultraserve.emulated.first_token_s",
+    "ultraserve.emulated.first_token_s",
+    "The end of the step that made its first token.",
     unit="emulated s",
-    help="The end of the step that made its first token.",
 )
 END_S: Final = SpanAttribute(
-    name="ultraserve.emulated.end_s",
+    "ultraserve.emulated.end_s",
+    "The end of the step that made its last token; of a phase, when that ended.",
     unit="emulated s",
-    help="The end of the step that made its last token; of a phase, when that ended.",
 )
 WALL_FIRST_TOKEN_S: Final = SpanAttribute(
-    name="ultraserve.wall.time_to_first_token_s",
+    "ultraserve.wall.time_to_first_token_s",
+    "From its arrival to its first token as the server's clock saw it.",
     unit="wall s",
-    help="From its arrival to its first token as the server's clock saw it.",
 )
 WALL_E2E_S: Final = SpanAttribute(
-    name="ultraserve.wall.e2e_s",
+    "ultraserve.wall.e2e_s",
+    "From its arrival to its last token as the server's clock saw it.",
     unit="wall s",
-    help="From its arrival to its last token as the server's clock saw it.",
 )
 CHIP_JOULES: Final = SpanAttribute(
-    name="ultraserve.chip_joules",
-    unit="J, modelled",
-    help="Its share of what the chips drew in its steps.",
+    "ultraserve.chip_joules", "Its share of what the chips drew in its steps.", unit="J, modelled"
 )
 FACILITY_JOULES: Final = SpanAttribute(
-    name="ultraserve.facility_joules",
+    "ultraserve.facility_joules",
+    "Its share of what chips, their part of the racks and cooling drew in its steps.",
     unit="J, modelled",
-    help="Its share of what chips, their part of the racks and cooling drew in its steps.",
 )
 
 REQUEST_ATTRIBUTES: Final = (

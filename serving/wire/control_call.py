@@ -381,7 +381,7 @@ class Rpc(Generic[ShownT_co]):
         name: the method's in control.proto.
         shows: what the first field of its response says; NoneType for a response without fields.
         asks: what the engine is asked, with the fields of the call's request; None: a function of
-            the API's process answers, see `serving.server.control.answered_calls`.
+            the API's process answers, see `serving.server.control.control_service`.
         keeps_last: an engine that is busy is shown as it last was.
     """
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import uvloop
 
-from loadgen.dispatch.timer import LoopTimer
+from loadgen.dispatch.timetable import LoopTimer
 
 CALLS: Final = 1_000
 MEAN_GAP_NS: Final = 3_000_000

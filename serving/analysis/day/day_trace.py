@@ -71,8 +71,7 @@ class DayTrace:
         """From (begin hour, end hour, requests per second), contiguous from hour 0."""
         begin_h, end_h, rates = np.array(steps, dtype=np.float64).T  # [steps] each
         if begin_h[0] != 0 or (begin_h[1:] != end_h[:-1]).any() or (end_h <= begin_h).any():
-            expected = "steps that follow each other from hour 0"
-            raise ConfigError("trace", source, expected)
+            raise ConfigError("trace", source, "steps that follow each other from hour 0")
         return cls(
             source=source,
             begins=begins,

@@ -114,8 +114,7 @@ def _of_requests(path: Path) -> DayTrace:
     traffic = Traffic.recorded(path)
     bins = int(traffic.span_s // _BIN_S)
     if not bins:
-        expected = f"requests over {_BIN_S:g} s or more"
-        raise ConfigError("trace", path, expected)
+        raise ConfigError("trace", path, f"requests over {_BIN_S:g} s or more")
     counts = np.bincount((traffic.arrival_s // _BIN_S).astype(np.int64), minlength=bins)[:bins]
     return DayTrace(
         source=f"{path.name}: {len(traffic):,} requests in bins of {_BIN_S:g} s; its begin is "

@@ -155,8 +155,7 @@ def exact_hour(
         seen.append(each)
         progress(f"exact run: {len(seen)} of {len(parts)} parts done")
     if not any(len(each.ttft_s) for each in seen):
-        begin_h = check.begin_s / HOUR_S
-        raise ConfigError("check-hour", begin_h, "some requests")
+        raise ConfigError("check-hour", check.begin_s / HOUR_S, "some requests")
     wall_s = perf_counter() - began
     return _held(result, replica, seen, first, last, warmup_s=around * interval_s, wall_s=wall_s)
 

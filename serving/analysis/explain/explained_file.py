@@ -139,16 +139,14 @@ def read_file(path: Path) -> ParetoFields | PlanFields:
     try:
         held = path.read_bytes()
     except OSError as error:
-        expected = f"a file that can be read ({error.strerror})"
-        raise ConfigError("file", path, expected) from error
+        raise ConfigError("file", path, f"a file that can be read ({error.strerror})") from error
     try:
         names = msgspec.json.decode(held)
         if isinstance(names, dict) and "machines" in names:
             return msgspec.json.decode(held, type=ParetoFields)
         return msgspec.json.decode(held, type=PlanFields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        expected = f"{_FILES} of this release ({error})"
-        raise ConfigError("file", path, expected) from error
+        raise ConfigError("file", path, f"{_FILES} of this release ({error})") from error
 
 
 def point_of_file(
@@ -209,8 +207,7 @@ def _of_plan(held: PlanFields, path: Path, place: int | None) -> _Point:
         place = places.index(chosen)
     last = len(held.candidates) - 1
     if not 0 <= place <= last:
-        expected = f"0 to {last:,}, a candidate's place"
-        raise ConfigError("point", place, expected)
+        raise ConfigError("point", place, f"0 to {last:,}, a candidate's place")
     point = held.candidates[place]
     is_plan = (point.partition, point.precision) == chosen
     return _Point(

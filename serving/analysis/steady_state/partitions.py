@@ -127,8 +127,7 @@ def declared_candidate(
     domains = 1 if across_units else system.units
     domain_chips = system.chips.count // domains
     if partition.chips > domain_chips:
-        expected = f"at most the {domain_chips} chips of a unit"
-        raise ConfigError("chips", partition.chips, expected)
+        raise ConfigError("chips", partition.chips, f"at most the {domain_chips} chips of a unit")
     check_partition(partition, system, {model.name: (model.heads, model.heads)})
     return PartitionCandidate(
         partition=partition,

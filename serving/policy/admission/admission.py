@@ -9,9 +9,9 @@
 | waiting | `first_token` of the last of its sequences | running |
 | any | `leave` | left |
 
-Interactive work enters while the waiting work is within the queue's bounds and the TTFT target
-(`serving.policy.admission.refusing`); batch work gets turns that delay it by at most one step of
-the engine (`serving.policy.admission.batch_turn`). Times are emulated seconds and never run back; a
+Interactive work enters while the waiting work is within the queue's bounds and the TTFT target;
+batch work gets turns that delay it by at most one step of the engine: both rules, and all refusals,
+are `serving.policy.admission.admission_rules`. Times are emulated seconds and never run back; a
 `Refused` carries wall seconds.
 """
 
@@ -19,12 +19,16 @@ import math
 
 from serving.policy.admission.admission_counts import AdmissionCounts, ClassCounts, ClassState
 from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.policy.admission.admission_rules import (
+    batch_pace_s,
+    excess_refusal,
+    next_turn,
+    refusal,
+)
 from serving.policy.admission.admission_state import AdmissionState
-from serving.policy.admission.batch_turn import next_turn
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
-from serving.policy.admission.refusing import batch_pace_s, excess_refusal, refusal
 from serving.policy.admission.work import Client, Work, WorkClass
 
 _BATCH = WorkClass.BATCH

@@ -30,8 +30,7 @@ class Guard:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(name, getattr(self, name), ">= 0")
         if not 0 <= self.ttft_target <= 1:
-            expected = "a share, 0 to 1"
-            raise ConfigError("ttft_target", self.ttft_target, expected)
+            raise ConfigError("ttft_target", self.ttft_target, "a share, 0 to 1")
 
     def needed(self, observed: Observation, requests_per_s: float) -> int:
         """Groups that a rate needs with the headroom."""

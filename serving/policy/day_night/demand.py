@@ -32,8 +32,7 @@ class DemandPolicy(Policy):
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
-            expected = "between 0 and 1"
-            raise ConfigError("confidence", self.confidence, expected)
+            raise ConfigError("confidence", self.confidence, "between 0 and 1")
         if not 0 <= self.warm_s < float("inf"):
             raise ConfigError("warm_s", self.warm_s, ">= 0 seconds")
 

@@ -54,8 +54,7 @@ class HandoverSettings:
             raise ConfigError("group_chips", self.group_chips, expected)
         if not 1 <= self.lend_groups < self.groups:
             lend, most = self.lend_groups * self.group_chips, self.chips - self.group_chips
-            expected = f"{self.group_chips} to {most} chips"
-            raise ConfigError("lend_chips", lend, expected)
+            raise ConfigError("lend_chips", lend, f"{self.group_chips} to {most} chips")
         if not 0 <= self.grace_s < float("inf"):
             raise ConfigError("drain_grace", f"{self.grace_s:g}s", "at least 0s")
         if self.group_requests_per_s is not None:

@@ -39,8 +39,7 @@ class DemandHistory:
             raise ConfigError("requests_per_s", rates.shape, expected)
         # The sum is finite only if all are, and costs one pass.
         if len(rates) and not (rates.min() >= 0 and np.isfinite(rates.sum())):
-            expected = "finite rates that are not negative"
-            raise ConfigError("requests_per_s", "a bad rate", expected)
+            raise ConfigError("requests_per_s", "a bad rate", "finite rates that are not negative")
 
     @classmethod
     def of(

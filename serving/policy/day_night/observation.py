@@ -42,17 +42,13 @@ class Observation:
                 raise ConfigError(name, getattr(self, name), ">= 0")
         if not 0 < self.capacity_per_group_per_s < math.inf:
             expected = "> 0 requests/s"
-            value = self.capacity_per_group_per_s
-            raise ConfigError("capacity_per_group_per_s", value, expected)
+            raise ConfigError("capacity_per_group_per_s", self.capacity_per_group_per_s, expected)
         if not 0 <= self.groups_min <= self.groups:
-            expected = f"0 to {self.groups} groups"
-            raise ConfigError("groups_min", self.groups_min, expected)
+            raise ConfigError("groups_min", self.groups_min, f"0 to {self.groups} groups")
         if not 0 <= self.serving_groups <= self.groups:
-            expected = f"0 to {self.groups} groups"
-            raise ConfigError("serving_groups", self.serving_groups, expected)
+            raise ConfigError("serving_groups", self.serving_groups, f"0 to {self.groups} groups")
         if self.ttft_attainment is not None and not 0 <= self.ttft_attainment <= 1:
-            expected = "a share, 0 to 1"
-            raise ConfigError("ttft_attainment", self.ttft_attainment, expected)
+            raise ConfigError("ttft_attainment", self.ttft_attainment, "a share, 0 to 1")
 
     def groups_for(self, requests_per_s: float) -> int:
         """Fewest groups that serve a rate, within `groups_min` and `groups`."""

@@ -45,8 +45,7 @@ def with_options(policy: Any, text: str) -> Any:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         known = _options(policy)
         if not equals or name not in known:
-            expected = f"NAME=VALUE with one of {', '.join(known)}"
-            raise ConfigError("policy option", part, expected)
+            raise ConfigError("policy option", part, f"NAME=VALUE with one of {', '.join(known)}")
         policy = _replaced(policy, name, value)
     return policy
 
@@ -81,5 +80,4 @@ def _number(text: str, kind: type, *, field: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        expected = "a whole number" if kind is int else "a number"
-        raise ConfigError(field, text, expected) from None
+        raise ConfigError(field, text, "a whole number" if kind is int else "a number") from None

@@ -1,4 +1,7 @@
-"""A day-and-night policy: how many groups of chips serve; the others train."""
+"""A day-and-night policy: how many groups of chips serve; the others train.
+
+`Never` and `Fixed` ignore the load.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,8 +20,7 @@ class Decision:
 
     def __post_init__(self) -> None:
         if self.serving_groups < 0:
-            expected = ">= 0"
-            raise ConfigError("serving_groups", self.serving_groups, expected)
+            raise ConfigError("serving_groups", self.serving_groups, ">= 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +42,43 @@ class Policy(ABC):
     @abstractmethod
     def describe(self) -> str:
         """State what it does and assumes, in one line for reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Never(Policy):
+    """All groups serve, always."""
+
+    name = "never"
+
+    def decide(self, observed: Observation) -> Decision:
+        """All serve."""
+        return Decision(serving_groups=observed.groups, reason="never lends")
+
+    def describe(self) -> str:
+        """State what it does."""
+        return "never: all groups serve at all times"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed(Policy):
+    """A fixed number of groups serves; the others train. Raises ConfigError below 0."""
+
+    name = "fixed"
+
+    serving_groups: int
+
+    def __post_init__(self) -> None:
+        if self.serving_groups < 0:
+            raise ConfigError("fixed", self.serving_groups, ">= 0 groups")
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.serving_groups}"
+
+    def decide(self, observed: Observation) -> Decision:
+        """The fixed number, within the observation's bounds."""
+        serving = min(max(self.serving_groups, observed.groups_min), observed.groups)
+        return Decision(serving_groups=serving, reason="a fixed split")
+
+    def describe(self) -> str:
+        """State what it does."""
+        return f"{self}: {self.serving_groups} groups serve at all times, the others train"

@@ -4,11 +4,10 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.demand import DemandPolicy
-from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.options import with_options
 from serving.policy.day_night.oracle import Oracle
-from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.price import Price
 from serving.policy.day_night.schedule import SchedulePolicy
 

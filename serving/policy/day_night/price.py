@@ -127,8 +127,7 @@ class Price(Policy):
         name, at, zone = place.rpartition("@") if "@" in place else (place, "", "")
         name, zone = name.strip(), zone.strip()
         if not name:
-            expected = f"{ASSUMED} or a CSV file with columns hour and price"
-            raise ConfigError("price", text, expected)
+            raise ConfigError("price", text, f"{ASSUMED} or a CSV file with columns hour and price")
         if name == ASSUMED:
             curve = assumed_curve(checked_zone(zone)) if at else assumed_curve()
         else:

@@ -159,8 +159,7 @@ def _days(text: str) -> tuple[int, ...]:
     for part in text.split("+"):
         first, dash, last = part.partition("-")
         if first not in DAYS or (dash and last not in DAYS):
-            expected = f"of {', '.join(DAYS)}, such as mon-fri or sat+sun"
-            raise ConfigError("days", text, expected)
+            raise ConfigError("days", text, f"of {', '.join(DAYS)}, such as mon-fri or sat+sun")
         start = DAYS.index(first)
         count = (DAYS.index(last) - start) % 7 if dash else 0
         chosen |= {(start + step) % 7 for step in range(count + 1)}

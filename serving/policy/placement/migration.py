@@ -1,4 +1,4 @@
-"""Transfers from one placement to another, and their bytes on the fabric.
+"""Transfers from one placement to another where they are worth it, and their bytes on the fabric.
 
 Each layer is a round: chips read all moving experts into a staging buffer, then write their slots:
 no transfer reads an overwritten slot, and experts can swap. Layers share no slots, so rounds may
@@ -7,7 +7,6 @@ run together, at the price of staging memory.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -15,22 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
+from serving.policy.placement.chip_loads import Load, chip_loads, loads_by_group
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 CHECKPOINT: Final = -1
 """The source of an expert without a copy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MovedBytes:
-    """Bytes moved: float64[sender, receiver], whose diagonal stays in a chip's HBM, and
-    float64[chip] from the checkpoint.
-    """
-
-    between_chips: F64
-    from_checkpoint: F64
 
 
 def migration(
@@ -83,15 +73,53 @@ def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, .
     return tuple(tuple(moves) for _, moves in groupby(by_layer, key=lambda move: move.layer))
 
 
-def transfer_bytes(
-    transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
-) -> MovedBytes:
-    """Bytes of the transfers, at `expert_bytes` for one expert in one layer."""
+def transfer_bytes(transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int) -> F64:
+    """Bytes from chip to chip, [sender, receiver], at `expert_bytes` for one expert in one layer.
+
+    The diagonal stays in a chip's HBM; what comes from the checkpoint is not in it.
+    """
     between = np.zeros((chips, chips))
-    loaded = np.zeros(chips)
     for move in transfers:
-        if move.source_chip == CHECKPOINT:
-            loaded[move.chip] += expert_bytes
-        else:
+        if move.source_chip != CHECKPOINT:
             between[move.source_chip, move.chip] += expert_bytes
-    return MovedBytes(between_chips=between, from_checkpoint=loaded)
+    return between
+
+
+Bools = NDArray[np.bool_]
+
+ROUNDING: Final = 1e-9
+"""A smaller relative gain may be rounding of sums."""
+
+
+def keep_settled(
+    load: Load,
+    previous: ExpertPlacement,
+    balanced: ExpertPlacement,
+    *,
+    usable: Bools | None = None,
+    least_gain: float = ROUNDING,
+) -> ExpertPlacement:
+    """`balanced` in the layers of groups where it gains enough, `previous` elsewhere.
+
+    Enough: the busiest chip's load falls by more than the share `least_gain`, or `previous` misses
+    an expert or has one on an unusable chip. Raises ValueError for shapes that do not match.
+    """
+    if previous.expert_of_slot.shape != balanced.expert_of_slot.shape:
+        raise ValueError("two placements of the same layers, chips and slots are compared")
+    groups = previous.chips // previous.ep
+    layers = previous.layers
+    loads = loads_by_group(load, groups)
+    complete: Bools = np.all(previous.copies() > 0, axis=2)  # [groups, layers]
+    if usable is not None:
+        astray: Bools = previous.expert_of_slot != EMPTY  # [layers, chips, slots]
+        astray[:, usable] = False
+        complete &= ~astray.reshape(layers, groups, -1).any(axis=2).T
+    known = np.where(complete[..., None], loads, 0.0)  # an expert without a slot has no chip load
+    before, after = (
+        chip_loads(known, placement).reshape(layers, groups, -1).max(axis=2)
+        for placement in (previous, balanced)
+    )
+    stays = complete.T & (after >= before * (1 - least_gain))  # [layers, groups]
+    stays_by_chip = np.repeat(stays, previous.ep, axis=1)[..., None]  # [layers, chips, 1]
+    slots = np.where(stays_by_chip, previous.expert_of_slot, balanced.expert_of_slot)
+    return ExpertPlacement(experts=previous.experts, ep=previous.ep, expert_of_slot=slots)

@@ -1,12 +1,20 @@
-"""Packs copies of experts into packs of equal size and nearly equal load.
+"""Copies of experts, and their packs of equal size and nearly equal load.
 
-Longest processing time first: copies in order of falling load, each to the lightest pack with space
-(balanced packing of DeepSeek's EPLB), but first to packs with the fewest copies of its expert, so
-that a lost rack, tray or chip takes few copies of one.
+`replicate` gives the next copy to the heaviest load per copy, which this minimises. Source:
+redundant experts of DeepSeek's EPLB; here a chip has at most one copy of an expert, and ties go to
+fewer copies, so that a layer without load spreads its copies too.
+
+`pack` goes by longest processing time first: copies in order of falling load, each to the lightest
+pack with space (balanced packing of DeepSeek's EPLB), but first to packs with the fewest copies of
+its expert, so that a lost rack, tray or chip takes few copies of one.
+
+Packs that are equal go to places, and experts to slots, so that most stay where they are.
 """
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.specs.placement import EMPTY
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -93,3 +101,107 @@ def _first_twin(held: I64) -> tuple[int, int] | None:
             if expert in experts[:slot]:
                 return chip, slot
     return None
+
+
+def replicate(load: F64, *, copies: int, most: int) -> I64:
+    """Deal `copies` copies among load[rows, experts], 1 to `most` each: int64[rows, experts]."""
+    rows, experts = load.shape
+    assert experts <= copies <= experts * most, (experts, copies, most)
+    count = np.ones((rows, experts), dtype=np.int64)
+    # Below zero is an expert that may have no more copies.
+    per_copy = load.copy() if most > 1 else np.full(load.shape, -1.0)
+    row = np.arange(rows)
+    for _ in range(copies - experts):
+        heaviest = per_copy == per_copy.max(axis=1, keepdims=True)  # [rows, experts]
+        chosen = np.where(heaviest, count, copies + 1).argmin(axis=1)  # [rows]
+        count[row, chosen] += 1
+        now = count[row, chosen]
+        per_copy[row, chosen] = np.where(now < most, load[row, chosen] / now, -1.0)
+    return count
+
+
+def replicate_slowly(load: F64, *, copies: int, most: int) -> I64:
+    """The same, one row and one copy at a time."""
+    count = np.ones(load.shape, dtype=np.int64)
+    for row, loads in enumerate(load):
+        for _ in range(copies - len(loads)):
+            open_experts = [e for e in range(len(loads)) if count[row, e] < most]
+            chosen = min(open_experts, key=lambda e: (-loads[e] / count[row, e], count[row, e], e))
+            count[row, chosen] += 1
+    return count
+
+
+def match_packs(new: I64, old: I64, experts: int) -> I64:
+    """The new pack for each old pack's place: int64[rows, packs].
+
+    `new`, `old`: experts [rows, packs, any number]; `old` may have EMPTY slots. Greedy by experts
+    in common, ties to the lowest new pack, then place; at least half of the optimum is kept.
+    """
+    rows, packs = new.shape[:2]
+    # [rows, packs, experts] @ [rows, experts, packs] -> [rows, new packs, old packs]
+    shared = _members(new, experts) @ _members(old, experts).transpose(0, 2, 1)
+    taken_by = np.zeros((rows, packs), dtype=np.int64)
+    row = np.arange(rows)
+    for _ in range(packs):
+        pack, place = np.divmod(shared.reshape(rows, -1).argmax(axis=1), packs)
+        taken_by[row, place] = pack
+        shared[row, pack, :] = -1
+        shared[row, :, place] = -1
+    return taken_by
+
+
+def match_packs_slowly(new: I64, old: I64, experts: int) -> I64:
+    """The same, with sets; `experts` is unused."""
+    del experts
+    rows, packs = new.shape[:2]
+    taken_by = np.zeros((rows, packs), dtype=np.int64)
+    for row in range(rows):
+        pairs = [
+            (-len(set(new[row, pack]) & set(old[row, place]) - {EMPTY}), pack, place)
+            for pack in range(packs)
+            for place in range(packs)
+        ]
+        while pairs:
+            _, pack, place = min(pairs)
+            taken_by[row, place] = pack
+            pairs = [pair for pair in pairs if pair[1] != pack and pair[2] != place]
+    return taken_by
+
+
+def keep_slots(new: I64, old: I64) -> I64:
+    """Reorder each chip's slots so that experts that stay keep their slots; others fill free slots
+    in order. Both are experts [..., slots]; `new` has an expert at most once a chip.
+    """
+    same = (new[..., :, None] == old[..., None, :]) & (new != EMPTY)[..., :, None]
+    stays = same.any(axis=-1)  # [..., new slots]
+    at = same.argmax(axis=-1)
+    taken = (same & (at[..., None] == np.arange(old.shape[-1]))).any(axis=-2)  # [..., old slots]
+    left_over = np.argsort(taken, axis=-1, kind="stable")
+    turn = np.maximum(np.cumsum(~stays, axis=-1) - 1, 0)
+    slot = np.where(stays, at, np.take_along_axis(left_over, turn, axis=-1))
+    result = np.full_like(new, EMPTY)
+    np.put_along_axis(result, slot, new, axis=-1)
+    return result
+
+
+def keep_slots_slowly(new: I64, old: I64) -> I64:
+    """The same, one chip at a time."""
+    result = np.full_like(new, EMPTY)
+    for chip in np.ndindex(new.shape[:-1]):
+        movers = []
+        for expert in new[chip].tolist():
+            if expert != EMPTY and expert in old[chip]:
+                result[chip][old[chip].tolist().index(expert)] = expert
+            elif expert != EMPTY:
+                movers.append(expert)
+        for slot in range(new.shape[-1]):
+            if result[chip][slot] == EMPTY and movers:
+                result[chip][slot] = movers.pop(0)
+    return result
+
+
+def _members(packs: I64, experts: int) -> NDArray[np.float32]:
+    """1 where a pack holds an expert: float32[rows, packs, experts]."""
+    members = np.zeros((*packs.shape[:2], experts + 1), dtype=np.float32)
+    np.put_along_axis(members, packs, 1.0, axis=2)  # EMPTY is -1: the last column, cut off below
+    return members[:, :, :experts]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from serving.policy.admission.rate_budget import RateBudget
+from serving.policy.admission.rate_limiter import RateBudget
 from serving.server.connections.frame_heads import (
     CONTINUATION,
     DATA,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from serving.policy.admission.rate_budget import RateBudget
+from serving.policy.admission.rate_limiter import RateBudget
 
 STRANGER_TURNS: Final = 16
 """Of all strangers: keeps Python busy; another's call waits 16 times 0.35 ms."""
@@ -76,15 +76,10 @@ class StreamTurns:
         self._clock = clock
         self._pace = pace
         self._pause: Timer | None = None
-        self._taken = 0
+        self.taken = 0  # turns in use
         self._rested: deque[Waiting] = deque()
         self._others: deque[Waiting] = deque()
         self._rested_is_next = True
-
-    @property
-    def taken(self) -> int:
-        """Turns in use."""
-        return self._taken
 
     def begin(self, one: Waiting) -> bool:
         """Take a free turn, or queue for `one.turn_came`."""
@@ -97,7 +92,7 @@ class StreamTurns:
 
     def end(self) -> None:
         """Give a turn to the next in the queue."""
-        self._taken -= 1
+        self.taken -= 1
         self._go_on()
 
     def leave(self, one: Waiting) -> None:
@@ -111,13 +106,13 @@ class StreamTurns:
             one = self._next()
             self._take(one)
             if not one.turn_came():  # its client has gone, or it waits for something else too
-                self._taken -= 1
+                self.taken -= 1
                 if self._pace is not None:
                     self._pace.take(-1, self._clock.time())
 
     def _is_free(self) -> bool:
         """Whether a call may begin; schedules the queue where only time is missing."""
-        if self._taken >= self._turns:
+        if self.taken >= self._turns:
             return False
         if self._pace is None or self._pace.left(self._clock.time()) >= 1:
             return True
@@ -130,7 +125,7 @@ class StreamTurns:
         self._go_on()
 
     def _take(self, one: Waiting) -> None:
-        self._taken += 1
+        self.taken += 1
         one.turn_s = self._clock.time()
         if self._pace is not None:
             self._pace.take(1, one.turn_s)

@@ -18,11 +18,15 @@ from emulator.errors import ConfigError
 from serving.access.secret import request_credential
 from serving.server.connections.connection_registry import HEAD_WAIT_S
 from serving.server.console.call_answer import CallAnswer, Calls, failed
-from serving.server.console.console_sessions import LIFE_WALL_S, ConsoleSessions
+from serving.server.console.console_sessions import (
+    LIFE_WALL_S,
+    ConsoleSessions,
+    comes_from_elsewhere,
+    is_named_rightly,
+)
 from serving.server.console.event_response import EventResponse, takes_gzip
 from serving.server.console.event_stream import INTERVAL_S, EventStream, Looks
 from serving.server.console.page_files import PageFile, read_page
-from serving.server.console.request_origin import comes_from_elsewhere, is_named_rightly
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -314,8 +318,7 @@ def _interval_s(request: web.Request) -> float:
     try:
         return float(text)
     except ValueError:
-        shown = text[:40]
-        raise ConfigError("interval_s", shown, "a number of seconds") from None
+        raise ConfigError("interval_s", text[:40], "a number of seconds") from None
 
 
 def _timeout_s(request: web.Request) -> float | None:
@@ -324,6 +327,5 @@ def _timeout_s(request: web.Request) -> float | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
-        expected = "whole milliseconds, at most 10 digits"
-        raise ConfigError("Connect-Timeout-Ms", text[:40], expected)
+        raise ConfigError("Connect-Timeout-Ms", text[:40], "whole milliseconds, at most 10 digits")
     return int(text) / 1e3

@@ -36,9 +36,7 @@ OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
 def _refused(
     code: StatusCode, reason: str, message: str, retry_after_s: float | None = None, **more: Any
 ) -> CallRefused:
-    failure = RpcFailure(
-        code=code, reason=reason, message=message, retry_after_s=retry_after_s, **more
-    )
+    failure = RpcFailure(code, reason, message, retry_after_s=retry_after_s, **more)
     return CallRefused(failure)
 
 

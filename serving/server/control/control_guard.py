@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 import grpc
@@ -196,7 +195,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
     def _unary(self, handler: MethodHandler) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
             self._showed_key(context)
-            async with _Ending(context), _timeout(self._limits.look_wall_s_max):
+            async with _ending(context), _timeout(self._limits.look_wall_s_max):
                 with self._calls:
                     response = await handler.unary_unary(_message_of(raw, handler), context)
                     return handler.response_serializer(response)
@@ -210,7 +209,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
 
         async def call(raw: bytes, context: Context) -> bytes:
             self._showed_key(context)
-            async with _Ending(context, asked):
+            async with _ending(context, asked):
                 with self._calls:
                     request = _message_of(raw, handler)
 
@@ -230,7 +229,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
     def _streaming(self, handler: MethodHandler) -> Handler:
         async def call(raw: Any, context: Context) -> AsyncIterator[bytes]:
             self._showed_key(context)
-            async with _Ending(context):
+            async with _ending(context):
                 with self._watches:
                     if handler.request_streaming:
                         requests = (_message_of(each, handler) async for each in raw)
@@ -266,7 +265,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
     def _health_check(self, handler: MethodHandler) -> Handler:
         async def call(raw: AsyncIterator[bytes], context: Context) -> None:
             wall_s_max = self._limits.health_check_wall_s_max
-            async with _Ending(context), asyncio.timeout(wall_s_max):
+            async with _ending(context), asyncio.timeout(wall_s_max):
                 with self._health_checks:
                     request = _message_of(await anext(raw, b""), handler)
                     response = await handler.unary_unary(request, context)
@@ -279,7 +278,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         """The library's handler writes to the context and returns nothing."""
 
         async def call(raw: AsyncIterator[bytes], context: Context) -> None:
-            async with _Ending(context):
+            async with _ending(context):
                 with self._health_watches:
                     async with asyncio.timeout(self._limits.health_check_wall_s_max):
                         request = _message_of(await anext(raw, b""), handler)
@@ -315,38 +314,31 @@ async def _timeout(wall_s: float) -> AsyncIterator[None]:
             last.cancel()
 
 
-class _Ending:
+@asynccontextmanager
+async def _ending(context: Context, asked: str = "") -> AsyncIterator[None]:
     """Ends the call by the exception raised inside; logs defects, and the end of the call
     `asked`.
     """
 
-    def __init__(self, context: Context, asked: str = "") -> None:
-        self._context = context
-        self._asked = asked
+    def tell(code: str) -> None:
+        if asked:
+            logger.info("control call %s: %s", asked, code)
 
-    async def __aenter__(self) -> None:
-        """Nothing to enter."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # A handler of the library's may have ended the call itself; whoever goes is not answered.
-        over = (grpc.aio.AbortError, grpc.aio.InternalError)
-        if error is None or not isinstance(error, Exception) or isinstance(error, over):
-            self._tell("OK" if error is None else "CANCELLED")
-            return
+    try:
+        yield
+    except (grpc.aio.AbortError, grpc.aio.InternalError):
+        tell("CANCELLED")  # a handler of the library's may have ended the call itself
+        raise
+    except Exception as error:
         failure = failure_of_call(error)
         if failure.code is grpc.StatusCode.INTERNAL and not isinstance(error, CallRefused):
-            logger.error("a call of the control service failed", exc_info=error)
-        self._tell(failure.code.name)
-        await abort_for(self._context, failure)
-
-    def _tell(self, code: str) -> None:
-        if self._asked:
-            logger.info("control call %s: %s", self._asked, code)
+            logger.exception("a call of the control service failed")
+        tell(failure.code.name)
+        await abort_for(context, failure)
+    except BaseException:
+        tell("CANCELLED")  # whoever goes is not answered
+        raise
+    tell("OK")
 
 
 def key_of(metadata: Any) -> str | None:
@@ -375,7 +367,7 @@ def _message_of(raw: bytes, handler: MethodHandler) -> Message:
 
 def _no_key() -> RpcFailure:
     return RpcFailure(
-        code=grpc.StatusCode.UNAUTHENTICATED,
-        message="expected the control service's key: metadata authorization, Bearer KEY",
-        reason="UNAUTHENTICATED",
+        grpc.StatusCode.UNAUTHENTICATED,
+        "UNAUTHENTICATED",
+        "expected the control service's key: metadata authorization, Bearer KEY",
     )

@@ -20,7 +20,7 @@ from serving.server.control.control_address import ENVIRONMENT, NO_SERVICE, Cont
 from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.day_night.controller import DayNight
 from serving.server.day_night.day_night_settings import DayNightSettings
-from serving.server.day_night.job_command import job_commands
+from serving.server.day_night.job_process import job_commands
 from serving.server.gateway.gateway import Gateway, Service
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send

@@ -106,8 +106,7 @@ def fault_from_message(message: fault_pb2.Fault) -> Fault:
     plain = _plain(message)
     for name, words in (("kind", FaultKind), ("tier", LinkTier)):
         if name in plain and plain[name] not in list(words):
-            expected = f"one of {', '.join(words)}"
-            raise ConfigError(name, plain[name], expected)
+            raise ConfigError(name, plain[name], f"one of {', '.join(words)}")
     if not isfinite(plain.get("factor", 1.0)):  # also of a kind that has no use for it
         raise ConfigError("factor", plain["factor"], "a number above 1")
     return msgspec.convert(plain, Fault)

@@ -13,11 +13,10 @@ from typing import Final
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
-from serving.server.control.admission_calls import AdmissionCalls
 from serving.server.control.call_failure import answer
 from serving.server.control.control_messages import respond
 from serving.server.control.day_night_calls import DayNightCalls
-from serving.server.control.engine_admission import AdmissionClosing
+from serving.server.control.engine_admission import AdmissionCalls, AdmissionClosing
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers, streams
 from serving.server.control.sleep_calls import SleepCalls

@@ -126,8 +126,7 @@ class EngineWatch:
         if run is not None and run != self.run:
             raise not_now("the server has started again since, and its events count from 1 again")
         if after is not None and not 0 <= after <= self._numbered:
-            expected = f"0 to {self._numbered}, the newest event's number"
-            raise ConfigError("after", after, expected)
+            raise ConfigError("after", after, f"0 to {self._numbered}, the newest event's number")
         following = (self._numbered if after is None else after) + 1
         with self._watching():
             while True:

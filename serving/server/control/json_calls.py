@@ -126,9 +126,9 @@ def _unreadable(error: Exception) -> CallAnswer:
     words = " ".join(str(error).split())[:200]
     return _refused(
         RpcFailure(
-            code=grpc.StatusCode.INVALID_ARGUMENT,
-            message=f"the body is not the request's message in JSON: {words}",
-            reason="UNREADABLE_MESSAGE",
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "UNREADABLE_MESSAGE",
+            f"the body is not the request's message in JSON: {words}",
         )
     )
 

@@ -137,8 +137,7 @@ class DayNight:
         if self.policy is not None:
             raise ConfigError("policy", self.policy_text, MANUAL)
         if not 0 <= group < self.settings.groups:
-            expected = f"0 to {self.settings.groups - 1}"
-            raise ConfigError("group", group, expected)
+            raise ConfigError("group", group, f"0 to {self.settings.groups - 1}")
         if phase not in (HandoverPhase.SERVING, HandoverPhase.TRAINING):
             raise ConfigError("phase", phase, "serving or training")
         wanted = [*self._by_hand]

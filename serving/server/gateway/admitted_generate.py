@@ -15,13 +15,13 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from serving.plugin.beam_searches import declare_beams, is_declared, prompt_tokens_of
-from serving.plugin.refused_request import RefusedRequest, TooManyPromptLogprobs
 from serving.plugin.request_watch import RequestWatch
+from serving.plugin.requests import RefusedRequest, TooManyPromptLogprobs
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, UNSAID_NEW_TOKENS, Client, Work, WorkClass
 from serving.server.gateway.admission_controller import AdmissionController, Permit
-from serving.server.gateway.grammar_limits import GrammarLimits
+from serving.server.gateway.grammar_weight import GrammarLimits
 
 current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", default=None)
 """The permit of the request that this task and its children work for."""

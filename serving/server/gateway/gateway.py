@@ -13,7 +13,7 @@ from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
-from serving.server.gateway.engine_capacity import EngineCapacity
+from serving.server.gateway.engine_times import EngineCapacity
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.graceful_shutdown import GracefulShutdown
 from serving.server.gateway.grpc.grpc_server import EngineGrpcServer

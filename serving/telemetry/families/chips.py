@@ -23,96 +23,96 @@ _MEAN: Final = "mean of the last emulated seconds"
 _METERED: Final = "none for a chip that trains, whose work is not metered, or is out"
 
 STATE: Final = Family(
-    name="ultraserve_chip_state",
-    labels=("chip", "rack", "tray", "rank", "health", "phase"),
-    help="Always 1: where a chip stands, its rank (empty: none), its health (up, slow, hung, lost) "
+    "ultraserve_chip_state",
+    "Always 1: where a chip stands, its rank (empty: none), its health (up, slow, hung, lost) "
     "and its phase (serving, draining, training, restoring, spare; out: lost, or of no rank).",
+    labels=("chip", "rack", "tray", "rank", "health", "phase"),
 )
 POWER: Final = MeterFamily(
-    name="ultraserve_chip_power_watts",
-    field="watts",
-    help=f"Modelled watts of a chip, {_MEAN}; of one that trains, what its job says. A "
+    "ultraserve_chip_power_watts",
+    f"Modelled watts of a chip, {_MEAN}; of one that trains, what its job says. A "
     "lost one draws none.",
+    field="watts",
 )
 JOULES: Final = MeterFamily(
-    name="ultraserve_chip_joules",
+    "ultraserve_chip_joules",
+    "Modelled energy of a chip, idle and leased time included; all chips' are the "
+    "engine's ultraserve_chip_energy_joules.",
     kind="counter",
     field="joules",
-    help="Modelled energy of a chip, idle and leased time included; all chips' are the "
-    "engine's ultraserve_chip_energy_joules.",
 )
 BUSY: Final = MeterFamily(
-    name="ultraserve_chip_busy_seconds",
+    "ultraserve_chip_busy_seconds",
+    "Emulated seconds in which a chip computed, or waited for the experts of its group; "
+    "serving alone.",
     kind="counter",
     field="busy_s",
-    help="Emulated seconds in which a chip computed, or waited for the experts of its group; "
-    "serving alone.",
 )
 ENGINE_BUSY: Final = Family(
-    name="ultraserve_chip_engine_busy_seconds",
+    "ultraserve_chip_engine_busy_seconds",
+    "Emulated seconds in which an engine of a chip was busy: tensor, vector, scalar, gpsimd, "
+    "dma (HBM), collectives (links); serving alone.",
     kind="counter",
     labels=(*_CHIP, "engine"),
-    help="Emulated seconds in which an engine of a chip was busy: tensor, vector, scalar, gpsimd, "
-    "dma (HBM), collectives (links); serving alone.",
 )
 FLOPS: Final = MeterFamily(
-    name="ultraserve_chip_flops",
+    "ultraserve_chip_flops",
+    "Floating-point operations of a chip's matrix products; serving alone.",
     kind="counter",
     field="flops",
-    help="Floating-point operations of a chip's matrix products; serving alone.",
 )
 HBM: Final = Family(
-    name="ultraserve_chip_hbm_bytes",
+    "ultraserve_chip_hbm_bytes",
+    "HBM that an owner holds on a chip: weights by group, kv, activations, training, ...",
     labels=(*_CHIP, "owner"),
-    help="HBM that an owner holds on a chip: weights by group, kv, activations, training, ...",
 )
 HBM_CAPACITY: Final = Family(
-    name="ultraserve_chip_hbm_capacity_bytes",
+    "ultraserve_chip_hbm_capacity_bytes",
+    "HBM of a chip's stacks that have not failed.",
     labels=_CHIP,
-    help="HBM of a chip's stacks that have not failed.",
 )
 HBM_TRAFFIC: Final = MeterFamily(
-    name="ultraserve_chip_hbm_traffic_bytes",
+    "ultraserve_chip_hbm_traffic_bytes",
+    "Bytes that a chip read from HBM and wrote there; serving alone.",
     kind="counter",
     field="hbm_bytes",
-    help="Bytes that a chip read from HBM and wrote there; serving alone.",
 )
 LINK: Final = MeterFamily(
-    name="ultraserve_chip_link_bytes",
+    "ultraserve_chip_link_bytes",
+    "Bytes that a chip sent over its links; serving alone.",
     kind="counter",
     field="link_bytes",
-    help="Bytes that a chip sent over its links; serving alone.",
 )
 LINK_CAPACITY: Final = Family(
-    name="ultraserve_chip_link_capacity_bytes_per_second",
+    "ultraserve_chip_link_capacity_bytes_per_second",
+    "What a chip's links could send, all tiers together, as faults leave them.",
     unit="bytes/s",
     labels=_CHIP,
-    help="What a chip's links could send, all tiers together, as faults leave them.",
 )
 LINK_UTILIZATION: Final = MeterFamily(
-    name="ultraserve_chip_link_utilization_ratio",
+    "ultraserve_chip_link_utilization_ratio",
+    f"Bytes that a chip sent over what its links could have sent, {_MEAN}; {_METERED}.",
     field="link_utilization",
     metered=True,
-    help=f"Bytes that a chip sent over what its links could have sent, {_MEAN}; {_METERED}.",
 )
 UTILIZATION: Final = MeterFamily(
-    name="ultraserve_chip_utilization_ratio",
+    "ultraserve_chip_utilization_ratio",
+    f"Share of the time in which a chip was busy, {_MEAN}; {_METERED}.",
     field="utilization",
     metered=True,
-    help=f"Share of the time in which a chip was busy, {_MEAN}; {_METERED}.",
 )
 HBM_UTILIZATION: Final = MeterFamily(
-    name="ultraserve_chip_hbm_utilization_ratio",
+    "ultraserve_chip_hbm_utilization_ratio",
+    f"HBM traffic of a chip over what its engines could have streamed, {_MEAN}; {_METERED}.",
     field="hbm_utilization",
     metered=True,
-    help=f"HBM traffic of a chip over what its engines could have streamed, {_MEAN}; {_METERED}.",
 )
 FIGURES: Final = (
     MeterFamily(
-        name="ultraserve_chip_dispatched_bytes",
+        "ultraserve_chip_dispatched_bytes",
+        "Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
         kind="counter",
         field="dispatched_bytes",
-        help="Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
     ),
 )
 """Figures of the ledger without a panel on Grafana's page of a chip."""

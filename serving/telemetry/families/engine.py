@@ -24,169 +24,162 @@ class SnapshotFamily(Family):
 
 SNAPSHOT: Final = (
     SnapshotFamily(
-        name="ultraserve_clock_dilation",
-        help="Wall seconds per emulated second in the present epoch; 0 when time is virtual.",
+        "ultraserve_clock_dilation",
+        "Wall seconds per emulated second in the present epoch; 0 when time is virtual.",
         field="dilation",
     ),
     SnapshotFamily(
-        name="ultraserve_clock_epoch",
-        help="Number of the clock's epoch, from 0 on; only --clock auto begins another.",
+        "ultraserve_clock_epoch",
+        "Number of the clock's epoch, from 0 on; only --clock auto begins another.",
     ),
     SnapshotFamily(
-        name="ultraserve_clock_epoch_start_emulated_seconds",
-        help="Emulated seconds from the engine's start until the present epoch of the clock.",
+        "ultraserve_clock_epoch_start_emulated_seconds",
+        "Emulated seconds from the engine's start until the present epoch of the clock.",
         field="epoch_emulated_s",
     ),
     SnapshotFamily(
-        name="ultraserve_clock_epoch_start_unix_seconds",
+        "ultraserve_clock_epoch_start_unix_seconds",
+        "When the present epoch of the clock began, in Unix time.",
         unit="wall s",
-        help="When the present epoch of the clock began, in Unix time.",
         field="epoch_unix_s",
     ),
     SnapshotFamily(
-        name="ultraserve_emulated_seconds",
+        "ultraserve_emulated_seconds",
+        "Emulated seconds since the engine's start, idle time included.",
         kind="counter",
-        help="Emulated seconds since the engine's start, idle time included.",
     ),
     SnapshotFamily(
-        name="ultraserve_steps",
+        "ultraserve_steps", "Engine steps that computed at least one token.", kind="counter"
+    ),
+    SnapshotFamily("ultraserve_busy_seconds", "Emulated seconds spent in steps.", kind="counter"),
+    SnapshotFamily(
+        "ultraserve_lag_seconds",
+        "Emulated seconds by which steps ended late because the host could not keep up.",
         kind="counter",
-        help="Engine steps that computed at least one token.",
     ),
     SnapshotFamily(
-        name="ultraserve_busy_seconds", kind="counter", help="Emulated seconds spent in steps."
+        "ultraserve_lagging_steps",
+        "Steps that ended late because the host could not keep up.",
+        kind="counter",
     ),
     SnapshotFamily(
-        name="ultraserve_lag_seconds",
+        "ultraserve_chip_energy_joules",
+        "Modelled energy drawn by the partition's chips, in emulated time.",
         kind="counter",
-        help="Emulated seconds by which steps ended late because the host could not keep up.",
-    ),
-    SnapshotFamily(
-        name="ultraserve_lagging_steps",
-        kind="counter",
-        help="Steps that ended late because the host could not keep up.",
-    ),
-    SnapshotFamily(
-        name="ultraserve_chip_energy_joules",
-        kind="counter",
-        help="Modelled energy drawn by the partition's chips, in emulated time.",
         field="chip_joules",
     ),
     SnapshotFamily(
-        name="ultraserve_facility_energy_joules",
+        "ultraserve_facility_energy_joules",
+        "Modelled energy at the facility (chips, share of the racks, PUE), in emulated time.",
         kind="counter",
-        help="Modelled energy at the facility (chips, share of the racks, PUE), in emulated time.",
         field="facility_joules",
     ),
     SnapshotFamily(
-        name="ultraserve_chip_watts",
-        help="Modelled watts of the partition's chips, spares included, mean of the last emulated "
+        "ultraserve_chip_watts",
+        "Modelled watts of the partition's chips, spares included, mean of the last emulated "
         "seconds.",
     ),
     SnapshotFamily(
-        name="ultraserve_facility_watts",
-        help="Modelled watts at the facility, mean of the last emulated seconds.",
+        "ultraserve_facility_watts",
+        "Modelled watts at the facility, mean of the last emulated seconds.",
     ),
     SnapshotFamily(
-        name="ultraserve_provisioned_watts",
-        help="The partition's share of the provisioned rack budget.",
+        "ultraserve_provisioned_watts", "The partition's share of the provisioned rack budget."
     ),
-    SnapshotFamily(name="ultraserve_chips", help="Chips of the partition."),
+    SnapshotFamily("ultraserve_chips", "Chips of the partition."),
     SnapshotFamily(
-        name="ultraserve_compute_wall_seconds",
+        "ultraserve_compute_wall_seconds",
+        "Wall seconds that the chips' computing and the step channel took on this host.",
         kind="counter",
         unit="wall s",
-        help="Wall seconds that the chips' computing and the step channel took on this host.",
     ),
     SnapshotFamily(
-        name="ultraserve_pause_seconds",
+        "ultraserve_pause_seconds",
+        "Emulated seconds that recovering from faults and moving experts held steps up.",
         kind="counter",
-        help="Emulated seconds that recovering from faults and moving experts held steps up.",
     ),
-    SnapshotFamily(name="ultraserve_chips_up", help="Chips of the partition that are in service."),
-    SnapshotFamily(name="ultraserve_ranks_up", help="Data-parallel ranks that take requests."),
+    SnapshotFamily("ultraserve_chips_up", "Chips of the partition that are in service."),
+    SnapshotFamily("ultraserve_ranks_up", "Data-parallel ranks that take requests."),
+    SnapshotFamily("ultraserve_faults", "Faults since the engine's start.", kind="counter"),
     SnapshotFamily(
-        name="ultraserve_faults", kind="counter", help="Faults since the engine's start."
-    ),
-    SnapshotFamily(
-        name="ultraserve_stall_seconds",
-        help="Emulated seconds for which nothing is computed yet: a chip is silent, or weights are "
+        "ultraserve_stall_seconds",
+        "Emulated seconds for which nothing is computed yet: a chip is silent, or weights are "
         "read; 0 while the machine is free to compute.",
     ),
     SnapshotFamily(
-        name="ultraserve_stall_wall_seconds",
-        help="The wall seconds that ultraserve_stall_seconds take at the present dilation.",
+        "ultraserve_stall_wall_seconds",
+        "The wall seconds that ultraserve_stall_seconds take at the present dilation.",
     ),
     SnapshotFamily(
-        name="ultraserve_requests_moved",
+        "ultraserve_requests_moved",
+        "Requests that were computed again on another rank because theirs lost its KV cache.",
         kind="counter",
-        help="Requests that were computed again on another rank because theirs lost its KV cache.",
     ),
     SnapshotFamily(
-        name="ultraserve_empty_rank_steps",
+        "ultraserve_empty_rank_steps",
+        "Steps that ranks took part in without a token, because another rank had some.",
         kind="counter",
-        help="Steps that ranks took part in without a token, because another rank had some.",
     ),
     SnapshotFamily(
-        name="ultraserve_expert_imbalance",
-        help="Tokens of the busiest chip over the mean chip's, averaged over layers, in the window "
+        "ultraserve_expert_imbalance",
+        "Tokens of the busiest chip over the mean chip's, averaged over layers, in the window "
         "that balancing looks at; 0 before the first token.",
     ),
     SnapshotFamily(
-        name="ultraserve_expert_rebalances",
+        "ultraserve_expert_rebalances",
+        "How often experts were given new places by their load.",
         kind="counter",
-        help="How often experts were given new places by their load.",
     ),
     SnapshotFamily(
-        name="ultraserve_expert_moved_bytes",
+        "ultraserve_expert_moved_bytes",
+        "Bytes of the timed model's expert weights that rebalancing moved between chips.",
         kind="counter",
-        help="Bytes of the timed model's expert weights that rebalancing moved between chips.",
     ),
     SnapshotFamily(
-        name="ultraserve_model_version",
-        help="Version of the weights that every block of chips serves, or is about to.",
+        "ultraserve_model_version",
+        "Version of the weights that every block of chips serves, or is about to.",
     ),
     SnapshotFamily(
-        name="ultraserve_rollout_blocks_pending",
+        "ultraserve_rollout_blocks_pending",
+        "Blocks of chips that serve another version of the weights still.",
         was="ultraserve_blocks_waiting",
-        help="Blocks of chips that serve another version of the weights still.",
     ),
     SnapshotFamily(
-        name="ultraserve_chips_leased",
+        "ultraserve_chips_leased",
+        "Chips of the partition that are leased to training, or on their way back.",
         was="ultraserve_chips_lent",
-        help="Chips of the partition that are leased to training, or on their way back.",
     ),
     SnapshotFamily(
-        name="ultraserve_handovers",
+        "ultraserve_handovers",
+        "Hand-overs of groups of chips that were completed, to training and back.",
         kind="counter",
-        help="Hand-overs of groups of chips that were completed, to training and back.",
     ),
     SnapshotFamily(
-        name="ultraserve_handover_bytes",
+        "ultraserve_handover_bytes",
+        "Bytes that hand-overs moved over links and read from storage.",
         kind="counter",
-        help="Bytes that hand-overs moved over links and read from storage.",
     ),
     SnapshotFamily(
-        name="ultraserve_handover_joules",
+        "ultraserve_handover_joules",
+        "Modelled energy that chips drew while they changed hands; part of all chips' energy.",
         kind="counter",
-        help="Modelled energy that chips drew while they changed hands; part of all chips' energy.",
     ),
     SnapshotFamily(
-        name="ultraserve_training_tokens",
+        "ultraserve_training_tokens",
+        "Tokens that training jobs say they have trained on lent chips.",
         kind="counter",
-        help="Tokens that training jobs say they have trained on lent chips.",
     ),
     SnapshotFamily(
-        name="ultraserve_training_joules",
-        kind="counter",
-        help="Modelled energy that training drew on lent chips beyond idle ones; part of all "
+        "ultraserve_training_joules",
+        "Modelled energy that training drew on lent chips beyond idle ones; part of all "
         "chips' energy.",
+        kind="counter",
     ),
 )
 
 INFO: Final = Family(
-    name="ultraserve_info",
-    help="What is emulated: always 1.",
+    "ultraserve_info",
+    "What is emulated: always 1.",
     labels=(
         "system",
         "ultraserver",
@@ -202,15 +195,15 @@ INFO: Final = Family(
     ),
 )
 WALL_TTFT: Final = Family(
-    name="ultraserve_wall_time_to_first_token_seconds",
+    "ultraserve_wall_time_to_first_token_seconds",
+    "Time to first token in wall seconds; vllm:time_to_first_token_seconds is emulated.",
     kind="histogram",
     unit="wall s",
-    help="Time to first token in wall seconds; vllm:time_to_first_token_seconds is emulated.",
 )
 WALL_E2E: Final = Family(
-    name="ultraserve_wall_e2e_request_latency_seconds",
+    "ultraserve_wall_e2e_request_latency_seconds",
+    "Request latency in wall seconds; vllm:e2e_request_latency_seconds is emulated.",
     kind="histogram",
     unit="wall s",
-    help="Request latency in wall seconds; vllm:e2e_request_latency_seconds is emulated.",
 )
 ENGINE: Final = (*SNAPSHOT, INFO, WALL_TTFT, WALL_E2E)

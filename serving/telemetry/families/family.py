@@ -1,9 +1,11 @@
-"""A Prometheus family without its values."""
+"""A Prometheus family without its values, and the instruments of those that count."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final, Literal, Self
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from emulator.errors import ConfigError
 
@@ -17,9 +19,9 @@ _UNITS: Final[Mapping[str, Unit]] = {"seconds": "s", "joules": "J", "watts": "W"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
-    """One family, by default a gauge.
+    """One family, by default a gauge; name and help by place, as in prometheus_client.
 
     A counter's `name` has no `_total`, its samples do. `unit` defaults to the one that the name
     ends in, or `1`. `was`: its name in the release before, exported too. Raises ConfigError for an
@@ -27,9 +29,10 @@ class Family:
     """
 
     name: str
+    help: str
+    _: KW_ONLY
     kind: Kind = "gauge"
     unit: Unit | Literal[""] = ""
-    help: str
     labels: tuple[str, ...] = ()
     was: str = ""
 
@@ -55,3 +58,21 @@ class Family:
     def sample(self) -> str:
         """Name of its samples; a histogram's have endings of their own."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def counter(family: Family, registry: CollectorRegistry) -> Counter:
+    """The family's counter, registered."""
+    assert family.kind == "counter", family
+    return Counter(family.name, family.help, family.labels, registry=registry)
+
+
+def gauge(family: Family, registry: CollectorRegistry) -> Gauge:
+    """The family's gauge, registered."""
+    assert family.kind == "gauge", family
+    return Gauge(family.name, family.help, family.labels, registry=registry)
+
+
+def histogram(family: Family, registry: CollectorRegistry, buckets: Sequence[float]) -> Histogram:
+    """The family's histogram with these upper bounds, registered."""
+    assert family.kind == "histogram", family
+    return Histogram(family.name, family.help, family.labels, buckets=buckets, registry=registry)

@@ -27,7 +27,7 @@ def _family(
     name: str, unit: Unit, words: str, *labels: str, kind: Kind = "gauge", runtime: bool = True
 ) -> Family:
     of = (*INSTANCE_LABELS, *(_RUNTIME if runtime else ()), *labels)
-    return Family(name=name, kind=kind, unit=unit, help=words, labels=of)
+    return Family(name, words, kind=kind, unit=unit, labels=of)
 
 
 UTILIZATION: Final = _family(

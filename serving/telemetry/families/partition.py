@@ -7,121 +7,115 @@ from serving.telemetry.families.family import Family
 _MEAN: Final = "mean of the last emulated seconds"
 
 ENGINE_UTILIZATION: Final = Family(
-    name="ultraserve_engine_utilization_ratio",
+    "ultraserve_engine_utilization_ratio",
+    f"Share of the time in which an engine was busy, mean of the chips that serve, {_MEAN}.",
     labels=("engine",),
-    help=f"Share of the time in which an engine was busy, mean of the chips that serve, {_MEAN}.",
 )
 TOKENS: Final = Family(
-    name="ultraserve_tokens",
+    "ultraserve_tokens",
+    "Tokens: of prompts that were computed (prompt; prefix hits are not), and sampled (output).",
     kind="counter",
     labels=("kind",),
-    help="Tokens: of prompts that were computed (prompt; prefix hits are not), and sampled "
-    "(output).",
 )
 TOKENS_PER_MEGAWATT: Final = Family(
-    name="ultraserve_tokens_per_second_per_megawatt",
-    unit="tokens/s/MW",
-    labels=("kind", "basis"),
-    help="Tokens per second and megawatt of the last 60 emulated seconds: output, input, total; "
+    "ultraserve_tokens_per_second_per_megawatt",
+    "Tokens per second and megawatt of the last 60 emulated seconds: output, input, total; "
     "by the racks' budget (provisioned), the utility's meter (drawn) or the planned utility power "
     "(all-in).",
+    unit="tokens/s/MW",
+    labels=("kind", "basis"),
 )
 PUE: Final = Family(
-    name="ultraserve_pue_ratio",
-    help="Facility watts per watt at the racks' input, on the worst day.",
+    "ultraserve_pue_ratio", "Facility watts per watt at the racks' input, on the worst day."
 )
 IT_POWER: Final = Family(
-    name="ultraserve_it_watts",
-    help=f"Modelled watts at the racks' input, the partition's share, {_MEAN}.",
+    "ultraserve_it_watts", f"Modelled watts at the racks' input, the partition's share, {_MEAN}."
 )
 FACILITY_PART: Final = Family(
-    name="ultraserve_facility_part_watts",
+    "ultraserve_facility_part_watts",
+    f"Modelled watts at the facility by part, {_MEAN}; their sum is ultraserve_facility_watts.",
     labels=("part",),
-    help=f"Modelled watts at the facility by part, {_MEAN}; their sum is "
-    "ultraserve_facility_watts.",
 )
 RACK_POWER: Final = Family(
-    name="ultraserve_rack_power_watts",
+    "ultraserve_rack_power_watts",
+    f"Modelled watts at a rack's input, the partition's share of it, {_MEAN}.",
     labels=("rack",),
-    help=f"Modelled watts at a rack's input, the partition's share of it, {_MEAN}.",
 )
 RACK_BUDGET: Final = Family(
-    name="ultraserve_rack_budget_watts",
+    "ultraserve_rack_budget_watts",
+    "The partition's share of what a rack is given.",
     labels=("rack",),
-    help="The partition's share of what a rack is given.",
 )
-CHIP_BUDGET: Final = Family(name="ultraserve_chip_budget_watts", help="What a chip may draw.")
+CHIP_BUDGET: Final = Family("ultraserve_chip_budget_watts", "What a chip may draw.")
 SWITCH_TRAYS_UP: Final = Family(
-    name="ultraserve_switch_trays_up",
+    "ultraserve_switch_trays_up",
+    "Switch trays of a rack of the machine that work.",
     labels=("rack",),
-    help="Switch trays of a rack of the machine that work.",
 )
 SWITCH_TRAYS: Final = Family(
-    name="ultraserve_switch_trays",
+    "ultraserve_switch_trays",
+    "Switch trays that a rack of the machine has, the partition's or not.",
     labels=("rack",),
-    help="Switch trays that a rack of the machine has, the partition's or not.",
 )
 STEP_PART: Final = Family(
-    name="ultraserve_step_part_seconds",
+    "ultraserve_step_part_seconds",
+    "Emulated seconds of steps by named part, on the chips that everyone waits for.",
     kind="counter",
     labels=("part",),
-    help="Emulated seconds of steps by named part, on the chips that everyone waits for.",
 )
 STEPS_BY_PHASE: Final = Family(
-    name="ultraserve_steps_by_phase",
+    "ultraserve_steps_by_phase",
+    "Steps: nearly only prompts (prefill), some of both (mixed), no prompt (decode).",
     kind="counter",
     labels=("phase",),
-    help="Steps: nearly only prompts (prefill), some of both (mixed), no prompt (decode).",
 )
 FAULTS_BY_KIND: Final = Family(
-    name="ultraserve_faults_by_kind",
+    "ultraserve_faults_by_kind",
+    "Faults since the engine's start by what broke.",
     kind="counter",
     labels=("kind",),
-    help="Faults since the engine's start by what broke.",
 )
-FAULTS_OPEN: Final = Family(
-    name="ultraserve_faults_open", help="Faults whose cause has not been healed."
-)
+FAULTS_OPEN: Final = Family("ultraserve_faults_open", "Faults whose cause has not been healed.")
 HANDOVER_AGE: Final = Family(
-    name="ultraserve_handover_age_seconds",
+    "ultraserve_handover_age_seconds",
+    "Emulated seconds for which a lease drains or restores; absent for all others.",
     labels=("lease", "phase"),
-    help="Emulated seconds for which a lease drains or restores; absent for all others.",
 )
 TRAINING_LOSS: Final = Family(
-    name="ultraserve_training_loss",
+    "ultraserve_training_loss",
+    "Loss per token of a lease's training job at its last step; absent without one.",
     unit="nats",
     labels=("lease",),
-    help="Loss per token of a lease's training job at its last step; absent without one.",
 )
 RANK_RUNNING: Final = Family(
-    name="ultraserve_rank_requests_running", labels=("rank",), help="Requests that a rank computes."
+    "ultraserve_rank_requests_running", "Requests that a rank computes.", labels=("rank",)
 )
 RANK_WAITING: Final = Family(
-    name="ultraserve_rank_requests_waiting",
+    "ultraserve_rank_requests_waiting",
+    "Requests that wait in a rank's scheduler.",
     labels=("rank",),
-    help="Requests that wait in a rank's scheduler.",
 )
 RANK_KV: Final = Family(
-    name="ultraserve_rank_kv_usage_ratio",
+    "ultraserve_rank_kv_usage_ratio",
+    "KV blocks that requests hold over those that a rank has.",
     labels=("rank",),
-    help="KV blocks that requests hold over those that a rank has.",
 )
 RANK_UP: Final = Family(
-    name="ultraserve_rank_up",
+    "ultraserve_rank_up",
+    "1 for a rank that takes requests, 0 for one that does not.",
     labels=("rank",),
-    help="1 for a rank that takes requests, 0 for one that does not.",
 )
 SNAPSHOT_AGE: Final = Family(
-    name="ultraserve_hardware_snapshot_age_seconds",
+    "ultraserve_hardware_snapshot_age_seconds",
+    "Wall seconds since the engine was asked for what this page says of the hardware.",
     was="ultraserve_hardware_age_seconds",
     unit="wall s",
-    help="Wall seconds since the engine was asked for what this page says of the hardware.",
 )
 SNAPSHOT_DURATION: Final = Family(
-    name="ultraserve_hardware_snapshot_duration_seconds",
+    "ultraserve_hardware_snapshot_duration_seconds",
+    "Wall seconds that the engine's answer took, waiting for its step included.",
     was="ultraserve_hardware_look_seconds",
     unit="wall s",
-    help="Wall seconds that the engine's answer took, waiting for its step included.",
 )
 PARTITION: Final = (
     *(ENGINE_UTILIZATION, TOKENS, TOKENS_PER_MEGAWATT, PUE, IT_POWER, FACILITY_PART, RACK_POWER),

@@ -61,8 +61,7 @@ def catalog_inventory(name: str, *, lnc: int | None, chips: int | None) -> Devic
     system = system_by_name(name)
     count = system.chips.count if chips is None else chips
     if not 1 <= count <= system.chips.count:
-        expected = f"1 to {system.chips.count} for {system.name}"
-        raise ConfigError("chips", count, expected)
+        raise ConfigError("chips", count, f"1 to {system.chips.count} for {system.name}")
     cores = core_map(system.chip, system.chip.default_lnc.count if lnc is None else lnc)
     connections = _connections(system, first_chip=0, there=range(count))
     devices = tuple(

@@ -102,13 +102,11 @@ def read_config(path: Path) -> MonitorConfig:
     except OSError as error:
         raise ConfigError("config-file", path, f"a file to read ({error.strerror})") from error
     if len(data) > _FILE_BYTES_MAX:
-        expected = f"at most {_FILE_BYTES_MAX:,} bytes"
-        raise ConfigError("config-file", path, expected)
+        raise ConfigError("config-file", path, f"at most {_FILE_BYTES_MAX:,} bytes")
     try:
         file_ = msgspec.json.decode(data, type=_File)
     except msgspec.MsgspecError as error:
-        expected = f"neuron-monitor's JSON: {error}"
-        raise ConfigError("config-file", path, expected) from error
+        raise ConfigError("config-file", path, f"neuron-monitor's JSON: {error}") from error
     root_s = PERIOD_S if file_.period is None else parse_period(file_.period)
     config = MonitorConfig(
         runtimes=tuple(
@@ -127,8 +125,7 @@ def _runtime(entry: _Runtime, root_s: float, number: int) -> RuntimeEntry:
         re.compile(entry.tag_filter)
     except re.error as error:
         field = f"{where}.tag_filter"
-        expected = f"a regular expression ({error})"
-        raise ConfigError(field, entry.tag_filter, expected) from error
+        raise ConfigError(field, entry.tag_filter, f"a regular expression ({error})") from error
     own_s = root_s if entry.period is None else parse_period(entry.period, field=f"{where}.period")
     groups = _groups(entry.metrics, own_s, RUNTIME_GROUPS, f"{where}.metrics")
     return RuntimeEntry(tag_filter=entry.tag_filter, groups=groups)
@@ -141,8 +138,7 @@ def _groups(
     for number, group in enumerate(wanted):
         field = f"{where}[{number}]"
         if group.type not in known or group.type in groups:
-            expected = f"one of {', '.join(known)}, each once"
-            raise ConfigError(f"{field}.type", group.type, expected)
+            raise ConfigError(f"{field}.type", group.type, f"one of {', '.join(known)}, each once")
         groups[group.type] = (
             period_s
             if group.period is None

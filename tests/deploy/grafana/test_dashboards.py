@@ -19,8 +19,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from packaging.version import Version
 
 from deploy.grafana.generate import differing, texts
-from serving.telemetry.families.catalog import FAMILIES
 from serving.telemetry.families.family import Family
+from serving.telemetry.families.guide_table import FAMILIES
 from tests.deploy.grafana.dashboard_files import (
     GRAFANA,
     PATHS,

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.telemetry.families.catalog import FAMILIES
+from serving.telemetry.families.guide_table import FAMILIES
 from serving.telemetry.families.partition import HANDOVER_AGE, TRAINING_LOSS
 from serving.wire import control_call
 from tests.e2e.server_answers import control

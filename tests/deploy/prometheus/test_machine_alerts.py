@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from emulator.power.draw import throttle_factor
 from emulator.power.system_power import SystemPower
 from emulator.specs.systems import SYSTEMS
-from serving.telemetry.page.partition_page import add_partition
+from serving.telemetry.page.snapshot_page import add_partition
 from serving.telemetry.page.text_page import TextPage
 from serving.wire.machine_snapshot import MachineSnapshot
 from tests.deploy.prometheus.rule_files import RULE_FILES

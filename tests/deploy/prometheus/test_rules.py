@@ -9,7 +9,7 @@ import pytest
 import trustme
 import yaml
 
-from serving.telemetry.families.catalog import FAMILIES
+from serving.telemetry.families.guide_table import FAMILIES
 from tests.deploy.prometheus.rule_files import (
     RULE_FILES,
     UNIT_TESTS,

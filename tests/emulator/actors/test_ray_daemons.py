@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emulator.actors.ray_daemons import DaemonWatch, without_sigterm
+from emulator.actors.private_ray import DaemonWatch, without_sigterm
 
 pytestmark = pytest.mark.process
 

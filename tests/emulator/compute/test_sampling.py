@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.compute.logits_changes import apply_penalties
 from emulator.compute.logprobs import key_columns, prompt_logprobs, sort_keys
-from emulator.compute.penalties import apply_penalties
 from emulator.compute.sampling import Sampled, narrow, sample, uniform
 from emulator.specs.sampling import SamplingSpec
 

@@ -13,7 +13,7 @@ from loadgen.clients.client import Reply
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher
 from loadgen.dispatch.sessions import SessionSource
-from loadgen.dispatch.timer import LoopTimer
+from loadgen.dispatch.timetable import LoopTimer
 from loadgen.errors import OptionError
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, Result

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher
 from loadgen.dispatch.pace import Pace
-from loadgen.dispatch.timer import LoopTimer
+from loadgen.dispatch.timetable import LoopTimer
 from loadgen.records.result import Result
 from tests.loadgen.dispatch.shaped_workload import MS, ONE, TALK, closed, even, traffic
 from tests.loadgen.dispatch.test_dispatcher import FakeClient

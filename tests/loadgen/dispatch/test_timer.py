@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from loadgen.dispatch.timer import LoopTimer
-from loadgen.dispatch.timetable import Timetable
+from loadgen.dispatch.timetable import LoopTimer, Timetable
 
 MS = 1_000_000
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

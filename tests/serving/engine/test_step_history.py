@@ -5,7 +5,7 @@ import pytest
 
 from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
-from serving.engine.step_history import KEPT, StepHistory
+from serving.engine.engine_meters import KEPT, StepHistory
 from tests.serving.engine.test_ledger import MS, cost
 
 

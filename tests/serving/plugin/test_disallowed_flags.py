@@ -6,7 +6,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.errors import UnsupportedFlag
-from serving.plugin.disallowed_flags import refuse_disallowed_flags
+from serving.plugin.openai_app import refuse_disallowed_flags
 
 pytestmark = pytest.mark.process  # what vLLM's parser imports asks `file` about the machine
 

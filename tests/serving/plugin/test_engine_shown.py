@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.specs.systems import system_by_name
-from serving.engine import paginated_placement
+from serving.engine import engine_description
 from serving.engine.scheduler_state import RankQueues
 from serving.wire.control_call import (
     ControlRequest,
@@ -91,7 +91,7 @@ def test_a_placement_is_the_machine_s_own() -> None:
 
 
 def test_pages_end_with_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paginated_placement, "NUMBERS_PER_PAGE", 5 * (128 + 128) + 1)
+    monkeypatch.setattr(engine_description, "NUMBERS_PER_PAGE", 5 * (128 + 128) + 1)
     running = Running(model="qwen3-30b-a3b")
     first, layers, pages = 0, [], 0
     while True:

@@ -4,7 +4,7 @@ import pytest
 from vllm.config import ObservabilityConfig
 from vllm.v1.metrics.buckets import histogram_buckets
 
-from serving.plugin.histogram_buckets import fine_buckets
+from serving.plugin.platform import fine_buckets
 
 FAMILIES = ("inter_token_latency", "time_to_first_token", "request_latency")
 

@@ -93,5 +93,4 @@ def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int,
         return deserialize(raw)
     except DecodeError as error:
         message = "the message is none of the method's request type"
-        code = grpc.StatusCode.INVALID_ARGUMENT
-        raise refused(code, "UNREADABLE_MESSAGE", message) from error
+        raise refused(grpc.StatusCode.INVALID_ARGUMENT, "UNREADABLE_MESSAGE", message) from error

@@ -47,9 +47,9 @@ class CallMeaning:
         busy = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
         exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED
         return RpcFailure(
-            code=code,
-            message=text or code.name.lower().replace("_", " "),
-            reason=code.name,
+            code,
+            code.name,
+            text or code.name.lower().replace("_", " "),
             retry_after_s=_BUSY_RETRY_S if busy else None,
             violations={"engine": text} if exhausted else {},
         )
@@ -86,9 +86,9 @@ class DescribedContext:
 def _invalid(text: str, parameter: object) -> RpcFailure:
     too_long = parameter in _PROMPT_PARAMETERS or _PROMPT_LENGTH.search(text) is not None
     return RpcFailure(
-        code=grpc.StatusCode.INVALID_ARGUMENT,
-        message=text,
-        reason=PROMPT_TOO_LONG if too_long else INVALID_FIELD,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        PROMPT_TOO_LONG if too_long else INVALID_FIELD,
+        text,
         field="input" if too_long else _field(text, parameter),
     )
 

@@ -93,8 +93,7 @@ def engine_id(client: Client, request_id: str) -> str:
 def aborted_ids(message: Any, client: Client) -> list[str]:
     """The engine's names of the client's requests in an AbortRequest; raises CallRefused."""
     if len(message.request_ids) > _IDS_OF_ABORT_MAX:
-        given = len(message.request_ids)
-        raise _wrong("request_ids", f"at most {_IDS_OF_ABORT_MAX}, not {given}")
+        raise _wrong("request_ids", f"at most {_IDS_OF_ABORT_MAX}, not {len(message.request_ids)}")
     return [engine_id(client, request_id) for request_id in message.request_ids]
 
 
@@ -105,8 +104,7 @@ def work_class_of(said: str | None, client: Client) -> WorkClass:
     try:
         return client.class_of(WorkClass(said))
     except ValueError:
-        names = ", ".join(WorkClass)
-        raise _wrong(CLASS_METADATA, f"one of {names}") from None
+        raise _wrong(CLASS_METADATA, f"one of {', '.join(WorkClass)}") from None
 
 
 def _refuse_id(request_id: str) -> None:
@@ -120,9 +118,9 @@ def _wrong(
 ) -> CallRefused:
     return CallRefused(
         RpcFailure(
-            code=grpc.StatusCode.INVALID_ARGUMENT,
-            message=f"{field}: expected {expected}",
-            reason=reason,
+            grpc.StatusCode.INVALID_ARGUMENT,
+            reason,
+            f"{field}: expected {expected}",
             field=field,
             metadata={name: str(value) for name, value in figures.items()},
         )

@@ -113,8 +113,8 @@ _CROWDED: Final = exhausted(
 )
 
 _OVER: Final = RpcFailure(
-    code=grpc.StatusCode.UNAVAILABLE,
-    message=f"health was watched for {WATCH_WALL_S:g} s; watch it again",
-    reason="WATCH_TIME",
+    grpc.StatusCode.UNAVAILABLE,
+    "WATCH_TIME",
+    f"health was watched for {WATCH_WALL_S:g} s; watch it again",
     retry_after_s=_WATCH_RETRY_S,
 )

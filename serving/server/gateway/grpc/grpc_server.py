@@ -3,9 +3,16 @@
 It runs in the API process's loop, with the options of vLLM's gRPC launcher and limits of messages,
 calls and connections. gRPC listens on a socket that only this user reaches; our port ends TLS, and
 has a gate at which calls wait for their turn.
+
+The published servicer of `vllm.grpc.engine.VllmEngine` takes an engine core for one rank. Here one
+core schedules all ranks, each with its own seats and KV pool, so figures of room are multiplied.
+Fields of the present state, which it leaves empty, are filled in.
 """
 
 import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -13,6 +20,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
+from smg_grpc_servicer.vllm.servicer import VllmEngineServicer  # type: ignore[import-untyped]
 
 from serving.access.key_ring import KeyRing
 from serving.server.connections.connection_registry import PortLimits
@@ -27,6 +35,70 @@ from serving.server.gateway.grpc.message_turns import STRANGER_CALLS_MAX
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.readiness import Readiness
 from serving.settings import ClockSetting, Settings
+
+_SERVER_TYPE: Final = "vllm-grpc"
+"""The contract's word for a vLLM server in Python."""
+
+_INT32_MAX: Final = 2**31 - 1
+
+
+class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
+    """The published servicer of `engine`, vLLM's AsyncLLM."""
+
+    def __init__(
+        self,
+        engine: Any,
+        *,
+        admission: AdmissionController,
+        readiness: Readiness,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(engine, clock())
+        if self._warmup is not None:  # nothing here is compiled that a first request would meet
+            self._warmup.cancel()
+        self._admission = admission
+        self._readiness = readiness
+        self._clock = clock
+        settings = Settings.from_additional_config(engine.vllm_config.additional_config)
+        self._ranks = settings.ranks
+        self._last_request_s = self.start_time
+
+    async def Generate(self, request: Any, context: Any) -> Any:
+        """Answer as published; note the time."""
+        self._last_request_s = self._clock()
+        async with aclosing(super().Generate(request, context)) as answers:
+            async for answer in answers:
+                yield answer
+
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
+        """Readiness, by which a gateway routes requests before they fail."""
+        answer = await super().HealthCheck(request, context)
+        if answer.healthy and (why := await self._readiness.not_ready()) is not None:
+            answer.healthy, answer.message = False, why
+        return answer
+
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
+        """The server's state, with the seats of all ranks."""
+        info = await super().GetServerInfo(request, context)
+        info.max_num_seqs *= self._ranks
+        info.active_requests = self._admission.in_flight
+        info.is_paused = self._admission.closed is not None
+        info.last_receive_timestamp = self._last_request_s
+        info.uptime_seconds = self._clock() - self.start_time
+        info.server_type = _SERVER_TYPE
+        info.shm_namespace_id = ""  # nothing is read from shared memory here
+        return info
+
+    async def GetLoads(self, request: Any, context: Any) -> Any:
+        """One entry, as one engine is one worker: its queues, and the room of all ranks."""
+        answer = await super().GetLoads(request, context)
+        for load in answer.loads:
+            tokens = min(load.max_total_num_tokens * self._ranks, _INT32_MAX)
+            load.max_total_num_tokens = tokens
+            load.num_used_tokens = round(load.token_usage * tokens)
+            load.max_running_requests *= self._ranks
+        return answer
+
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -101,7 +173,7 @@ class EngineGrpcServer:
             hint="OpenAI's HTTP API is at --port",
         )
         # Its import reaches into vLLM's command line and logging: not where no such gateway is.
-        from serving.server.gateway.grpc.engine_servicer import EngineServicer
+        from serving.server.gateway.grpc.grpc_server import EngineServicer
 
         servicer = EngineServicer(engine, admission=admission, readiness=readiness)
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, self._server)

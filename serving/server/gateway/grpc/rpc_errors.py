@@ -37,7 +37,7 @@ _WORD_BYTES_MAX: Final = 120
 """Bytes of a name or value beside the sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RpcFailure:
     """The failure of one call; `reason` and `metadata` are ErrorInfo's.
 
@@ -48,8 +48,9 @@ class RpcFailure:
     """
 
     code: grpc.StatusCode
-    message: str
     reason: str
+    message: str
+    _: dataclasses.KW_ONLY
     retry_after_s: float | None = None
     violations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     field: str | None = None
@@ -108,29 +109,24 @@ def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
         violations = {} if error.reason.is_of_server else {whose: str(error)}
         overloaded = grpc.StatusCode.RESOURCE_EXHAUSTED
         return RpcFailure(
-            code=grpc.StatusCode.UNAVAILABLE if error.reason.is_of_server else overloaded,
-            message=str(error),
-            reason=error.reason.value.upper(),
+            grpc.StatusCode.UNAVAILABLE if error.reason.is_of_server else overloaded,
+            error.reason.value.upper(),
+            str(error),
             retry_after_s=error.retry_after_s,
             violations=violations,
         )
     if isinstance(error, ConfigError):
         return RpcFailure(
-            code=grpc.StatusCode.INVALID_ARGUMENT,
-            message=str(error),
-            reason="INVALID_FIELD",
-            field=error.field,
+            grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", str(error), field=error.field
         )
     return RpcFailure(
-        code=grpc.StatusCode.INTERNAL,
-        message="the server failed at this call; its log says at what",
-        reason="INTERNAL",
+        grpc.StatusCode.INTERNAL, "INTERNAL", "the server failed at this call; its log says at what"
     )
 
 
 def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
     """A refusal that a retry would meet too."""
-    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
+    return CallRefused(RpcFailure(code, reason, message))
 
 
 def exhausted(
@@ -138,9 +134,9 @@ def exhausted(
 ) -> RpcFailure:
     """The failure of a call beyond the room of `subject`."""
     return RpcFailure(
-        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-        message=message,
-        reason=reason,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        reason,
+        message,
         retry_after_s=retry_after_s,
         violations={subject: message},
     )
@@ -164,7 +160,7 @@ async def abort_for(
 def not_served(method: str) -> RpcFailure:
     """UNIMPLEMENTED, for an unknown method."""
     code = grpc.StatusCode.UNIMPLEMENTED
-    return RpcFailure(code=code, message=f"{method}: no such method", reason="NOT_SERVED")
+    return RpcFailure(code, "NOT_SERVED", f"{method}: no such method")
 
 
 def refusing(failure: RpcFailure) -> Any:

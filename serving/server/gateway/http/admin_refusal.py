@@ -63,6 +63,4 @@ def refusal_of(path: str) -> HttpError | None:
         return None
     way = _WAYS.get(path)
     where = "not offered by this server" if way is None else f"not served here: use {way}"
-    return HttpError(
-        status=HTTPStatus.FORBIDDEN, code="not_served_here", message=f"{path} is {where}"
-    )
+    return HttpError(HTTPStatus.FORBIDDEN, "not_served_here", f"{path} is {where}")

@@ -61,18 +61,14 @@ def routing_error(said: AppAnswer, *, method: str, path: str) -> HttpError | Non
     if not said.first.startswith(_FRAMEWORK):
         return None
     if said.status == HTTPStatus.NOT_FOUND:
-        return HttpError(
-            status=HTTPStatus.NOT_FOUND,
-            code="not_found",
-            message=f"there is nothing at {path[:200]}",
-        )
+        return HttpError(HTTPStatus.NOT_FOUND, "not_found", f"there is nothing at {path[:200]}")
     if said.status == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = b", ".join(value for name, value in said.headers if name.lower() == b"allow")
         takes = allowed.decode("latin-1")
         return HttpError(
-            status=HTTPStatus.METHOD_NOT_ALLOWED,
-            code="method_not_allowed",
-            message=f"{path[:200]} does not take {method}" + (f", but {takes}" if takes else ""),
+            HTTPStatus.METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            f"{path[:200]} does not take {method}" + (f", but {takes}" if takes else ""),
             allows=takes or None,
         )
     return None
@@ -108,9 +104,9 @@ def error_of_stream(said: AppAnswer) -> HttpError | None:
         status = HTTPStatus.INTERNAL_SERVER_ERROR
     name = status.phrase.lower().replace(" ", "_")
     return HttpError(
-        status=status,
-        code=name,
-        message=error.message,
+        status,
+        name,
+        error.message,
         param=error.param,
         retry_after_s=_RETRY_AFTER_S if status is HTTPStatus.SERVICE_UNAVAILABLE else None,
     )

@@ -17,19 +17,17 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/pi
 """Probes and the version, which say no more and change nothing."""
 
 _NO_KEY: Final = HttpError(
-    status=HTTPStatus.UNAUTHORIZED,
-    code="missing_api_key",
-    message="no API key: send `Authorization: Bearer KEY`",
+    HTTPStatus.UNAUTHORIZED, "missing_api_key", "no API key: send `Authorization: Bearer KEY`"
 )
 _UNKNOWN_KEY: Final = HttpError(
-    status=HTTPStatus.UNAUTHORIZED,
-    code="invalid_api_key",
-    message="this API key is not one of this server's, or has expired",
+    HTTPStatus.UNAUTHORIZED,
+    "invalid_api_key",
+    "this API key is not one of this server's, or has expired",
 )
 _OTHER_SCOPE: Final = HttpError(
-    status=HTTPStatus.FORBIDDEN,
-    code="insufficient_scope",
-    message="this key is for the control service and has no scope `inference`",
+    HTTPStatus.FORBIDDEN,
+    "insufficient_scope",
+    "this key is for the control service and has no scope `inference`",
 )
 
 

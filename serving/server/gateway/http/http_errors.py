@@ -9,7 +9,7 @@ https://docs.anthropic.com/en/api/errors
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -41,7 +41,7 @@ _TYPES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HttpError:
     """An error response.
 
@@ -55,6 +55,7 @@ class HttpError:
     status: HTTPStatus
     code: str
     message: str
+    _: KW_ONLY
     param: str | None = None
     retry_after_s: float | None = None
     rate: RateState | None = None
@@ -111,7 +112,7 @@ class HttpRefused(Exception):
 
 def bad_request(code: str, message: str, *, param: str | None = None) -> HttpRefused:
     """A refusal with 400."""
-    error = HttpError(status=HTTPStatus.BAD_REQUEST, code=code, message=message, param=param)
+    error = HttpError(HTTPStatus.BAD_REQUEST, code, message, param=param)
     return HttpRefused(error)
 
 
@@ -119,9 +120,9 @@ def error_of(refused: Refused) -> HttpError:
     """429 when it is the load, 503 when it is the server."""
     of_server = refused.reason.is_of_server
     return HttpError(
-        status=HTTPStatus.SERVICE_UNAVAILABLE if of_server else HTTPStatus.TOO_MANY_REQUESTS,
-        code=refused.reason.value,
-        message=str(refused),
+        HTTPStatus.SERVICE_UNAVAILABLE if of_server else HTTPStatus.TOO_MANY_REQUESTS,
+        refused.reason.value,
+        str(refused),
         retry_after_s=max(0.0, refused.retry_after_s),
         rate=refused.rate,
     )

@@ -178,13 +178,11 @@ class HttpExchange:
 
 
 TOOK_TOO_LONG: Final = HttpError(
-    status=HTTPStatus.GATEWAY_TIMEOUT,
-    code="request_wall_time",
-    message="the request took longer than this server lets one take",
+    HTTPStatus.GATEWAY_TIMEOUT,
+    "request_wall_time",
+    "the request took longer than this server lets one take",
 )
 
 BROKEN_STREAM: Final = HttpError(
-    status=HTTPStatus.INTERNAL_SERVER_ERROR,
-    code="internal_server_error",
-    message="the server failed at this request",
+    HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", "the server failed at this request"
 )

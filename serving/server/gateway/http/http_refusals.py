@@ -29,9 +29,7 @@ def stumbled(error: Exception, path: str) -> HttpError:
     place = f"{'/'.join(Path(frame.filename).parts[-3:])}:{frame.lineno}"
     logger.warning("a request to %s could not be read: %s at %s", path, type(error).__name__, place)
     return HttpError(
-        status=HTTPStatus.BAD_REQUEST,
-        code="malformed_request",
-        message="the request has a shape that cannot be read",
+        HTTPStatus.BAD_REQUEST, "malformed_request", "the request has a shape that cannot be read"
     )
 
 
@@ -48,11 +46,7 @@ def missing_api(path: str, missing: Collection[str]) -> HttpError | None:
     """The answer to a request for one of `missing`; None for another path."""
     if path not in missing:
         return None
-    return HttpError(
-        status=HTTPStatus.NOT_FOUND,
-        code="not_found",
-        message=f"the served model does not support {path}",
-    )
+    return HttpError(HTTPStatus.NOT_FOUND, "not_found", f"the served model does not support {path}")
 
 
 _TOO_LARGE: Final = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -81,9 +75,9 @@ def error_of_limit(limit: Limit) -> HttpError:
     status, message = _SAID[limit]
     may_retry = status in (_BUSY, HTTPStatus.TOO_MANY_REQUESTS)
     return HttpError(
-        status=status,
-        code=limit.value,
-        message=message,
+        status,
+        limit.value,
+        message,
         retry_after_s=_RETRY_AFTER_S if may_retry else None,
         closes=True,
     )

@@ -87,9 +87,9 @@ def _count(of: npt.NDArray[np.bool_]) -> int:
 def _too_many(most: int, what: str) -> HttpRefused:
     return HttpRefused(
         HttpError(
-            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            code="too_many_values",
-            message=f"the request's body has more than {most:,} {what}",
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            "too_many_values",
+            f"the request's body has more than {most:,} {what}",
         )
     )
 
@@ -108,5 +108,4 @@ def check_json(scope: Scope, body: bytes, *, is_read: bool = False) -> None:
         if not body.isascii():
             body.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        message = f"the request's body is not JSON: {error}"
-        raise bad_request("invalid_json", message) from None
+        raise bad_request("invalid_json", f"the request's body is not JSON: {error}") from None

@@ -13,8 +13,8 @@ from serving.server.engine_call import EngineFailed, EngineGone
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send, path_of
 from serving.server.gateway.snapshot_poller import PolledSnapshot, SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
-from serving.telemetry.page.hardware_page import age_page, snapshot_page
 from serving.telemetry.page.neuron_page import Instance
+from serving.telemetry.page.snapshot_page import age_page, snapshot_page
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 

@@ -63,8 +63,8 @@ class ModelCards:
 
 def _no_such_model(name: str, served: list[str]) -> HttpError:
     return HttpError(
-        status=HTTPStatus.NOT_FOUND,
-        code="model_not_found",
-        message=f"the model {name[:200]!r} does not exist here; served: {', '.join(served)}",
+        HTTPStatus.NOT_FOUND,
+        "model_not_found",
+        f"the model {name[:200]!r} does not exist here; served: {', '.join(served)}",
         param="model",
     )

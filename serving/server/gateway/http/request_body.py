@@ -131,17 +131,17 @@ class BodyReader:
         if size_bytes > self.bytes_max:
             raise HttpRefused(
                 HttpError(
-                    status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    code="request_too_large",
-                    message=f"the request's body is larger than {self.bytes_max} bytes",
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    "request_too_large",
+                    f"the request's body is larger than {self.bytes_max} bytes",
                     closes=True,
                 )
             )
 
 
 _TOO_SLOW: Final = HttpError(
-    status=HTTPStatus.REQUEST_TIMEOUT,
-    code="request_timeout",
-    message="the request's body did not arrive in time",
+    HTTPStatus.REQUEST_TIMEOUT,
+    "request_timeout",
+    "the request's body did not arrive in time",
     closes=True,
 )

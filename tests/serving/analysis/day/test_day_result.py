@@ -11,7 +11,7 @@ from serving.analysis.day.day_comparison import DayQuestion, compare
 from serving.analysis.day.day_result import DayResult, mean_request_flops
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import WalkTerms, walk
-from serving.policy.day_night.fixed import Never
+from serving.policy.day_night.policy import Never
 from tests.serving.analysis.day.days import CURVE, HANDOVER, SYSTEM, demand, machine, trained
 
 

@@ -11,9 +11,8 @@ from emulator.errors import ConfigError
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import DayDemand, DayWalk, WalkTerms, day_demand, walk
-from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Decision, Policy
+from serving.policy.day_night.policy import Decision, Fixed, Never, Policy
 from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
 
 TERMS = WalkTerms(interval_s=60.0, look_s=60.0)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.admission_limits import AdmissionLimits
-from serving.policy.admission.batch_turn import PASSED_OVER_MAX
+from serving.policy.admission.admission_rules import PASSED_OVER_MAX
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.expected_wait import ExpectedWait

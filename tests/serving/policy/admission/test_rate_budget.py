@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.admission.rate_budget import RateBudget
+from serving.policy.admission.rate_limiter import RateBudget
 
 
 def test_sixty_a_minute_are_one_a_second_once_the_minute_is_used() -> None:

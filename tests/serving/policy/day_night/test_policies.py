@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard, burst_response_s
 from serving.policy.day_night.demand import DemandPolicy
-from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.history import F64, DemandHistory
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.oracle import Oracle, cheapest_plan
-from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, PriceCurve, assumed_curve, read_curve
 from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow

@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.demand import DemandPolicy
-from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.options import duration_s, duration_text
 from serving.policy.day_night.oracle import Oracle
-from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, assumed_curve
 from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.placement.chip_tree import ChipTree
+from serving.policy.placement.balance import ChipTree
 from tests.serving.policy.placement.cases import Machine, machine, machines
 
 

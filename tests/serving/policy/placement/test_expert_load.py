@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.placement.expert_load import ExpertWindow
+from serving.policy.placement.chip_loads import ExpertWindow
 
 
 def test_a_window_of_two_steps_forgets_the_first_of_three() -> None:

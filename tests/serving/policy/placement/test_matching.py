@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.placement import EMPTY
-from serving.policy.placement.matching import (
+from serving.policy.placement.packing import (
     keep_slots,
     keep_slots_slowly,
     match_packs,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.placement.replication import replicate, replicate_slowly
+from serving.policy.placement.packing import replicate, replicate_slowly
 
 
 def test_the_next_copy_goes_to_the_heaviest_load_per_copy() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from emulator.specs.placement import EMPTY
-from serving.policy.placement.settled import keep_settled
+from serving.policy.placement.migration import keep_settled
 from tests.serving.policy.placement.cases import placement
 
 # Loads 6 2 | 1 1 -> 8 : 2, and 6 1 | 2 1 -> 7 : 3, a gain of one eighth

@@ -1,7 +1,7 @@
 import pytest
 from multidict import CIMultiDict
 
-from serving.server.console.request_origin import comes_from_elsewhere, is_named_rightly
+from serving.server.console.console_sessions import comes_from_elsewhere, is_named_rightly
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.commands import train
-from serving.server.day_night.job_command import job_commands
+from serving.server.day_night.job_process import job_commands
 from serving.server.training.job_spec import JobSpec, check_same_job
 from tests.serving.server.day_night.lending_engine import a_settings
 

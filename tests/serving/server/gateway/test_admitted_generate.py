@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
-from serving.plugin.refused_request import RefusedRequest
+from serving.plugin.requests import RefusedRequest
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity

@@ -7,8 +7,7 @@ import pytest
 
 from serving.plugin.stat_logger import EmulatedStatLogger
 from serving.policy.admission.capacity import NO_TIME, BacklogTimes
-from serving.server.gateway.engine_capacity import EngineCapacity
-from serving.server.gateway.engine_times import backlog_times
+from serving.server.gateway.engine_times import EngineCapacity, backlog_times
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config
 from tests.serving.wire.engine_statuses import status, writer_for
@@ -61,7 +60,7 @@ def test_a_start_waits_for_the_times_of_a_backlog_only_where_first_tokens_are_pr
         assert promises or may_end.wait(10)
         return backlog_times(*args, **more)
 
-    monkeypatch.setattr("serving.server.gateway.engine_capacity.backlog_times", found)
+    monkeypatch.setattr("serving.server.gateway.engine_times.backlog_times", found)
     config = engine_config(chips=1)
     config.cache_config.num_gpu_blocks = 100
     engine = SimpleNamespace(vllm_config=config, logger_manager=None)

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.sampling_params import StructuredOutputsParams
 
-from serving.plugin.refused_request import GrammarTooHeavy
+from serving.plugin.requests import GrammarTooHeavy
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import Client
-from serving.server.gateway.grammar_limits import (
-    KEY_WEIGHT_PER_MINUTE,
-    GrammarLimits,
-)
 from serving.server.gateway.grammar_weight import (
+    KEY_WEIGHT_PER_MINUTE,
     WEIGHT_MAX,
+    GrammarLimits,
     grammar_weight,
     pattern_states,
     schema_weight,

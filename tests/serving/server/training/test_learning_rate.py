@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from serving.server.training.learning_rate import Decay, LearningRate
+from serving.server.training.job_spec import Decay, LearningRate
 
 
 def test_the_rate_rises_evenly_and_falls_along_half_a_cosine() -> None:

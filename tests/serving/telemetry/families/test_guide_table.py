@@ -2,8 +2,7 @@
 
 import pytest
 
-from serving.telemetry.families.catalog import FAMILIES
-from serving.telemetry.families.guide_table import BEGIN, GUIDE, with_tables
+from serving.telemetry.families.guide_table import BEGIN, FAMILIES, GUIDE, with_tables
 
 
 def test_the_guide_s_tables_are_those_of_the_families() -> None:

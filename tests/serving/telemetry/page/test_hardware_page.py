@@ -10,13 +10,13 @@ from emulator.memory.lnc import core_map
 from emulator.specs.chips import chip_by_name
 from emulator.ultraserver.step_cost import ENGINE_NAMES
 from serving.telemetry.device_memory import CATEGORIES
-from serving.telemetry.families.catalog import FAMILIES
 from serving.telemetry.families.chips import CHIPS, HBM
+from serving.telemetry.families.guide_table import FAMILIES
 from serving.telemetry.families.neuron import NEURON
 from serving.telemetry.families.partition import HANDOVER_AGE, PARTITION, TRAINING_LOSS
 from serving.telemetry.host_meter import HostReading
-from serving.telemetry.page.hardware_page import age_page, snapshot_page
 from serving.telemetry.page.neuron_page import Instance
+from serving.telemetry.page.snapshot_page import age_page, snapshot_page
 from serving.wire.machine_snapshot import MachineSnapshot
 from tests.serving.plugin.leased_requests import drain
 from tests.serving.plugin.running_engine import lose

@@ -11,8 +11,8 @@ from emulator.errors import ConfigError
 from serving.telemetry.families.family import Family
 from serving.telemetry.page.text_page import TextPage, label_sets
 
-GAUGE = Family(name="a_gauge", kind="gauge", unit="1", help="Some help.", labels=("x", "y"))
-COUNTER = Family(name="a_counter", kind="counter", unit="s", help="More help.")
+GAUGE = Family("a_gauge", "Some help.", kind="gauge", unit="1", labels=("x", "y"))
+COUNTER = Family("a_counter", "More help.", kind="counter", unit="s")
 
 
 def test_two_families_by_hand() -> None:
@@ -29,7 +29,7 @@ def test_two_families_by_hand() -> None:
 
 
 def test_families_that_share_label_sets_are_written_as_each_alone() -> None:
-    other = Family(name="other", kind="gauge", unit="1", help="Other help.", labels=("x", "y"))
+    other = Family("other", "Other help.", kind="gauge", unit="1", labels=("x", "y"))
     values = (("1", "b"), ("2", 'c"'))
     together, alone = TextPage(), TextPage()
     for family in (GAUGE, other):

@@ -5,7 +5,7 @@ import grpc
 import pytest
 
 from emulator.errors import ConfigError
-from serving.plugin.refused_request import RefusedRequest
+from serving.plugin.requests import RefusedRequest
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.server.gateway.grpc.described_context import CallMeaning, DescribedContext
 from serving.server.gateway.grpc.rpc_errors import RpcFailure

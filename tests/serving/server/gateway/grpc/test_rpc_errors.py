@@ -72,7 +72,7 @@ def test_what_nobody_foresaw_is_internal_and_says_nothing_of_the_inside() -> Non
 
 
 def test_a_call_that_was_refused_fails_as_it_was_told() -> None:
-    failure = RpcFailure(code=grpc.StatusCode.NOT_FOUND, message="no", reason="NONE")
+    failure = RpcFailure(grpc.StatusCode.NOT_FOUND, "NONE", "no")
 
     assert failure_of(CallRefused(failure)) is failure
 
@@ -80,9 +80,9 @@ def test_a_call_that_was_refused_fails_as_it_was_told() -> None:
 @given(st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
 def test_any_text_fits_into_the_trailers_of_a_call(text: str, metadata: dict[str, str]) -> None:
     status = RpcFailure(
-        code=grpc.StatusCode.INVALID_ARGUMENT,
-        message=text * 1_000,
-        reason="LONG",
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "LONG",
+        text * 1_000,
         violations={text: text * 1_000},
         field=text * 1_000,
         metadata=metadata,
@@ -97,10 +97,7 @@ def test_any_text_fits_into_the_trailers_of_a_call(text: str, metadata: dict[str
 def test_a_client_unpacks_what_a_handler_aborted_with() -> None:
     async def refuse(request: bytes, context: Any) -> bytes:
         failure = RpcFailure(
-            code=grpc.StatusCode.UNAVAILABLE,
-            message="déjà fermé\nvraiment",
-            reason="DRAINING",
-            retry_after_s=2.0,
+            grpc.StatusCode.UNAVAILABLE, "DRAINING", "déjà fermé\nvraiment", retry_after_s=2.0
         )
         await abort_for(context, failure)
 

@@ -10,7 +10,7 @@ from serving.server.gateway.http.http_errors import HttpError, error_of
 
 
 def test_an_error_has_the_shape_of_the_api_it_is_for() -> None:
-    error = HttpError(status=HTTPStatus.UNAUTHORIZED, code="c", message="m")
+    error = HttpError(HTTPStatus.UNAUTHORIZED, "c", "m")
 
     assert msgspec.json.decode(error.body("/v1/models")) == {
         "error": {"message": "m", "type": "authentication_error", "param": None, "code": "c"}
@@ -39,7 +39,7 @@ def test_a_refusal_is_the_load_s_or_the_server_s_and_says_when_to_come_back(
 def test_an_event_of_a_stream_ends_with_an_empty_line_and_is_named_for_anthropic_s_clients() -> (
     None
 ):
-    error = HttpError(status=HTTPStatus.GATEWAY_TIMEOUT, code="c", message="m")
+    error = HttpError(HTTPStatus.GATEWAY_TIMEOUT, "c", "m")
 
     assert error.event("/v1/completions") == b"data: " + error.body("/v1/completions") + b"\n\n"
     assert error.event("/v1/messages").startswith(b"event: error\ndata: {")

@@ -17,8 +17,8 @@ from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
 from serving.server.gateway.http.metrics_page import MetricsPage
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
-from serving.telemetry.page.hardware_page import snapshot_page
 from serving.telemetry.page.neuron_page import Instance
+from serving.telemetry.page.snapshot_page import snapshot_page
 from tests.serving.server.gateway.test_snapshot_poller import SlowEngine
 
 APP_S = "# HELP app_metric Of the app.\n# TYPE app_metric gauge\napp_metric 1\n"

@@ -1,8 +1,12 @@
-"""The partition's families from one snapshot."""
+"""The page of one snapshot, its age and its content, and the partition's families in it."""
 
 import numpy as np
 
 from serving.telemetry.families import partition as families
+from serving.telemetry.families.partition import SNAPSHOT_AGE, SNAPSHOT_DURATION
+from serving.telemetry.host_meter import HostReading
+from serving.telemetry.page.chip_page import add_chips
+from serving.telemetry.page.neuron_page import Instance, add_neuron
 from serving.telemetry.page.text_page import TextPage
 from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import ChipHealth
@@ -82,3 +86,20 @@ def _add_ranks(page: TextPage, snapshot: MachineSnapshot) -> None:
     used = [(key, rank.kv_blocks_used / rank.kv_blocks) for key, rank in ranks if rank.kv_blocks]
     page.add(families.RANK_KV, used)
     page.add(families.RANK_UP, [(key, int(rank.up)) for key, rank in ranks])
+
+
+def age_page(*, age_s: float, took_s: float) -> str:
+    """The families of a snapshot `age_s` old, which took `took_s`, both wall."""
+    page = TextPage()
+    page.one(SNAPSHOT_AGE, age_s)
+    page.one(SNAPSHOT_DURATION, took_s)
+    return page.text()
+
+
+def snapshot_page(snapshot: MachineSnapshot, instance: Instance, host: HostReading) -> str:
+    """The families of the snapshot's content."""
+    page = TextPage()
+    add_partition(page, snapshot)
+    add_chips(page, snapshot)
+    add_neuron(page, snapshot, instance, host)
+    return page.text()
