@@ -175,14 +175,15 @@ class SimulatedQuestion:
             seed=options.seed,
         )
 
-    def compiled(self) -> float:
-        """Compile the kernels; returns the seconds that it took."""
+    def compiled(self, *, watched: bool = False) -> float:
+        """Compile the kernels; returns the seconds that it took. `watched`: as `simulated`."""
         from serving.simulator import compile_kernels
 
         begun_s = time.perf_counter()
         compile_kernels(
             self.deployment,
             self.traffic,
+            watched=watched,
             calls=len(self.calls) > 0 or self.day_night is not None,
             timeouts=self.timeout_s is not None,
             on_wait=lambda: say(_COMPILES),
@@ -242,7 +243,7 @@ def run(args: argparse.Namespace) -> int:
     deployment = asked.deployment
     steps = None if options.plot is None else StepSeries(deployment.cost_model.idle_chip_watts)
     with options.writer() as writer:
-        compile_s = asked.compiled()
+        compile_s = asked.compiled(watched=steps is not None)
         started_at, begun_s = datetime.now(UTC), time.perf_counter()
         with SimulationWatch(len(asked.traffic)) as watch:
             found = asked.simulated(on_step=steps, progress=watch.look)
