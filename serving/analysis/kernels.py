@@ -60,13 +60,13 @@ def keep_kernels() -> None:
 
 
 def _cost_steps() -> None:
-    """A step under each overlap, and with drafts that a module makes."""
+    """A step that can be halved, under each overlap, and with drafts that a module makes."""
     batch = StepBatch(
         ranks=PARTITION.ranks,
-        rank=np.arange(2),
-        new_tokens=np.ones(2, dtype=np.int64),
-        context_tokens=np.full(2, 9),
-        logit_rows=np.ones(2, dtype=np.int64),
+        rank=np.array([0, 0, 1, 1]),
+        new_tokens=np.ones(4, dtype=np.int64),
+        context_tokens=np.full(4, 9),
+        logit_rows=np.full(2, 2),
     )
     system, model = system_by_name(SYSTEM), model_by_name(MODEL)
     for overlap in Overlap:

@@ -222,11 +222,11 @@ class SimulatedQuestion:
         report = simulated_report(
             found, self.deployment, slo=self.slo, compile_s=compile_s, wall_s=wall_s
         )
-        classes = self.planned.classes
-        if len(classes) < 2:
+        sent = self.planned.of_run(found)
+        if len(sent.classes) < 2:
             return report
-        targets = {each.name: each.slo for each in classes}
-        return replace(report, classes=class_shares(found, self.planned.of_class, targets))
+        targets = {each.name: each.slo for each in sent.classes}
+        return replace(report, classes=class_shares(found, sent.of_class, targets))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -259,11 +259,12 @@ def run(args: argparse.Namespace) -> int:
             wall_s = time.perf_counter() - begun_s
             watch.clear()
             report = asked.report(found, compile_s=compile_s, wall_s=wall_s)
+            sent = asked.planned.of_run(found)
             made = SimulatedRecord(
                 run=found,
                 deployment=deployment,
-                classes=asked.planned.headers(),
-                of_class=asked.planned.of_class,
+                classes=sent.headers(),
+                of_class=sent.of_class,
                 timeout_s=asked.timeout_s,
                 command=repeating_command(args.words),
                 seed=asked.seed,

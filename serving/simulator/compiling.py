@@ -76,7 +76,7 @@ def _ignored(
 
 def _first(traffic: Traffic, *, cached: bool) -> Traffic:
     """The first request, with a prefix cache where all of the traffic has one."""
-    first = traffic.first(1)
+    first = replace(traffic.first(1), loops=None)
     if first.blocks is not None or not cached:
         return first
     nothing = np.zeros(0, dtype=np.int64)

@@ -61,7 +61,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     """
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")
-    served, steps, handovers = serve_in_virtual_time(
+    served, sent, steps, handovers = serve_in_virtual_time(
         deployment,
         traffic,
         levels=levels,
@@ -75,6 +75,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         day_night=day_night,
         keeps_tokens=keeps_tokens,
     )
+    judged = None if judged is None else judged[sent]
     begin_s, end_s = window_s or _window_of(served.arrival_s, judged)
     to_the_end = np.isinf(end_s)
     end_s = served.emulated_s if to_the_end else end_s
@@ -93,7 +94,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     throttled_ns = float(steps.throttled_ns[within].sum())
     return Run(
         served=served,
-        judged=np.ones(len(traffic), dtype=np.bool_) if judged is None else judged,
+        sent=sent,
+        judged=np.ones(len(served.traffic), dtype=np.bool_) if judged is None else judged,
         begin_s=begin_s,
         end_s=end_s,
         chip_watts=joules / seconds if seconds else 0.0,
