@@ -1,7 +1,8 @@
 # UltraServe: every way to run it from a checkout. `make` alone lists them.
 #
 # Each target first sees to it that .venv is there and up to date; .ci/install.py decides that by
-# the content of constraints.txt and pyproject.toml, and costs a tenth of a second when it is.
+# the content of constraints.txt, pyproject.toml and the kernels' sources, and costs a tenth of a
+# second when it is.
 
 # The first of the two that really is a Python 3.11. Another: make PYTHON=/path/to/python3.11
 PYTHON ?= $(shell for name in python3.11 python3; do \

@@ -9,6 +9,9 @@ The stamp has two lines. `packages` covers what decides which packages are there
 dependency lists, this file, the interpreter, the folder): when it differs, `.venv` is built anew.
 `project` covers the whole of `pyproject.toml`: when only that differs, the project alone is
 installed again.
+
+The last step compiles the kernels and keeps them, as an extension in C would be compiled. The files
+of which they are made are in a stamp of their own, each with a checksum of what it holds.
 """
 
 import fcntl
@@ -29,6 +32,7 @@ except ModuleNotFoundError:  # older than 3.11: say so in a line, not in a trace
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".installed"
+KERNELS = VENV / ".kernels"
 LOCK = ROOT / ".venv.lock"
 CONSTRAINTS = ROOT / "constraints.txt"
 PYPROJECT = ROOT / "pyproject.toml"
@@ -85,15 +89,15 @@ def pip_install(*arguments: str) -> None:
 
 def install_packages() -> None:
     """Build `.venv` from nothing, with everything but the project itself in it."""
-    say("1/4 a new environment in .venv")
+    say("1/5 a new environment in .venv")
     if VENV.exists():
         shutil.rmtree(VENV)
     run((sys.executable, "-m", "venv", str(VENV)), {})
     pip_install("pip")  # dependency groups need pip 25.1
-    say("2/4 PyTorch, and what builds vLLM")
+    say("2/5 PyTorch, and what builds vLLM")
     pip_install("torch")  # first: a build of vLLM looks at the PyTorch that is there
     pip_install("--group", "build")
-    say("3/4 vLLM without accelerator kernels, Ray, and the tools (the long step)")
+    say("3/5 vLLM without accelerator kernels, Ray, and the tools (the long step)")
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     pip_install(
         *("--no-build-isolation", "--no-binary", "vllm"),
@@ -103,11 +107,36 @@ def install_packages() -> None:
 
 def install_project() -> None:
     """Link the project's folder into `.venv`, with its commands and its vLLM entry points."""
-    say("4/4 ultraserve itself")
+    say("4/5 ultraserve itself")
     pip_install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     # What the build leaves behind would be found as a second distribution of the same name.
     shutil.rmtree(ROOT / "ultraserve.egg-info", ignore_errors=True)
     run((str(VENV / "bin" / "python"), "-m", "pip", "check", "--quiet"), {})
+
+
+def kernel_stamp(files: Sequence[str]) -> str:
+    """Return a line for each of the files: a checksum of what it holds, and its name."""
+    return "".join(f"{digest(Path(name).read_bytes())} {name}\n" for name in files)
+
+
+def kernels_are_kept() -> bool:
+    """Whether all files of which they were made are as they were."""
+    try:
+        stamp = KERNELS.read_text()
+        return stamp == kernel_stamp([line.partition(" ")[2] for line in stamp.splitlines()])
+    except FileNotFoundError:
+        return False
+
+
+def keep_kernels() -> None:
+    """Compile the kernels; without them each is compiled when it is first needed."""
+    say("5/5 its kernels (half a minute)")
+    command = (str(VENV / "bin" / "python"), "-m", "serving.analysis.kernels")
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        say("the kernels could not be compiled and kept; see above")
+        return
+    KERNELS.write_text(kernel_stamp(done.stdout.splitlines()))
 
 
 def say(line: str) -> None:
@@ -134,15 +163,17 @@ def main() -> None:
             say("another install is at work in this folder; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         wanted, current = wanted_stamp(), current_stamp()
-        if wanted == current:
+        if wanted != current:
+            STAMP.unlink(missing_ok=True)  # from here on an interruption means: not installed
+            if wanted.splitlines()[0] != current.partition("\n")[0]:
+                install_packages()
+            install_project()
+            unfinished = STAMP.with_suffix(".unfinished")
+            unfinished.write_text(wanted)
+            unfinished.replace(STAMP)
+        elif kernels_are_kept():
             return
-        STAMP.unlink(missing_ok=True)  # from here on an interruption means: not installed
-        if wanted.splitlines()[0] != current.partition("\n")[0]:
-            install_packages()
-        install_project()
-        unfinished = STAMP.with_suffix(".unfinished")
-        unfinished.write_text(wanted)
-        unfinished.replace(STAMP)
+        keep_kernels()
     say("done")
 
 

@@ -6,18 +6,13 @@ import re
 import signal
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
-from tests.kernel_compiler import KernelCompiler
 from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
-
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
 # one that another program keeps from running.
@@ -34,7 +29,6 @@ settings.load_profile("everyday")
 NOT_FAST = ("slow", "process", "long")
 OF_CHIPS = re.compile(r"\bmark\.(engine|fleet)\b")
 GUARD = pytest.StashKey[ProcessGuard]()
-KERNELS = pytest.StashKey[KernelCompiler]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,17 +63,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--chips") and collection_path.match("test_*.py"):
         return None if OF_CHIPS.search(collection_path.read_text("utf-8")) else True
     return None
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[KERNELS] = KernelCompiler()
-    session.config.stash[KERNELS].start_for(session.config)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: "WorkerController") -> None:
-    """Before the first test is given out."""
-    node.config.stash[KERNELS].wait()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -129,16 +129,25 @@ def _share_differs(keeps: KeptStep) -> bool:
 
 @allocating
 def _cost_share(t: StepTables, keeps: KeptStep) -> None:
-    """Times and work of experts and exchanges; and, from a run's first step on, `row_weights`."""
+    """Times and work of experts and exchanges; and, from a run's first step on, `row_weights`.
+
+    Loops copy, since a whole array's assignment takes longer to compile: its error is a sentence.
+    """
     count_tables, time_tables, _ = t.tables
     tokens = keeps.now.of.tokens
     counted = count_kernel.count_experts(count_tables, t.given, tokens)
     domains = len(keeps.shared_ns)
     timed = time_kernel.time_experts(time_tables, counted, t.slow, domains)
-    keeps.shared_ns[:] = time_kernel.shared_ns(time_tables, timed)
-    keeps.expert_work[:] = work_kernel.expert_work(time_tables, counted)
+    shared_ns = time_kernel.shared_ns(time_tables, timed)
+    expert_work = work_kernel.expert_work(time_tables, counted)
+    for domain in range(domains):
+        keeps.shared_ns[domain] = shared_ns[domain]
+    for chip in range(len(expert_work)):
+        for column in range(WORK_COLUMNS):
+            keeps.expert_work[chip, column] = expert_work[chip, column]
     work_kernel.row_weights(time_tables, time_tables.runs, keeps.row_weights)
-    keeps.before.tokens[:] = tokens
+    for rank in range(len(tokens)):
+        keeps.before.tokens[rank] = tokens[rank]
 
 
 @compiled

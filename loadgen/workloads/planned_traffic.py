@@ -89,7 +89,7 @@ def planned_traffic(
     """Requests of the sessions that have a time, session by session.
 
     `start_s` is when the pacer begins. With `served_history` later prompts carry the replies that
-    the server gave. Raises OptionError for a closed loop that time ends.
+    the server gave.
     """
     begin_s = _paced(len(plan.sessions), pacer)
     sessions = plan.sessions[: len(begin_s)]

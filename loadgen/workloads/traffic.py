@@ -166,10 +166,10 @@ class ClosedLoops:
 
     Attributes:
         of: the loop of each request, [requests]; -1 for those with arrivals of their own.
-        pacers: of the loops. A loop's time begins at its first session's `arrival_s`.
+        pacers: of the loops. A loop's time begins at its first session's `arrival_s`; where it ends
+            one, sessions that have not begun are not sent.
 
-    Raises OptionError for a loop without a pacer, and for one that time ends: how many sessions it
-    has is not known.
+    Raises OptionError for a loop without a pacer.
     """
 
     of: Int64s
@@ -178,10 +178,6 @@ class ClosedLoops:
     def __post_init__(self) -> None:
         if self.of.max(initial=-1) >= len(self.pacers):
             raise OptionError("of", int(self.of.max()), "the number of a pacer, or -1")
-        for each in self.pacers:
-            if each.ends_ns is not None:
-                expected = "--requests beside --concurrency: how many begin in a time is not known"
-                raise OptionError("--duration", f"{each.ends_ns / NS_PER_S:g}", expected)
 
     @classmethod
     def one(cls, requests: int, *, concurrency: int) -> Self:

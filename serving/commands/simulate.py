@@ -175,14 +175,15 @@ class SimulatedQuestion:
             seed=options.seed,
         )
 
-    def compiled(self) -> float:
-        """Compile the kernels; returns the seconds that it took."""
+    def compiled(self, *, watched: bool = False) -> float:
+        """Compile the kernels; returns the seconds that it took. `watched`: as `simulated`."""
         from serving.simulator import compile_kernels
 
         begun_s = time.perf_counter()
         compile_kernels(
             self.deployment,
             self.traffic,
+            watched=watched,
             calls=len(self.calls) > 0 or self.day_night is not None,
             timeouts=self.timeout_s is not None,
             on_wait=lambda: say(_COMPILES),
@@ -190,7 +191,11 @@ class SimulatedQuestion:
         return time.perf_counter() - begun_s
 
     def simulated(
-        self, *, on_step: StepWatcher | None = None, progress: Progress | None = None
+        self,
+        *,
+        on_step: StepWatcher | None = None,
+        progress: Progress | None = None,
+        keeps_tokens: bool = False,
     ) -> Run:
         """The run; its window begins with the first arrival."""
         from serving.simulator import simulate
@@ -206,6 +211,7 @@ class SimulatedQuestion:
             on_step=on_step,
             progress=progress,
             day_night=self.day_night,
+            keeps_tokens=keeps_tokens,
         )
 
     def report(self, found: Run, *, compile_s: float, wall_s: float) -> SimulatedReport:
@@ -216,11 +222,11 @@ class SimulatedQuestion:
         report = simulated_report(
             found, self.deployment, slo=self.slo, compile_s=compile_s, wall_s=wall_s
         )
-        classes = self.planned.classes
-        if len(classes) < 2:
+        sent = self.planned.of_run(found)
+        if len(sent.classes) < 2:
             return report
-        targets = {each.name: each.slo for each in classes}
-        return replace(report, classes=class_shares(found, self.planned.of_class, targets))
+        targets = {each.name: each.slo for each in sent.classes}
+        return replace(report, classes=class_shares(found, sent.of_class, targets))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -242,18 +248,23 @@ def run(args: argparse.Namespace) -> int:
     deployment = asked.deployment
     steps = None if options.plot is None else StepSeries(deployment.cost_model.idle_chip_watts)
     with options.writer() as writer:
-        compile_s = asked.compiled()
+        compile_s = asked.compiled(watched=steps is not None)
         started_at, begun_s = datetime.now(UTC), time.perf_counter()
         with SimulationWatch(len(asked.traffic)) as watch:
-            found = asked.simulated(on_step=steps, progress=watch.look)
+            found = asked.simulated(
+                on_step=steps,
+                progress=watch.look,
+                keeps_tokens=bool(options.results or options.plot),
+            )
             wall_s = time.perf_counter() - begun_s
             watch.clear()
             report = asked.report(found, compile_s=compile_s, wall_s=wall_s)
+            sent = asked.planned.of_run(found)
             made = SimulatedRecord(
                 run=found,
                 deployment=deployment,
-                classes=asked.planned.headers(),
-                of_class=asked.planned.of_class,
+                classes=sent.headers(),
+                of_class=sent.of_class,
                 timeout_s=asked.timeout_s,
                 command=repeating_command(args.words),
                 seed=asked.seed,

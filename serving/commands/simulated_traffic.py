@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,16 +33,24 @@ if TYPE_CHECKING:
     from loadgen.workloads.class_draft import ClassDraft
     from loadgen.workloads.planned_traffic import ClassTraffic
     from loadgen.workloads.traffic import Traffic
+    from serving.simulator import Run
 
 REQUESTS: Final = 1_000
 LENGTHS: Final = "512"
 """Where nothing else is said."""
 
 _KINDS: Final = (
-    (WorkloadSpec, ("output_schema",)),  # grammars are not simulated
+    (WorkloadSpec, ()),
     (SessionOptions, ()),
-    (ArrivalSpec, ("wall_time", "max_in_flight")),  # there is neither a wall clock nor a client
+    (ArrivalSpec, ()),
 )
+_REFUSED: Final = (
+    ("output_schema", "--schema", "no schema: how long a reply is that keeps to it, tokens decide"),
+    ("wall_time", "--wall-time", "emulated times alone: a simulation takes no wall time"),
+    ("max_in_flight", "--max-in-flight", "a --concurrency, or no limit: it is of a client's host"),
+)
+"""What the load generator does and virtual time cannot: no token is computed, no client is there.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +99,10 @@ class SimulatedTraffic:
     traffic: Traffic
     of_class: Int64s
     classes: tuple[SimulatedClass, ...]
+
+    def of_run(self, found: Run) -> SimulatedTraffic:
+        """The part of it that was sent."""
+        return replace(self, traffic=found.served.traffic, of_class=self.of_class[found.sent])
 
     def headers(self) -> tuple[ClassHeader, ...]:
         """The classes as the load generator records them."""
@@ -185,6 +197,9 @@ def _planned(values: Mapping[str, Any], *, seed: int, tokenizer: str | None) -> 
     from loadgen.workloads.class_specs import arrival_spec, workload_spec
     from loadgen.workloads.planned_traffic import class_traffic
 
+    for name, words, expected in _REFUSED:
+        if values.get(name) not in (None, False):
+            raise OptionError(words, "given", expected=expected)
     values = _with_defaults(values)
     draft = draft_class(workload_spec(values), arrival_spec(values), seed=seed)
     return class_traffic(_counted(draft, tokenizer))

@@ -25,21 +25,25 @@ def compile_kernels(
     deployment: SimulatedDeployment,
     traffic: Traffic,
     *,
+    watched: bool = False,
     calls: bool = False,
     timeouts: bool = False,
     on_wait: Callable[[], None],
 ) -> None:
     """Compile all functions that `simulate` calls for `traffic`, or read them from the disk.
 
-    `calls`: some come to the machines; `timeouts`: clients give up. Calls `on_wait` from a thread,
-    once, when it really compiles and has taken more than NOTICE_S. Raises as `simulate` does.
+    `watched`: each step is; `calls`: some come to the machines; `timeouts`: clients give up. Calls
+    `on_wait` from a thread, once, when it really compiles and has taken more than NOTICE_S. Raises
+    as `simulate` does.
     """
+    one_by_one = watched or calls or timeouts or deployment.engines > 1
     with _notice(on_wait):
         parts = deployment.parts_of(traffic)
         for cached in {caches(part, pool.limits) for pool, part in parts}:
             first = _first(traffic, cached=cached)
-            simulate(deployment, first)
-            simulate(deployment, first, on_step=_ignored)  # step by step, not ahead
+            simulate(deployment, first)  # ahead, where it can
+            if one_by_one:
+                simulate(deployment, first, on_step=_ignored)
             _compile_rare(deployment, first, calls=calls, timeouts=timeouts)
 
 
@@ -72,7 +76,7 @@ def _ignored(
 
 def _first(traffic: Traffic, *, cached: bool) -> Traffic:
     """The first request, with a prefix cache where all of the traffic has one."""
-    first = traffic.first(1)
+    first = replace(traffic.first(1), loops=None)
     if first.blocks is not None or not cached:
         return first
     nothing = np.zeros(0, dtype=np.int64)

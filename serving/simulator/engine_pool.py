@@ -16,7 +16,7 @@ from serving.simulator.simulated_engine import SimulatedEngine
 class EnginePool:
     """The replicas of one deployment; those `called` get a machine for faults and hand-overs.
 
-    Tokens are logged unless no clients see them.
+    Tokens are counted unless no clients see them; `keeps_tokens`: whose each was is logged.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class EnginePool:
         on_step: StepWatcher | None,
         seed: int = 0,
         clients_see: bool = True,
+        keeps_tokens: bool = True,
     ) -> None:
         self._replicas = deployment.replicas
         self._arrived = 0
@@ -45,7 +46,10 @@ class EnginePool:
                 deployment,
                 schedulers,
                 EngineLog(
-                    tokens_max=int(traffic.output_tokens.sum()) if clients_see else None,
+                    tokens_max=int(traffic.output_tokens.sum()),
+                    step_tokens_max=schedulers.step_tokens_max,
+                    keeps_tokens=keeps_tokens and clients_see,
+                    counts_tokens=clients_see,
                     idle_watts=deployment.cost_model.idle_chip_watts
                     * deployment.cost_model.partition.chips,
                 ),

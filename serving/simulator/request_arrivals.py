@@ -10,6 +10,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int32s, Int64s
 from emulator.units import NS_PER_S
 from loadgen.arrivals.closed_loop import ClosedLoop
+from loadgen.errors import OptionError
 from loadgen.workloads.traffic import Sessions, Traffic
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 
@@ -30,6 +31,7 @@ class RequestArrivals:
             self._deadline_ns[:] = self._arrival_ns + timeout_ns
         self._later: list[tuple[int, int]] = []  # times and requests, a heap
         heads = np.arange(len(traffic))
+        self._session_of = heads if sessions is None else sessions.heads
         if sessions is not None:
             heads = np.flatnonzero(sessions.after == NONE)
             self._think_ns = np.rint(sessions.think_s * NS_PER_S).astype(np.int64)
@@ -46,6 +48,8 @@ class RequestArrivals:
         self._heads = heads  # requests with arrivals of their own
         self._waiting = np.ones(len(traffic), dtype=np.bool_)  # for the end of another
         self._waiting[self._heads] = False
+        self.unsent = np.zeros(len(traffic), dtype=np.bool_)
+        """Whose sessions never begin, as the time of their loop is over: [requests]."""
         self._arrival_s = traffic.arrival_s
         self._taken_later = 0
         self.coming = 0
@@ -120,6 +124,18 @@ class RequestArrivals:
             loop.open -= 1
             loop.due_ns = now_ns
             self._begin_due(loop, now_ns)
+            if loop.is_over(now_ns):
+                self._leave(loop)
+
+    def end(self) -> None:
+        """Send no more: what time would have ended has not begun."""
+        for loop in self._loops:
+            if loop.ends_by_time:
+                self._leave(loop)
+
+    def _leave(self, loop: LoopSessions) -> None:
+        if rest := loop.left():
+            self.unsent |= np.isin(self._session_of, rest)
 
     def _begin_due(self, loop: LoopSessions, now_ns: int) -> None:
         while (due_ns := loop.due_ns) <= now_ns:
@@ -180,7 +196,10 @@ class SessionTurns:
 
 
 class LoopSessions:
-    """The sessions of a closed loop: how many are open, and when the next one begins."""
+    """The sessions of a closed loop: how many are open, and when the next one begins.
+
+    A pool of them where time alone ends the loop; to begin the last of a pool raises OptionError.
+    """
 
     def __init__(self, pacer: ClosedLoop, heads: Sequence[int], arrival_ns: Int64s) -> None:
         self._pacer = pacer
@@ -205,3 +224,21 @@ class LoopSessions:
             yield self._heads[self._begun]
             self._begun += 1
             self.open += 1
+            if self.ends_by_time and self._begun == len(self._heads):
+                seconds = f"{(self._pacer.ends_ns or 0) / NS_PER_S:g}"
+                expected = f"--requests beside it: {self._begun:,} begin in {elapsed_ns / NS_PER_S:g} s"
+                raise OptionError("--duration", seconds, expected=expected)
+
+    @property
+    def ends_by_time(self) -> bool:
+        """Whether nothing else ends it."""
+        return self._pacer.ends_ns is not None and self._pacer.sessions is None
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether its time is."""
+        return self._pacer.ends_ns is not None and now_ns - self._start_ns >= self._pacer.ends_ns
+
+    def left(self) -> Sequence[int]:
+        """The first requests of the sessions that have not begun, and from now on do not."""
+        rest, self._heads = self._heads[self._begun :], self._heads[: self._begun]
+        return rest

@@ -47,6 +47,8 @@ class Run:
 
     Attributes:
         served: every request, token and step, and the joules of the whole run.
+        sent: the requests of the traffic that `served` and `judged` are of: all, but in a closed
+            loop that time ends those that it lets begin.
         judged: requests of the figures, [requests]; the others are load.
         begin_s, end_s: the window of the next three, in the traffic's own time.
         chip_watts: of all chips of all replicas, idle times included.
@@ -57,6 +59,7 @@ class Run:
     """
 
     served: ServingRun
+    sent: Bools
     judged: Bools
     begin_s: float
     end_s: float

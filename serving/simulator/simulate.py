@@ -34,6 +34,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
+    keeps_tokens: bool = True,
 ) -> Run:
     """Serve `traffic` on `deployment` step by step, in virtual time.
 
@@ -52,13 +53,15 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
             it may raise StopSimulation, and the run has what there is.
         day_night: a policy that hands chips to training and back as demand goes, from 0:00 on a
             Monday unless it says another time; chips that serve prompts alone stay.
+        keeps_tokens: whose each token is, 4 bytes of memory a token; without, the run has no
+            `token_request`, and so no gaps between the tokens of a request.
 
     Deterministic. Raises ConfigError for an empty mask, a request above the context or a rank's KV,
     and an unknown prefill policy; this and LeaseRefused for a call that a machine refuses.
     """
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")
-    served, steps, handovers = serve_in_virtual_time(
+    served, sent, steps, handovers = serve_in_virtual_time(
         deployment,
         traffic,
         levels=levels,
@@ -70,7 +73,9 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         on_step=on_step,
         progress=progress,
         day_night=day_night,
+        keeps_tokens=keeps_tokens,
     )
+    judged = None if judged is None else judged[sent]
     begin_s, end_s = window_s or _window_of(served.arrival_s, judged)
     to_the_end = np.isinf(end_s)
     end_s = served.emulated_s if to_the_end else end_s
@@ -89,7 +94,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     throttled_ns = float(steps.throttled_ns[within].sum())
     return Run(
         served=served,
-        judged=np.ones(len(traffic), dtype=np.bool_) if judged is None else judged,
+        sent=sent,
+        judged=np.ones(len(served.traffic), dtype=np.bool_) if judged is None else judged,
         begin_s=begin_s,
         end_s=end_s,
         chip_watts=joules / seconds if seconds else 0.0,

@@ -64,14 +64,16 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
-) -> "tuple[ServingRun, StepLog, tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]":
+    keeps_tokens: bool = True,
+) -> "tuple[ServingRun, Bools, StepLog, tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]":
     """Serve `traffic` until all requests, or those in the mask `among` [requests], have their
     tokens.
 
     A run ends earlier when one of `levels` is certain to be missed by those requests, when no step
-    begins before `until_s`, or when `progress` raises StopSimulation; the result says which.
+    begins before `until_s`, or when `progress` raises StopSimulation; the result says which. It is
+    of the requests of a mask, [requests]: those that the times of closed loops let begin.
     `calls` come to the machines at their times; requests without a last token `timeout_s` after
-    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over.
+    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over; `keeps_tokens`: as `simulate`.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
     prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
@@ -89,13 +91,14 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
         on_step=on_step,
         progress=progress,
         day_night=day_night,
+        keeps_tokens=keeps_tokens,
     )
     try:
         ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     except StopSimulation:
         ending = Ending.STOPPED
     served = serving.result(serving.ended(ending))
-    return served, serving.log(), serving.handovers(served)
+    return served, serving.sent, serving.log(), serving.handovers(served)
 
 
 class _VirtualServing:
@@ -116,13 +119,21 @@ class _VirtualServing:
         on_step: StepWatcher | None,
         progress: Progress | None,
         day_night: "SimulatedDayNight | None",
+        keeps_tokens: bool,
     ) -> None:
         self._traffic = traffic
         _check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
-        self._pool = EnginePool(deployment, traffic, called=called, on_step=on_step, seed=seed)
+        self._pool = EnginePool(
+            deployment,
+            traffic,
+            called=called,
+            on_step=on_step,
+            seed=seed,
+            keeps_tokens=keeps_tokens,
+        )
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
         if deployment.prefill is not None:
@@ -157,7 +168,7 @@ class _VirtualServing:
 
             self._day_night = DayNightController(day_night, deployment, self._pool, self._arrivals)
         self._now_ns = 0
-        self._judged = judged
+        self._judged = judged.copy()
         self._judged_left = int(judged.sum())
         self._judges_all = bool(judged.all())
         self._failed = np.zeros(len(traffic), dtype=np.bool_)
@@ -191,13 +202,17 @@ class _VirtualServing:
         return Ending.JUDGED
 
     def ended(self, ending: Ending) -> Ending:
-        """End the steps that are under way; returns SERVED where no request is left."""
+        """End the steps that are under way; returns SERVED where no request is left.
+
+        Then, too, no more is sent.
+        """
         if self._day_night is not None:
             self._day_night.end(self._now_ns, self._call)
         while self._is_busy:
             self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
             self._finish_due()
-        is_over = (self._requests["last_token_ns"] != NONE) | self._failed
+        self._arrivals.end()
+        is_over = (self._requests["last_token_ns"] != NONE) | self._failed | ~self.sent
         return Ending.SERVED if bool(is_over.all()) else ending
 
     @property
@@ -304,7 +319,7 @@ class _VirtualServing:
         self._count(engine, done)
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
-            self._arrivals.after(given[self._requests["tokens_left"][given] == 0], end_ns)
+            self._go_on_after(given[self._requests["tokens_left"][given] == 0], end_ns)
 
     def _finish_due(self) -> None:
         for engine in self._engines:
@@ -340,8 +355,23 @@ class _VirtualServing:
             ended = ended[~is_late]
         self._done += len(ended)
         self._judged_left -= int(self._judged[ended].sum())
-        self._arrivals.after(ended, self._now_ns)
+        self._go_on_after(ended, self._now_ns)
         self._let_go(engine, engine.finish())
+
+    def _go_on_after(self, ended: Int32s, now_ns: int) -> None:
+        """Let come what waited for `ended` requests; what never comes any more is not judged."""
+        self._arrivals.after(ended, now_ns)
+        self._judge_sent()
+
+    def _judge_sent(self) -> None:
+        unsent = self._judged & self._arrivals.unsent
+        self._judged_left -= int(unsent.sum())
+        self._judged &= ~unsent
+
+    @property
+    def sent(self) -> Bools:
+        """Requests that were sent or would have been, [requests]; see `RequestArrivals.unsent`."""
+        return ~self._arrivals.unsent
 
     def _send_over(self, prompts: Int32s) -> None:
         """Send the keys and values of prompts to the pool that decodes them."""
@@ -356,6 +386,7 @@ class _VirtualServing:
             over = [*map(int, requests), *self._arrivals.lost_with(requests, self._now_ns)]
             self._failed[over] = True
             self._judged_left -= int(self._judged[over].sum())
+            self._judge_sent()
 
     def _go_on_with_machines(self) -> None:
         """Carry out the calls that have come, and what is due on idle engines."""
@@ -428,14 +459,16 @@ class _VirtualServing:
         tokens = token_log(self._logs)
         last_ns = int(tokens.end_ns.max(initial=0))
         schedulers = [engine.schedulers for engine in self._engines]
-        last_token_ns = self._requests["last_token_ns"]
+        sent, token_request = self.sent, tokens.token_request
+        if not sent.all():
+            token_request = (sent.cumsum(dtype=np.int32) - 1)[token_request]
         return ServingRun(
-            traffic=self._traffic,
+            traffic=self._traffic if sent.all() else self._traffic.chosen(sent),
             ending=ending,
-            arrival_s=self._arrivals.arrival_s(),
-            first_token_s=_seconds(self._requests["first_token_ns"]),
-            last_token_s=_seconds(last_token_ns),
-            token_request=tokens.token_request,
+            arrival_s=self._arrivals.arrival_s()[sent],
+            first_token_s=_seconds(self._requests["first_token_ns"][sent]),
+            last_token_s=_seconds(self._requests["last_token_ns"][sent]),
+            token_request=token_request,
             step_end_s=tokens.end_ns / NS_PER_S,
             step_tokens=tokens.step_tokens,
             busy_s=sum(int(log.all_steps["duration_ns"].sum()) for log in self._logs) / NS_PER_S,
@@ -444,7 +477,7 @@ class _VirtualServing:
             kv_blocks_used_max=max(each.kv_blocks_used_max for each in schedulers),
             empty_rank_steps=sum(each.empty_rank_steps for each in schedulers),
             hit_tokens=int(self._first.requests["hits"].sum()),
-            failed=self._failed,
+            failed=self._failed[sent],
         )
 
     @property

@@ -1,6 +1,6 @@
 """The simulator beside NVIDIA Dynamo's replay (ai-dynamo, in Rust), on the same traffic in one run.
 
-    python -m tests.benchmarks.peers [--part N] [--repeats N]
+    python -m tests.benchmarks.peers [--repeats N]
 
 Two questions: 50,000 requests of 512 and 512 tokens on 144 engines or ranks, and Mooncake's
 conversation trace with its prefixes on 8 replicas (the trace in ../shared/traces, or where
@@ -9,8 +9,7 @@ process's, start and imports included, `in it` what the tool itself says that it
 steps last as its own model says, so the TPOT of both is shown: Dynamo's is a polynomial of no
 machine in particular. The first run builds Dynamo's environment.
 
-The last line is the hit rate of the trace's first requests on one engine, by the simulator and by
-vLLM's own schedulers.
+Hit rates beside vLLM's own schedulers are `tests.benchmarks.prefix_hits`.
 """
 
 import argparse
@@ -26,19 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from emulator.specs.batch import StepBatch
-from emulator.specs.partition import Partition
-from loadgen.workloads.traffic import Traffic
-from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
 from tests.conformance.pinned_environment import python_of
-from tests.serving.simulator import vllm_serving
 
 MODEL: Final = "qwen3-30b-a3b"
 REPLICAS, CHIPS = 8, 4
 RANKS, RATE_PER_S, REQUESTS, TOKENS = 144, 1_440, 50_000, 512
-SEATS: Final = 256
 CONTEXT_TOKENS: Final = 40_960
 SHARED: Final = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TRACE: Final = "mooncake/conversation_trace.jsonl"
@@ -157,48 +148,18 @@ def _ratio(found: Measured, theirs: Measured) -> None:
     print(f"ratio: {theirs.wall_s / found.wall_s:.2f} of the processes, {in_it:.2f} in them\n")
 
 
-def hit_rates(trace: Path, part: int) -> None:
-    """Of the first requests on one engine, by both schedulers."""
-    deployment = SimulatedDeployment.of(
-        "trn3-nl72x2",
-        MODEL,
-        Partition(chips=CHIPS, ep=CHIPS, lnc=2),
-        schedulers=SchedulerLimits(max_num_seqs=SEATS),
-    )
-    traffic = Traffic.recorded(trace).within_context(CONTEXT_TOKENS).first(part)
-    computed = 0
-
-    def count(_: object, batch: StepBatch, **__: object) -> None:
-        nonlocal computed
-        computed += int(batch.new_tokens.sum())
-
-    found = simulate(deployment, traffic).served
-    begun_s = time.perf_counter()
-    theirs = vllm_serving.serve_in_virtual_time(
-        traffic, deployment.cost_model, deployment.limits, on_step=count
-    )
-    vllm_s = time.perf_counter() - begun_s
-    prompt_tokens = int(traffic.prompt_tokens.sum())
-    # A request computes all but the cached of its prompt, and all but the last of its reply.
-    needed = prompt_tokens + int((traffic.output_tokens - 1).sum())
-    shares = (found.hit_tokens / prompt_tokens, (needed - computed) / prompt_tokens)
-    equal = np.array_equal(found.last_token_s, theirs.last_token_s)
-    print(
-        f"first {part:,} requests on one engine: {shares[0]:.4%} of prompt tokens cached, "
-        f"{shares[1]:.4%} by vLLM's schedulers ({vllm_s:.0f} s); last tokens "
-        f"{'at the same nanoseconds' if equal else 'AT OTHER TIMES'}, "
-        f"{found.preemptions} and {theirs.preemptions} preemptions"
-    )
+def trace_path() -> Path:
+    """Of Mooncake's trace, which may not be there."""
+    return Path(os.environ.get("ULTRASERVE_TRACES", SHARED)) / TRACE
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Print all figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.peers")
-    parser.add_argument("--part", type=int, default=400, help="requests of the hit rates")
-    parser.add_argument("--repeats", type=int, default=1, help="of everything but the hit rates")
+    parser.add_argument("--repeats", type=int, default=1)
     args = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
-    trace = Path(os.environ.get("ULTRASERVE_TRACES", SHARED)) / TRACE
+    trace = trace_path()
     python_of("dynamo")
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
@@ -208,8 +169,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
                 recorded_prefixes(folder, trace)
     if not trace.exists():
         print(f"{trace} is not there: nothing is said of prefixes")
-        return
-    hit_rates(trace, args.part)
 
 
 if __name__ == "__main__":

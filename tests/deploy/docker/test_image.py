@@ -90,6 +90,8 @@ def test_the_steps_are_those_of_the_checkout_in_their_order() -> None:
     ]
     assert [each.strip() for each in ours if not each.startswith("--")] == ["pip", "torch"]
     assert "--group dev" not in build_steps()
+    assert '"-m", "serving.analysis.kernels"' in install_script()
+    assert "-m serving.analysis.kernels" in build_steps()
 
 
 def test_the_final_stage_has_no_compiler_no_pip_and_is_nobody() -> None:

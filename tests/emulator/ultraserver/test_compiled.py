@@ -79,5 +79,18 @@ def test_a_changed_source_is_compiled_anew_and_a_type_that_is_gone_is_no_error(
     assert answer(tmp_path, "Asked", 2) == "42 0"
 
 
+def test_what_is_kept_beside_the_code_is_read_by_those_who_write_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer(tmp_path, "Given", 2) == "42 0"
+    elsewhere = tmp_path / "elsewhere"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(elsewhere))
+
+    assert answer(tmp_path, "Given", 2) == "42 1"
+    assert list(elsewhere.rglob("*.nbc")) == []
+    assert answer(tmp_path, "Given", 3) == "63 0"
+    assert len(list(elsewhere.rglob("*.nbc"))) == 1
+
+
 def test_of_processes_that_need_it_at_once_one_compiles(tmp_path: Path) -> None:
     assert sorted(answers(tmp_path, "Given", 2, SLOWLY, processes=3)) == ["42 0", "42 1", "42 1"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.arrivals.make_pacer import make_pacer
-from loadgen.errors import OptionError
 from loadgen.workloads.class_draft import draft_class
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.plan import plan_single_requests, plan_workload
@@ -113,19 +112,6 @@ def test_a_closed_loop_has_a_concurrency_and_no_arrivals() -> None:
     (pacer,) = traffic.loops.pacers
     assert pacer.concurrency.rates_per_s == (2.0,)
     assert traffic.arrival_s.tolist() == [0.0] * 5
-
-
-@pytest.mark.parametrize(
-    ("spec", "arrivals", "option"),
-    [
-        ({}, {"concurrency": "2", "duration_s": 9.0}, "--duration=9"),
-    ],
-)
-def test_what_virtual_time_cannot_follow_is_refused_by_its_option(
-    spec: dict, arrivals: dict, option: str
-) -> None:
-    with pytest.raises(OptionError, match=f"^{option}: expected"):
-        planned(3, spec=spec, **arrivals)
 
 
 @given(late=st.integers(0, 9), sessions=st.integers(1, 9))

@@ -152,7 +152,13 @@ def test_an_interrupt_leaves_a_report_of_what_was_served(
         (["--trace", "no/such"], "no/such"),
         (["--rate", "1", "--speedup", "2"], "--speedup=2: expected recorded arrivals, without"),
         (["--rate", "1e-12"], "--rate=1000 sessions in"),
-        (["--concurrency", "4", "--duration", "9s"], "--duration=9: expected --requests beside"),
+        (
+            ["--concurrency", "9", "--duration", "9s", "--input", "9", "--output", "1"],
+            "--duration=9: expected --requests beside it: 1,000 begin in",
+        ),
+        (["--rate", "1", "--schema", "{schema}"], "--schema=given: expected no schema: how long"),
+        (["--rate", "1", "--wall-time"], "--wall-time=given: expected emulated times alone"),
+        (["--rate", "1", "--max-in-flight", "3"], "--max-in-flight=given: expected a --concurr"),
         (["--traffic-class", "a rate=1 api=chat"], "--traffic-class a: --api=chat is no option"),
         (["--traffic-class", "a rate=1"] * 2, "--traffic-class=['a', 'a']: expected names that"),
         (["--classes", "no/such"], "no/such: No such file"),
@@ -161,11 +167,23 @@ def test_an_interrupt_leaves_a_report_of_what_was_served(
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    more: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    more: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*SMALL, *more]) == 2
+    schema = tmp_path / "schema.json"
+    schema.write_text("{}")
+    assert main([*SMALL, *(each.format(schema=schema) for each in more)]) == 2
 
     refused = capsys.readouterr()
     assert refused.out == ""
     assert says in refused.err
     assert refused.err.count("\n") == 1
+
+
+def test_a_time_ends_a_closed_loop_beside_another_class(capsys: pytest.CaptureFixture[str]) -> None:
+    classes = ("--traffic-class", "a rate=3 requests=5", "--traffic-class", "b concurrency=3")
+    assert main([*SMALL, *classes, "--duration", "4s", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["classes"]] == ["a", "b"]
+    assert [each["completed_requests"] for each in found["classes"]] == [5, 3]
+    assert (found["requests"], found["unsent_requests"]) == (8, 0)

@@ -184,6 +184,80 @@ def test_a_concurrency_that_rises_lets_sessions_begin_at_their_times() -> None:
     assert served.finished.all()
 
 
+def timed_loop(requests: int, *, concurrency: float, ends_s: float) -> ClosedLoops:
+    level = PiecewiseLinear(times_s=(0.0,), rates_per_s=(concurrency,))
+    pacer = ClosedLoop(concurrency=level, ends_ns=round(ends_s * 1e9))
+    return ClosedLoops(of=np.zeros(requests, dtype=np.int64), pacers=(pacer,))
+
+
+@settings(max_examples=15)
+@given(
+    data=st.data(),
+    concurrency=st.integers(1, 4),
+    ends_s=st.floats(0.01, 0.5),
+    turns=st.integers(1, 3),
+    replicas=st.integers(1, 2),
+)
+def test_a_time_that_ends_a_closed_loop_leaves_out_the_sessions_that_had_not_begun(
+    data: st.DataObject, concurrency: int, ends_s: float, turns: int, replicas: int
+) -> None:
+    count = 90
+    first = np.arange(count) % turns == 0
+    sessions = Sessions(
+        after=np.where(first, -1, np.arange(count) - 1), think_s=np.where(first, 0.0, 0.01)
+    )
+    asked = Traffic(
+        arrival_s=np.full(count, 2.0),  # the loop's time begins then
+        prompt_tokens=drawn(data, count, most=200),
+        output_tokens=10 + drawn(data, count, most=20),
+        sessions=sessions,
+        loops=timed_loop(count, concurrency=concurrency, ends_s=ends_s),
+    )
+    deployment = replace(DEPLOYMENT, replicas=ReplicaSet(count=replicas, router="least-loaded"))
+    run = simulate(deployment, asked)
+    served = run.served
+    sent = len(served.traffic)
+
+    assert run.sent.tolist() == [request < sent for request in range(count)]
+    assert served.ending == "served"
+    assert served.finished.all()
+    assert np.bincount(served.token_request).tolist() == asked.output_tokens[:sent].tolist()
+    began_s = served.arrival_s[first[:sent]]
+    assert (began_s < 2.0 + ends_s).all()
+    # Until then one begins whenever another ends: the next would have begun later.
+    rest = asked.chosen(np.arange(sent + turns))
+    untimed = replace(rest, loops=ClosedLoops.one(len(rest), concurrency=concurrency))
+    longer = simulate(deployment, untimed).served
+    assert longer.arrival_s[:sent][first[:sent]].tolist() == began_s.tolist()
+    assert longer.arrival_s[sent] >= 2.0 + ends_s
+
+
+def test_a_loop_that_time_ends_is_refused_when_all_planned_sessions_have_begun() -> None:
+    asked = Traffic(
+        arrival_s=np.zeros(5),
+        prompt_tokens=np.full(5, 64),
+        output_tokens=np.full(5, 1),
+        loops=timed_loop(5, concurrency=1.0, ends_s=9.0),
+    )
+    with pytest.raises(OptionError, match="^--duration=9: expected --requests beside it: 5 begin"):
+        simulate(DEPLOYMENT, asked)
+
+
+def test_a_loop_ends_by_its_time_beside_requests_that_arrive_later() -> None:
+    asked = Traffic(
+        arrival_s=np.append(np.zeros(40), 3.0),
+        prompt_tokens=np.full(41, 64),
+        output_tokens=np.full(41, 20),
+        loops=replace(timed_loop(41, concurrency=2.0, ends_s=0.5), of=np.append(np.zeros(40, int), -1)),
+    )
+    run = simulate(DEPLOYMENT, asked)
+
+    assert run.sent[-1]
+    assert not run.sent.all()
+    assert run.served.arrival_s[-1] == 3.0
+    assert run.served.arrival_s[:-1].max() < 0.5
+
+
 def test_a_closed_loop_runs_beside_requests_with_arrivals_and_another_loop() -> None:
     pacers = tuple(ClosedLoops.one(1, concurrency=n).pacers[0] for n in (1, 2))
     of = np.array([0, 1, 1, -1, 0, 1, 1, -1])

@@ -1,0 +1,74 @@
+"""An installation compiles all kernels, so that no command has to."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = """
+import sys
+from numba.core import event
+from serving.main import main
+
+with event.install_recorder("numba:compile") as compiled:
+    assert main(sys.argv[1:]) == 0
+assert not compiled.buffer, [each.data["dispatcher"].py_func for _, each in compiled.buffer]
+"""
+SMALL = ("--model", "qwen3-30b-a3b", "--chips", "4")
+LOAD = ("--rate", "20", "--requests", "20", "--output", "9")
+NIGHT = ("--replicas", "2", "--schedule", "00:00-06:00", "--day-length", "9s", "--lend-chips", "4")
+
+
+@pytest.fixture(scope="module")
+def kept() -> list[str]:
+    """The files of which all is made that is kept now."""
+    command = [sys.executable, "-m", "serving.analysis.kernels"]
+    return subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+
+
+@pytest.mark.process
+@pytest.mark.long
+def test_the_files_that_kernels_are_made_of_are_listed(kept: list[str]) -> None:
+    assert {Path(each).name for each in kept} >= {
+        "compiled.py",
+        "cost_kernel.py",
+        "closed_loop_kernel.py",
+        "prefill_throttle.py",
+        "scheduler_kernel.py",
+        "step_run_kernel.py",
+        "steps_by_request.py",
+    }
+    assert all(Path(each).is_file() for each in kept)
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("simulate", *SMALL, *LOAD),
+        ("simulate", *SMALL, *LOAD, "--replicas", "2", "--router", "prefix-aware"),
+        ("simulate", *SMALL, *LOAD, "--shared-prefix", "64x2", "--results", "{folder}/r.jsonl"),
+        ("simulate", *SMALL, *LOAD, "--timeout", "9", "--speculative-tokens", "1"),
+        ("simulate", *SMALL, *LOAD, *NIGHT),
+        ("pareto", "--model", "qwen3-30b-a3b", "--chips", "4", "--systems", "trn3-nl72x2"),
+        pytest.param(
+            ("plan", "--model", "qwen3-30b-a3b", "--rate", "20", "--slo", "ttft=1s,tpot=30ms"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_command_compiles_nothing_more(command: tuple[str, ...], tmp_path: Path) -> None:
+    words = [each.format(folder=tmp_path) for each in command]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
