@@ -12,12 +12,12 @@ from typing import Final
 import uvloop
 
 from loadgen.commands import exit_codes
-from loadgen.commands.class_options import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.recorded_command import recorded_command, recorded_command_of_point
 from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over
 from loadgen.commands.run_arguments import (
     KEY_VARIABLE,
+    add_class_arguments,
     add_server_arguments,
     files_read,
     run_options,

@@ -90,8 +90,7 @@ def connect(args: argparse.Namespace) -> ControlClient:
     if not 0 < args.timeout < float("inf"):
         raise ConfigError("timeout", args.timeout, "a number above 0")
     address = ControlAddress.parse(args.address)
-    from serving.server.control.control_client import ControlClient
-    from serving.server.control.control_tls import ControlTls
+    from serving.server.control.control_client import ControlClient, ControlTls
 
     key = control_credential(args, address)
     given = any((args.tls_ca, args.tls_cert, args.tls_key))

@@ -216,8 +216,7 @@ class SimulatedQuestion:
 
     def report(self, found: Run, *, compile_s: float, wall_s: float) -> SimulatedReport:
         """The figures of the run, and of each class where there are several."""
-        from serving.analysis.simulate.class_shares import class_shares
-        from serving.analysis.simulate.simulated_report import simulated_report
+        from serving.analysis.simulate.simulated_report import class_shares, simulated_report
 
         report = simulated_report(
             found, self.deployment, slo=self.slo, compile_s=compile_s, wall_s=wall_s

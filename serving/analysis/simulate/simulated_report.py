@@ -1,17 +1,16 @@
 """Figures of a simulated run, and their report."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
 
-from emulator.arrays import Float64s
+from emulator.arrays import Float64s, Int64s
 from emulator.power.efficiency import WATTS_PER_MEGAWATT
 from loadgen.measures.slo import Slo
 from reporting.document import Column, Document, Facts, Lines, table_of
 from reporting.numbers import number
-from serving.analysis.simulate.class_shares import ClassShares
 from serving.analysis.steady_state.model_error import (
     error_in_words,
     error_of,
@@ -20,6 +19,44 @@ from serving.analysis.steady_state.model_error import (
 )
 from serving.simulator import HandoverOutcome, Run, SimulatedDeployment, known_percentile
 from serving.traffic.serving_run import Ending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassShares:
+    """A class's requests, and the shares that keep its target in TTFT, TPOT, and both."""
+
+    name: str
+    requests: int
+    completed_requests: int
+    slo: str | None
+    kept: tuple[float, float, float] | None
+
+
+def class_shares(
+    run: Run, of_class: Int64s, targets: Mapping[str, Slo | None]
+) -> tuple[ClassShares, ...]:
+    """Of each class; `of_class` numbers those of `targets`, [requests].
+
+    The shares of a run that was stopped are not known.
+    """
+    stopped = run.served.ending is Ending.STOPPED
+    found = []
+    for place, (name, slo) in enumerate(targets.items()):
+        of_it = of_class == place
+        kept = None
+        if slo is not None and of_it.any() and not stopped:
+            kept = replace(run, judged=of_it).shares(slo)
+        found.append(
+            ClassShares(
+                name=name,
+                requests=int(of_it.sum()),
+                completed_requests=int(run.served.finished[of_it].sum()),
+                slo=None if slo is None else slo.words,
+                kept=kept,
+            )
+        )
+    return tuple(found)
+
 
 PERCENTILES: Final = (50, 90, 99)
 _MS: Final = 1e3

@@ -3,6 +3,8 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -10,17 +12,49 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 
-from emulator.errors import UltraServeError
+from emulator.errors import ConfigError, UltraServeError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.server.control.action_ledger import KEY_HEADER
 from serving.server.control.call_failure import ENGINE_GONE, STREAM_OVER, status_of
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_messages import answered, request_message
-from serving.server.control.control_tls import ControlTls
 from serving.server.control.generic_service import SERVICE
 from serving.wire.control_call import Rpc
 from serving.wire.telemetry import MachineEvent, Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlTls:
+    """PEM files: the server's authority (None: the system's), and the client's certificate with its
+    key, for a server that asks. Raises ConfigError for one of the two alone.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("tls_cert", self.certificate, "both --tls-cert and --tls-key")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files; raises ConfigError."""
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read("tls_ca", self.ca),
+            private_key=_read("tls_key", self.key),
+            certificate_chain=_read("tls_cert", self.certificate),
+        )
+
+
+def _read(field: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(field, path, f"a file to read ({error.strerror})") from error
+
 
 ReplyT = TypeVar("ReplyT")
 ShownT = TypeVar("ShownT")

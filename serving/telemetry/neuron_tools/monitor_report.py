@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
-from serving.telemetry.neuron_tools.host_sample import HostSample
-from serving.telemetry.neuron_tools.host_usage import memory_info, runtime_vcpu_usage, vcpu_usage
+from serving.telemetry.neuron_tools.host_sample import (
+    HostSample,
+    memory_info,
+    runtime_vcpu_usage,
+    vcpu_usage,
+)
 from serving.telemetry.neuron_tools.monitor_config import MetricGroups, MonitorConfig
 from serving.telemetry.neuron_tools.neuron_names import NOT_THERE, neuron_names
 from serving.telemetry.neuron_tools.runtime_groups import (

@@ -9,8 +9,7 @@ from typing import Final
 
 from serving.telemetry.device_memory import added, chip_bytes, core_bytes
 from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
-from serving.telemetry.neuron_tools.host_sample import HostSample
-from serving.telemetry.neuron_tools.host_usage import runtime_vcpu_usage, vcpu_usage
+from serving.telemetry.neuron_tools.host_sample import HostSample, runtime_vcpu_usage, vcpu_usage
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
 from serving.telemetry.page.chip_page import phase_of_chip
 from serving.wire.machine_snapshot import ChipMeters

@@ -31,14 +31,19 @@ from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
 from serving.server.gateway.http.http_access import client_of, is_open
-from serving.server.gateway.http.http_errors import HttpError, HttpRefused, answer, error_of
+from serving.server.gateway.http.http_errors import (
+    HttpError,
+    HttpRefused,
+    answer,
+    error_of,
+    rate_headers,
+)
 from serving.server.gateway.http.http_exchange import BROKEN_STREAM, TOOK_TOO_LONG, HttpExchange
 from serving.server.gateway.http.http_refusals import STUMBLES, missing_api, stumbled
 from serving.server.gateway.http.json_body import check_json, refuse_values
 from serving.server.gateway.http.model_card import ModelCards
 from serving.server.gateway.http.probes import PATHS as PROBE_PATHS
 from serving.server.gateway.http.probes import answer_probe
-from serving.server.gateway.http.rate_headers import rate_headers
 from serving.server.gateway.http.request_body import BodyReader, ClientGone, let_go
 from serving.server.gateway.http.request_work import (
     ContextSize,

@@ -24,9 +24,8 @@ from serving.access.control_key import find_control_key, held_control_key
 from serving.engine.engine_time import EngineTime
 from serving.engine.live_recording import LiveRecording
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.control_client import ControlClient
+from serving.server.control.control_client import ControlClient, ControlTls
 from serving.server.control.control_server import ControlServer, ServerParts
-from serving.server.control.control_tls import ControlTls
 from serving.server.day_night.controller import DayNight
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.control_call import (

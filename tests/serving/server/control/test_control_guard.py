@@ -25,10 +25,14 @@ from serving.access.tls_files import TlsFiles
 from serving.server.control import control_guard
 from serving.server.control import control_server as control_server_module
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.control_client import ControlClient, RefusedByServer, ServerUnreachable
+from serving.server.control.control_client import (
+    ControlClient,
+    ControlTls,
+    RefusedByServer,
+    ServerUnreachable,
+)
 from serving.server.control.control_guard import GuardLimits, changes_something
 from serving.server.control.control_server import SERVICE, ControlServer
-from serving.server.control.control_tls import ControlTls
 from serving.wire import control_call
 from tests.serving.server.control.raw_call import details_of, failure, stub_at, with_key
 from tests.serving.server.control.small_engine import (

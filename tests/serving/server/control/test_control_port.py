@@ -20,9 +20,8 @@ from serving.server.connections.connection_registry import PortLimits
 from serving.server.console import console_app, event_stream
 from serving.server.control import engine_watch
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.control_client import ServerUnreachable
+from serving.server.control.control_client import ControlTls, ServerUnreachable
 from serving.server.control.control_server import ControlServer
-from serving.server.control.control_tls import ControlTls
 from serving.wire import control_call
 from tests.serving.server.console.small_snapshots import Told, parsed
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of, looking, with_key

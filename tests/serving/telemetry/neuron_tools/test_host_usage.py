@@ -6,9 +6,10 @@ import psutil
 import pytest
 
 from serving.telemetry.neuron_tools.device_inventory import DeviceProcess
-from serving.telemetry.neuron_tools.host_sample import ServerSample, host_sample
-from serving.telemetry.neuron_tools.host_usage import (
+from serving.telemetry.neuron_tools.host_sample import (
     KINDS,
+    ServerSample,
+    host_sample,
     memory_info,
     runtime_vcpu_usage,
     vcpu_usage,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policy.admission.refusal import RateState
-from serving.server.gateway.http.rate_headers import duration_text, rate_headers, retry_headers
+from serving.server.gateway.http.http_errors import duration_text, rate_headers, retry_headers
 
 CLIENT = openai.OpenAI(api_key="none", base_url="http://server")
 
