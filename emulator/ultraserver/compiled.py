@@ -3,9 +3,6 @@
 Numba takes a function from the disk again while its own file is as it was, whatever became of the
 functions that it calls; and a file that names a type which is gone cannot be read at all. So the
 name of one that is kept, and with it that of its file, has a checksum of all that it is made of.
-
-Numba optimizes each function with all that it calls, which for one eight calls deep is eight times
-the same: here those that others call are only lowered, and what is kept is optimized as a whole.
 """
 
 import fcntl
@@ -15,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 from zlib import crc32
 
 from numba import njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+
+from emulator.ultraserver import numba_parts
+from emulator.ultraserver.numba_parts import InstalledFirstCache, PartCompiler
 
 
 @contextmanager
@@ -44,65 +41,9 @@ with _without_blas():
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-kept_sources: Final = {Path(__file__)}
+_OWN_SOURCES: Final = (__file__, numba_parts.__file__)
+kept_sources: Final = {Path(each) for each in _OWN_SOURCES}
 """Files of which all is made that is kept, of the modules that are imported."""
-
-
-class _PartLibrary(JITCodeLibrary):
-    """The code of a function that others call: lowered, not optimized, and never run as it is."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        del name
-        return 0  # there is none
-
-    @property
-    def codegen(self) -> Self:
-        """Who is told the address of the function's Python environment, which none needs."""
-        return self
-
-    def set_env(self, name: str, env: object) -> None:
-        """See `codegen`."""
-
-
-class _PartCompiler(Compiler):  # type: ignore[misc]  # Numba has no types
-    """Numba's own, with another library."""
-
-    def compile_extra(self, func: Callable[..., object]) -> object:
-        codegen = self.state.targetctx.codegen()
-        self.state.library = _PartLibrary(codegen, func.__qualname__)
-        return super().compile_extra(func)
-
-
-class _BesideCode(InTreeCacheLocator):
-    def ensure_cache_path(self) -> None:
-        """It is read, also by those who may not write there."""
-
-
-class _InstalledFiles(CompileResultCacheImpl):
-    _locator_classes = (_BesideCode,)
-
-
-class _InstalledCache(FunctionCache):
-    _impl_class = _InstalledFiles
-
-
-class _Cache(FunctionCache):
-    """Numba's own, behind what an installation has kept beside the code."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        super().__init__(function)
-        self._installed = _InstalledCache(function)
-
-    def load_overload(self, signature: object, target: object) -> object:
-        there = self._installed.load_overload(signature, target)
-        return super().load_overload(signature, target) if there is None else there
 
 
 def kept(sources: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -117,7 +58,7 @@ def kept(sources: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         kept_sources.add(Path(function.__code__.co_filename))
         function.__qualname__ += f".{sources:08x}"
         made: Any = njit(nogil=True, error_model="numpy")(function)
-        made._cache = _Cache(function)
+        made._cache = InstalledFirstCache(function)
         lock = Path(made.stats.cache_path) / f"{function.__qualname__}.lock"
         compile_or_read = made.compile
 
@@ -154,7 +95,7 @@ def _inner(**options: bool) -> Any:
         error_model="numpy",
         no_cpython_wrapper=True,
         no_cfunc_wrapper=True,
-        pipeline_class=_PartCompiler,
+        pipeline_class=PartCompiler,
         **options,
     )
 
@@ -182,9 +123,9 @@ def _without_gc() -> Iterator[None]:
 
 def sources_of(*modules: ModuleType) -> int:
     """A checksum of the modules' text, and of how it is compiled."""
-    checksum = crc32(Path(__file__).read_bytes())
-    for module in modules:
-        assert module.__file__ is not None, module
-        kept_sources.add(Path(module.__file__))
-        checksum = crc32(Path(module.__file__).read_bytes(), checksum)
+    checksum = 0
+    for file in (*_OWN_SOURCES, *(module.__file__ for module in modules)):
+        assert file is not None, modules
+        kept_sources.add(Path(file))
+        checksum = crc32(Path(file).read_bytes(), checksum)
     return checksum

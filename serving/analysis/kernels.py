@@ -38,9 +38,7 @@ PARTITION: Final = Partition(chips=2, ep=2)
 def keep_kernels() -> None:
     """Compile what is not kept already."""
     prompt_tokens = np.full(1, 20)
-    plain = Traffic(
-        arrival_s=np.zeros(1), prompt_tokens=prompt_tokens, output_tokens=np.full(1, 3)
-    )
+    plain = Traffic(arrival_s=np.zeros(1), prompt_tokens=prompt_tokens, output_tokens=np.full(1, 3))
     cached = replace(plain, blocks=PromptBlocks.of([[0]], tokens=32, prompt_tokens=prompt_tokens))
     drafts = SchedulerLimits(speculative_tokens=1, draft_method="ngram", acceptance=(0.5,))
     by_hits = ReplicaSet(count=2, router="prefix-aware")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight
     from serving.simulator.virtual_serving import Progress
 
-_COMPILES: Final = "ultraserve simulate: compiling, once for this installation (some 20 s)"
+_COMPILES: Final = "ultraserve simulate: compiling, once for this installation (some 10 s)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,9 +225,9 @@ class LoopSessions:
             self._begun += 1
             self.open += 1
             if self.ends_by_time and self._begun == len(self._heads):
-                seconds = f"{(self._pacer.ends_ns or 0) / NS_PER_S:g}"
-                expected = f"--requests beside it: {self._begun:,} begin in {elapsed_ns / NS_PER_S:g} s"
-                raise OptionError("--duration", seconds, expected=expected)
+                ends_ns, within = self._pacer.ends_ns or 0, f"{elapsed_ns / NS_PER_S:g} s"
+                expected = f"--requests beside it: {self._begun:,} begin in {within}"
+                raise OptionError("--duration", f"{ends_ns / NS_PER_S:g}", expected=expected)
 
     @property
     def ends_by_time(self) -> bool:

@@ -92,8 +92,9 @@ class EngineLog:
     def last_step(self) -> tuple[Int32s, int]:
         """The requests that got a token by the last step that ended, and its end."""
         step = self.all_steps[-1]
-        end = int(self.counts[1]) if self.keeps_tokens else int(step["tokens"])
-        return self.given[end - int(step["tokens"]) : end], int(step["begin_ns"] + step["duration_ns"])
+        tokens, end_ns = int(step["tokens"]), int(step["begin_ns"] + step["duration_ns"])
+        end = int(self.counts[1]) if self.keeps_tokens else tokens
+        return self.given[end - tokens : end], end_ns
 
     @property
     def all_steps(self) -> Records:

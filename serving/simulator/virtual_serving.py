@@ -73,7 +73,8 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     begins before `until_s`, or when `progress` raises StopSimulation; the result says which. It is
     of the requests of a mask, [requests]: those that the times of closed loops let begin.
     `calls` come to the machines at their times; requests without a last token `timeout_s` after
-    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over; `keeps_tokens`: as `simulate`.
+    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over;
+    `keeps_tokens` is `simulate`'s.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
     prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.

@@ -33,9 +33,9 @@ class ServingRun:
     """Times of each request of `traffic`, each token and each step.
 
     `token_request` is the request of every token, in the order of steps, or nothing where that was
-    not kept; a step's tokens come with its end. `joules` are of all chips until `emulated_s`, idle times included.
-    `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
-    the ranks without a token. `hit_tokens` are those of prompts that were cached.
+    not kept; a step's tokens come with its end. `joules` are of all chips until `emulated_s`, idle
+    times included. `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps`
+    sums, over steps, the ranks without a token. `hit_tokens` are those of prompts that were cached.
 
     Raises ValueError for arrays that contradict each other.
     """

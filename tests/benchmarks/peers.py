@@ -30,6 +30,7 @@ from tests.conformance.pinned_environment import python_of
 MODEL: Final = "qwen3-30b-a3b"
 REPLICAS, CHIPS = 8, 4
 RANKS, RATE_PER_S, REQUESTS, TOKENS = 144, 1_440, 50_000, 512
+SEATS: Final = 256
 CONTEXT_TOKENS: Final = 40_960
 SHARED: Final = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TRACE: Final = "mooncake/conversation_trace.jsonl"

@@ -12,7 +12,6 @@ import argparse
 import logging
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
@@ -60,9 +59,11 @@ def hit_rates(traffic: Traffic, deployment: SimulatedDeployment) -> bool:
     found = simulate(deployment, traffic).served
     ours_s = time.process_time() - begun_s
     counts = HitCounts()
-    with patch.object(
-        BlockPool, "_maybe_evict_cached_block", lambda pool, block: counts.evict(pool, block)
-    ):
+
+    def evict(pool: BlockPool, block: KVCacheBlock) -> bool:
+        return counts.evict(pool, block)
+
+    with patch.object(BlockPool, "_maybe_evict_cached_block", evict):
         theirs = vllm_serving.serve_in_virtual_time(
             traffic, deployment.cost_model, deployment.limits, on_step=counts.step
         )
@@ -86,13 +87,13 @@ def hit_rates(traffic: Traffic, deployment: SimulatedDeployment) -> bool:
     return times_equal and hit_tokens == found.hit_tokens
 
 
-def run(arguments: Sequence[str] | None = None, trace: Path | None = None) -> None:
+def run(arguments: Sequence[str] | None = None) -> None:
     """Print both rates; exits with 1 where they differ."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.prefix_hits")
     parser.add_argument("--requests", type=int, help="the first so many (default: all)")
     args = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
-    trace = trace or trace_path()
+    trace = trace_path()
     if not trace.exists():
         print(f"{trace} is not there: nothing is said of prefixes")
         return

@@ -18,7 +18,7 @@ assert not compiled.buffer, [each.data["dispatcher"].py_func for _, each in comp
 """
 SMALL = ("--model", "qwen3-30b-a3b", "--chips", "4")
 LOAD = ("--rate", "20", "--requests", "20", "--output", "9")
-NIGHT = ("--replicas", "2", "--schedule", "00:00-06:00", "--day-length", "9s", "--lend-chips", "4")
+NIGHT = ("--replicas", "3", "--schedule", "00:00-06:00", "--day-length", "9s", "--lend-chips", "8")
 
 
 @pytest.fixture(scope="module")

@@ -239,16 +239,17 @@ def test_a_loop_that_time_ends_is_refused_when_all_planned_sessions_have_begun()
         output_tokens=np.full(5, 1),
         loops=timed_loop(5, concurrency=1.0, ends_s=9.0),
     )
-    with pytest.raises(OptionError, match="^--duration=9: expected --requests beside it: 5 begin"):
+    with pytest.raises(OptionError, match=r"^--duration=9: expected --requests beside it: 5"):
         simulate(DEPLOYMENT, asked)
 
 
 def test_a_loop_ends_by_its_time_beside_requests_that_arrive_later() -> None:
+    of = np.append(np.zeros(40, dtype=np.int64), -1)
     asked = Traffic(
         arrival_s=np.append(np.zeros(40), 3.0),
         prompt_tokens=np.full(41, 64),
         output_tokens=np.full(41, 20),
-        loops=replace(timed_loop(41, concurrency=2.0, ends_s=0.5), of=np.append(np.zeros(40, int), -1)),
+        loops=replace(timed_loop(41, concurrency=2.0, ends_s=0.5), of=of),
     )
     run = simulate(DEPLOYMENT, asked)
 
