@@ -190,7 +190,6 @@ def timed_loop(requests: int, *, concurrency: float, ends_s: float) -> ClosedLoo
     return ClosedLoops(of=np.zeros(requests, dtype=np.int64), pacers=(pacer,))
 
 
-@settings(max_examples=15)
 @given(
     data=st.data(),
     concurrency=st.integers(1, 4),
