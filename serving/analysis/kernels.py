@@ -17,7 +17,7 @@ from emulator.specs.systems import system_by_name
 from emulator.ultraserver.compiled import kept_sources
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import PromptBlocks, Traffic
-from serving.analysis.simulate.steps_by_request import steps_by_request
+from serving.analysis.simulate.simulated_record import steps_by_request
 from serving.simulator import (
     OwnChoices,
     ReplicaSet,
