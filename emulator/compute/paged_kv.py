@@ -29,7 +29,6 @@ class PagedKv:
         assert CHUNK_TOKENS % block_tokens == 0, block_tokens
         self.block_tokens = block_tokens
         self.blocks = blocks
-        self._head_dim = head_dim
         self._keys = _untouched_zeros(layers, kv_heads, head_dim, blocks, block_tokens)
         self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * head_dim)
 

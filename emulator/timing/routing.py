@@ -16,9 +16,9 @@ from emulator.timing.expert_sets import chance_all_missed
 class ExpectedRouting:
     """Expected values of one distribution on one placement.
 
-    Layers with the same odds and slots are computed once: arrays are [kinds, ...], `layers_of_kind`
-    counts each kind's layers, `kind_of_layer` is [layers]. Tokens are those of a chip's group,
-    float64[chips]. Raises ValueError for different layers or experts.
+    Layers with the same odds and slots are computed once: arrays are [kinds, ...], and
+    `kind_of_layer` is [layers]. Tokens are those of a chip's group, float64[chips]. Raises
+    ValueError for different layers or experts.
     """
 
     def __init__(self, distribution: ExpertDistribution, placement: ExpertPlacement) -> None:
@@ -27,7 +27,6 @@ class ExpectedRouting:
             raise ValueError(f"a distribution over {distribution.odds.shape} on {shape}")
         slots = placement.expert_of_slot
         first, self.kind_of_layer = _kinds(distribution.odds, slots)
-        self.layers_of_kind = np.bincount(self.kind_of_layer, minlength=len(first))
         kinds = ExpertPlacement(
             experts=placement.experts, ep=placement.ep, expert_of_slot=slots[first]
         )

@@ -89,7 +89,6 @@ class LockstepScheduler(SchedulerInterface):
         self.kv_cache_config = kv_cache_config
         self.ranks_up: NDArray[np.bool_] = np.ones(len(self.ranks), dtype=np.bool_)
         self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)
-        self._structured = structured_output_manager
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)

@@ -232,7 +232,7 @@ def test_a_grammar_goes_on_where_the_tokens_so_far_have_brought_it() -> None:
     params = SamplingParams(max_tokens=8, structured_outputs=StructuredOutputsParams(regex="abab"))
     params.structured_outputs._backend = "xgrammar"
     request = Request("g", [3, 4, 5], params, None)
-    scheduler._structured.grammar_init(request)
+    scheduler.ranks[0].structured_output_manager.grammar_init(request)
     scheduler.add_request(request)
     assert request.structured_output_request is not None
     request.structured_output_request._grammar.result(timeout=60)

@@ -342,7 +342,7 @@ def test_each_rank_s_grammar_rows_are_those_of_a_bare_scheduler() -> None:
     plans = [("a", "[0-9]+", 4), ("b", "yes|no", 9), ("c", "x[ab]*", 6), ("d", "[A-Z]{3}", 5)]
     requests = [constrained(*plan) for plan in plans]
     for request in requests:
-        scheduler._structured.grammar_init(request)
+        scheduler.ranks[0].structured_output_manager.grammar_init(request)
         scheduler.add_request(request)
     for request in requests:  # compiled in a thread of vLLM's
         assert request.structured_output_request is not None
