@@ -16,9 +16,13 @@ from emulator.ultraserver.step_cost import StepCostModel
 
 
 class PeakExpertLoad:
-    """Loads of one cost model's steps; ConfigError without routed experts or with unequal odds."""
+    """Loads of one cost model's steps; ConfigError without routed experts or with unequal odds.
 
-    def __init__(self, costs: StepCostModel) -> None:
+    `exponent`: how unevenly experts are liked, in another order in each layer; see `expert_maxima`.
+    Tokens sent stay those of even picks.
+    """
+
+    def __init__(self, costs: StepCostModel, *, exponent: float = 0.0) -> None:
         model, partition = costs.model, costs.partition
         if not model.experts:
             raise ConfigError("model", model.name, "one with routed experts")
@@ -26,7 +30,10 @@ class PeakExpertLoad:
             raise ConfigError("routing", costs.layout.distribution.name, "uniform for maxima")
         self._costs = costs
         self._maxima = expert_maxima(
-            blocks=partition.ep, experts=model.experts, experts_per_token=model.experts_per_token
+            blocks=partition.ep,
+            experts=model.experts,
+            experts_per_token=model.experts_per_token,
+            exponent=exponent,
         )
         routing = ExpectedRouting(costs.layout.distribution, costs.layout.placement)
         needed = np.repeat(routing.chance_needed[0], partition.expert_tp)  # [chips]

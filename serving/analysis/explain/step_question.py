@@ -16,7 +16,6 @@ from emulator.specs.shipped_fits import FITTED, PredictionInterval, shipped_fits
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_waterfall import WaterfallTerm, merged, waterfall
@@ -25,6 +24,7 @@ from emulator.ultraserver.what_if import held_ns, what_if_ns
 from serving.analysis.explain.step_load import StepLoad, WeightedSteps
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.analysis.validate.counted_rows import measured_peak_loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class CountedSteps:
     def __init__(self, model: StepCostModel, steps: WeightedSteps, *, peak_loads: bool) -> None:
         self.model = model
         self._steps = steps
-        peak = PeakExpertLoad(model) if peak_loads and model.model.experts else None
+        peak = measured_peak_loads(model) if peak_loads and model.model.experts else None
         self._loads: list[ExpertLoads | None] = [
             None if peak is None else peak.loads(batch) for _, batch in steps
         ]

@@ -15,6 +15,7 @@ from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.precision import model_at
+from serving.analysis.validate.launch_drafts import DraftingStack, launch_drafts
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
 MODEL: Final = "deepseek-r1"
@@ -84,8 +85,10 @@ def hardware_names() -> dict[str, SystemSpec]:
     return names
 
 
-def deployment_of(configuration: Configuration) -> RowDeployment:
-    """Raises ConfigError for hardware outside of the catalog, or incomplete columns."""
+def deployment_of(configuration: Configuration, users: int) -> RowDeployment:
+    """For `users` at once; raises ConfigError for hardware outside of the catalog, or incomplete
+    columns.
+    """
     known = hardware_names()
     if configuration.hardware not in known:
         raise ConfigError(
@@ -100,7 +103,7 @@ def deployment_of(configuration: Configuration) -> RowDeployment:
     trt = "trt" in configuration.framework
     attention_dp = configuration.decode.dp_attention
     prompt, output = configuration.prompt_tokens, configuration.output_tokens
-    drafts = _draft_tokens(configuration, trt=trt, attention_dp=_is_dp(decode))
+    drafts = _draft_tokens(configuration, decode, users)
     kv_blocks = _kv_blocks(model, decode, trt=trt)
     return RowDeployment(
         framework=configuration.framework,
@@ -125,17 +128,21 @@ def deployment_of(configuration: Configuration) -> RowDeployment:
     )
 
 
-def _is_dp(pool: Pool) -> bool:
-    return pool.partition.ranks > 1
-
-
-def _draft_tokens(configuration: Configuration, *, trt: bool, attention_dp: bool) -> int:
-    """InferenceX's launch scripts: 1 with attention DP; else 3 with TensorRT-LLM, 2 with SGLang."""
+def _draft_tokens(configuration: Configuration, decode: Pool, users: int) -> int:
     if not configuration.speculative:
         return 0
-    if attention_dp:
-        return 1
-    return 3 if trt else 2
+    partition = decode.partition
+    return launch_drafts(
+        DraftingStack(
+            framework=configuration.framework,
+            chip=decode.system.chip,
+            fp4=configuration.precision == "fp4",
+            disaggregated=configuration.disaggregated,
+            attention_dp=partition.ranks > 1,
+            chips=partition.chips,
+            sequences=users / (decode.workers * partition.ranks),
+        )
+    )
 
 
 def _model(configuration: Configuration, system: SystemSpec) -> ModelSpec:

@@ -30,7 +30,7 @@ def usable_rows(
         try:
             if not row.usable:
                 raise ConfigError(field="usable", value=0, expected="1: the file marks this row")
-            deployment = deployment_of(configuration)
+            deployment = deployment_of(configuration, row.users)
         except ConfigError as error:
             excluded.append(
                 ExcludedRow(

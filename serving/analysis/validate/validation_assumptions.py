@@ -29,12 +29,16 @@ _EVERY_TIME: Final = (
     "stays FP8.",
     "Rows with tp 1 and ep 1 on several GPUs a worker: up to 4 are plain TP, more are "
     "attention DP with expert parallelism (public recipes of NVIDIA/srt-slurm).",
-    "Speculation drafts 1 token with attention DP, else 3 with TensorRT-LLM and 2 with SGLang "
-    "(public launch scripts). How many are right is published (82 % of the first, 0.89 times as "
+    "Speculation drafts 3 tokens with TensorRT-LLM, ATOM and SGLang on AMD, 2 with SGLang on "
+    "NVIDIA; 1 with attention DP in TensorRT-LLM's one pool, in its two pools with more than 50 "
+    "sequences a rank, and in SGLang's pools of AMD or of more than 8 GPUs (public launch "
+    "scripts). How many are right is published (82 % of the first, 0.89 times as "
     "many of each further one); what drafts add to the overheads is fitted.",
-    "Experts are picked evenly at random, a layer waits for the expected largest load of a chip, "
-    "and an exchange takes exchange_skew times as long as an even one. That factor is fitted to "
-    "the rows, which balance no experts; published rates with balanced experts have none.",
+    "Experts are liked unevenly (the one of rank r as r^-0.6, assumed), so that a batch needs "
+    "fewer of them and one chip has more than its part; a layer waits for the expected largest "
+    "load of a chip, and an exchange takes exchange_skew times as long as an even one. That factor "
+    "is fitted to the rows, which balance no experts; published rates with balanced experts have "
+    "none.",
     "The form of the model was chosen with these rows in view, by their errors with each machine "
     "left out.",
 )

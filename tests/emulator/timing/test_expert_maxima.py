@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.timing.expert_maxima import expert_maxima
+from emulator.timing.expert_sets import pick_chances
 
 
 def test_one_block_has_every_pair_and_what_tokens_are_expected_to_hit() -> None:
@@ -63,3 +64,21 @@ def test_the_busiest_has_at_least_the_mean_and_more_tokens_load_it_more(
     assert distinct <= min(pairs, maxima.most_held) * (1 + 1e-9)
     assert later_pairs > pairs
     assert later_distinct >= 0.98 * distinct
+
+
+def test_liked_experts_are_hit_by_more_tokens_and_load_their_block() -> None:
+    even = expert_maxima(blocks=1, experts=256, experts_per_token=8)
+    liked = expert_maxima(blocks=1, experts=256, experts_per_token=8, exponent=0.6)
+    odds = np.arange(1, 257, dtype=float) ** -0.6
+
+    assert liked.of(64)[0] < 0.92 * even.of(64)[0]
+    assert liked.of(64)[0] == pytest.approx((1 - (1 - pick_chances(odds, 8)) ** 64).sum(), rel=0.02)
+    assert liked.of(64)[1] == even.of(64)[1] == 64 * 8
+
+
+@pytest.mark.parametrize("tokens", [128, 4_096])
+def test_the_busiest_of_liked_experts_blocks_has_more_pairs(tokens: int) -> None:
+    even = expert_maxima(blocks=8, experts=256, experts_per_token=8)
+    liked = expert_maxima(blocks=8, experts=256, experts_per_token=8, exponent=0.6)
+
+    assert 1.1 * even.of(tokens)[1] < liked.of(tokens)[1] < 1.4 * tokens

@@ -5,10 +5,9 @@ import pytest
 
 from emulator.specs.batch import StepBatch
 from emulator.specs.shipped_fits import shipped_fits
-from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_time import combine
-from serving.analysis.validate.counted_rows import CountedRows, RowLoad
+from serving.analysis.validate.counted_rows import CountedRows, RowLoad, measured_peak_loads
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_deployment import deployment_of
 from tests.serving.analysis.validate.made_up_measurements import write_rows
@@ -18,7 +17,7 @@ DATA_PARALLEL = {"decode_dp_attention": "True", "decode_ep": "8", "prefill_ep": 
 
 def load_of(tmp_path: Path, **change: str) -> RowLoad:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [change]))
-    return RowLoad(deployment=deployment_of(row.configuration), users=row.users)
+    return RowLoad(deployment=deployment_of(row.configuration, row.users), users=row.users)
 
 
 def test_batches_go_from_one_to_the_users_in_half_octaves(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_a_counted_step_takes_what_the_cost_model_says(tmp_path: Path) -> None:
         context_tokens=np.full(8, int(0.9 * 1_536), dtype=np.int64),
         logit_rows=np.array([8]),
     )
-    terms = costs.terms(batch, PeakExpertLoad(costs).loads(batch))
+    terms = costs.terms(batch, measured_peak_loads(costs).loads(batch))
     assert terms is not None
     alone_s = combine(terms, calibration).duration_ns / 1e9
     assert times.decode_s[0, -1] == pytest.approx(alone_s)

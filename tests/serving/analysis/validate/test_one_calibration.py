@@ -11,10 +11,9 @@ from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
 from emulator.specs.shipped_fits import CALIBRATIONS, FITTED, calibration_for, shipped_fits
 from emulator.specs.systems import system_by_name
-from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.analysis.validate.counted_rows import CountedRows, RowLoad
+from serving.analysis.validate.counted_rows import CountedRows, RowLoad, measured_peak_loads
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
 from serving.analysis.validate.row_deployment import deployment_of
 from serving.commands import plan
@@ -74,7 +73,7 @@ def test_serve_and_plan_take_the_same_time_for_every_step(name: str) -> None:
 def test_validate_times_its_rows_with_the_calibration_that_ships(tmp_path: Path) -> None:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [{"conc": "8"}]))
     assert isinstance(row, MeasuredRow)
-    deployment = deployment_of(row.configuration)
+    deployment = deployment_of(row.configuration, row.users)
     counted = CountedRows([RowLoad(deployment=deployment, users=row.users)])
     shipped = calibration_for("h200", name=FITTED)
 
@@ -86,10 +85,10 @@ def test_validate_times_its_rows_with_the_calibration_that_ships(tmp_path: Path)
     costs = StepCostModel(pool.system, deployment.model, pool.partition, calibration=shipped)
     for requests, seconds in zip((1, 2, 3, 4, 6, 8), times.decode_s[0], strict=True):
         step = one_rank(requests, new=1, context=int(0.9 * 1_536))
-        loads = PeakExpertLoad(costs).loads(step)
+        loads = measured_peak_loads(costs).loads(step)
         assert costs.cost(step, loads).duration_ns / 1e9 == pytest.approx(seconds, abs=2e-9)
     prompt = one_rank(1, new=int(0.9 * 1_024), context=0)
-    prompt_ns = costs.cost(prompt, PeakExpertLoad(costs).loads(prompt)).duration_ns
+    prompt_ns = costs.cost(prompt, measured_peak_loads(costs).loads(prompt)).duration_ns
     assert prompt_ns / 1e9 == pytest.approx(times.solo_s[0], abs=2e-9)
 
 

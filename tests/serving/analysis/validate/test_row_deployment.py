@@ -12,7 +12,7 @@ from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, 
 
 def deployed(tmp_path: Path, **change: str) -> RowDeployment:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [change]))
-    return deployment_of(row.configuration)
+    return deployment_of(row.configuration, row.users)
 
 
 def test_experts_of_ep_1_are_divided_by_columns(tmp_path: Path) -> None:
@@ -58,21 +58,6 @@ def test_rows_that_record_no_partition_follow_the_recipes(tmp_path: Path) -> Non
     small, wide = deployment.prefill.partition, deployment.decode.partition
     assert (small.tp, small.expert_tp) == (4, 4)
     assert (wide.tp, wide.ep) == (1, 32)
-
-
-@pytest.mark.parametrize(
-    ("change", "drafts"),
-    [
-        ({}, 0),
-        ({"spec_method": "mtp"}, 2),
-        ({"spec_method": "mtp", "framework": "trt"}, 3),
-        ({"spec_method": "mtp", "decode_dp_attention": "True"}, 1),
-    ],
-)
-def test_guesses_follow_the_launch_scripts(
-    change: dict[str, str], drafts: int, tmp_path: Path
-) -> None:
-    assert deployed(tmp_path, **change).draft_tokens == drafts
 
 
 def test_the_cache_is_in_whole_blocks_of_what_static_memory_leaves(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, 
 def deployed(tmp_path: Path, **cells: str) -> RowDeployment:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [cells]))
     assert isinstance(row, MeasuredRow)
-    return deployment_of(row.configuration)
+    return deployment_of(row.configuration, row.users)
 
 
 def test_pools_that_are_one_hand_nothing_over(tmp_path: Path) -> None:
