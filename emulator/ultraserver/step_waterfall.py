@@ -97,7 +97,7 @@ def waterfall(
     found += [
         _wait(
             "busiest chip's experts",
-            "step - step with the mean chip's experts",
+            "step - step with the mean chip's experts, by the stated routing",
             equal_ns - base.duration_ns,
         ),
         _wait("slow chips", "step - step at full speed", free_ns - equal_ns),

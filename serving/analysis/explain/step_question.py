@@ -24,7 +24,7 @@ from emulator.ultraserver.what_if import held_ns, what_if_ns
 from serving.analysis.explain.step_load import StepLoad, WeightedSteps
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
-from serving.analysis.validate.counted_rows import measured_peak_loads
+from serving.analysis.validate.counted_rows import ROUTING_EXPONENT, measured_peak_loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class StepQuestion:
         requests: that the engine decodes, over all ranks.
         across_units: other layouts may span units of a cluster, over network cards.
         tokens_per_step: of a request, above 1 with drafts.
-        peak_loads: layers wait for the expected largest load of a chip.
+        peak_loads: experts as `measured_peak_loads` has them; else as `distribution` does.
         left_out: calibrations of the same chip by fits that left a machine out.
         calibrated_by: the calibration in words, where it is none of a chip of the catalog.
         intervals: by metric, of measured over predicted.
@@ -76,8 +76,11 @@ class StepQuestion:
         """Calibration, overlap, routing."""
         assumed = self.assumptions
         calibration = self.calibrated_by or assumed.calibration_in_words(self.system.chip)
-        words = f"{calibration}; overlap {assumed.overlap.value}, routing {self.routing}"
-        return f"{words}, layers wait for the busiest chip" if self.peak_loads else words
+        words = f"{calibration}; overlap {assumed.overlap.value}"
+        if not self.peak_loads:
+            return f"{words}, routing {self.routing}"
+        liked = f"the expert of rank r is liked as r^-{ROUTING_EXPONENT:g} (assumed)"
+        return f"{words}, {liked}, layers wait for the busiest chip"
 
     def check_kv(self) -> None:
         """Raise ConfigError unless the KV of the fullest rank fits."""
