@@ -191,11 +191,7 @@ class SimulatedQuestion:
         return time.perf_counter() - begun_s
 
     def simulated(
-        self,
-        *,
-        on_step: StepWatcher | None = None,
-        progress: Progress | None = None,
-        keeps_tokens: bool = False,
+        self, *, on_step: StepWatcher | None = None, progress: Progress | None = None
     ) -> Run:
         """The run; its window begins with the first arrival."""
         from serving.simulator import simulate
@@ -211,7 +207,6 @@ class SimulatedQuestion:
             on_step=on_step,
             progress=progress,
             day_night=self.day_night,
-            keeps_tokens=keeps_tokens,
         )
 
     def report(self, found: Run, *, compile_s: float, wall_s: float) -> SimulatedReport:
@@ -250,11 +245,7 @@ def run(args: argparse.Namespace) -> int:
         compile_s = asked.compiled(watched=steps is not None)
         started_at, begun_s = datetime.now(UTC), time.perf_counter()
         with SimulationWatch(len(asked.traffic)) as watch:
-            found = asked.simulated(
-                on_step=steps,
-                progress=watch.look,
-                keeps_tokens=bool(options.results or options.plot),
-            )
+            found = asked.simulated(on_step=steps, progress=watch.look)
             wall_s = time.perf_counter() - begun_s
             watch.clear()
             report = asked.report(found, compile_s=compile_s, wall_s=wall_s)

@@ -16,7 +16,7 @@ from serving.simulator.simulated_engine import SimulatedEngine
 class EnginePool:
     """The replicas of one deployment; those `called` get a machine for faults and hand-overs.
 
-    Tokens are counted unless no clients see them; `keeps_tokens`: whose each was is logged.
+    Tokens are logged unless no clients see them.
     """
 
     def __init__(
@@ -28,7 +28,6 @@ class EnginePool:
         on_step: StepWatcher | None,
         seed: int = 0,
         clients_see: bool = True,
-        keeps_tokens: bool = True,
     ) -> None:
         self._replicas = deployment.replicas
         self._arrived = 0
@@ -46,10 +45,7 @@ class EnginePool:
                 deployment,
                 schedulers,
                 EngineLog(
-                    tokens_max=int(traffic.output_tokens.sum()),
-                    step_tokens_max=schedulers.step_tokens_max,
-                    keeps_tokens=keeps_tokens and clients_see,
-                    counts_tokens=clients_see,
+                    tokens_max=int(traffic.output_tokens.sum()) if clients_see else None,
                     idle_watts=deployment.cost_model.idle_chip_watts
                     * deployment.cost_model.partition.chips,
                 ),

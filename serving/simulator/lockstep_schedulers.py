@@ -150,11 +150,6 @@ class LockstepSchedulers:
         return self._choose_rank is None
 
     @property
-    def step_tokens_max(self) -> int:
-        """Tokens that a step can give."""
-        return len(self._given)
-
-    @property
     def load_tokens(self) -> int:
         """Tokens that requests hold or have yet to compute."""
         arrays = self.arrays

@@ -41,25 +41,14 @@ class TokenLog:
 class EngineLog:
     """One engine's steps and tokens; a step under way is behind those that have ended.
 
-    `tokens_max`: of all its requests; memory is taken as they come, unless only those of the last
-    step are kept, at most `step_tokens_max`. `counts_tokens`: clients see them.
+    `tokens_max`: of all its requests; memory is taken as they come. None logs no tokens.
     """
 
-    def __init__(
-        self,
-        *,
-        tokens_max: int,
-        step_tokens_max: int,
-        keeps_tokens: bool,
-        counts_tokens: bool,
-        idle_watts: float,
-    ) -> None:
+    def __init__(self, *, tokens_max: int | None, idle_watts: float) -> None:
         self.idle_watts = idle_watts
         self.steps: Records = np.zeros(1_024, dtype=STEP)
-        room = tokens_max if keeps_tokens else step_tokens_max
-        self.given: Int32s = np.empty(room, dtype=np.int32)
-        self.keeps_tokens = keeps_tokens
-        self._counts_tokens = counts_tokens
+        self.given: Int32s = np.empty(tokens_max or 0, dtype=np.int32)
+        self._has_tokens = tokens_max is not None
         self.counts = np.zeros(2, dtype=np.int64)
         """Steps that have ended, and tokens."""
 
@@ -83,18 +72,17 @@ class EngineLog:
 
     def end(self, given: Int32s) -> None:
         """Note its end, and the requests that got a token by it."""
-        given = given if self._counts_tokens else given[:0]
+        given = given if self._has_tokens else given[:0]
         steps, tokens = self.counts.tolist()
         self.steps[steps]["tokens"] = len(given)
         self.given[tokens : tokens + len(given)] = given
-        self.counts += (1, len(given) if self.keeps_tokens else 0)
+        self.counts += (1, len(given))
 
     def last_step(self) -> tuple[Int32s, int]:
         """The requests that got a token by the last step that ended, and its end."""
         step = self.all_steps[-1]
-        tokens, end_ns = int(step["tokens"]), int(step["begin_ns"] + step["duration_ns"])
-        end = int(self.counts[1]) if self.keeps_tokens else tokens
-        return self.given[end - tokens : end], end_ns
+        first = int(self.counts[1] - step["tokens"])
+        return self.given[first : self.counts[1]], int(step["begin_ns"] + step["duration_ns"])
 
     @property
     def all_steps(self) -> Records:
@@ -103,7 +91,7 @@ class EngineLog:
 
     @property
     def tokens(self) -> Int32s:
-        """Of these, [tokens]; nothing where only the last step's are kept."""
+        """Of these, [tokens]."""
         return self.given[: int(self.counts[1])]
 
 
@@ -135,7 +123,6 @@ def token_log(logs: Sequence[EngineLog]) -> TokenLog:
         order = np.argsort(end_ns, kind="stable")
         first = (counts.cumsum() - counts)[order]  # token of each step
         end_ns, counts = end_ns[order], counts[order]
-    if len(logs) > 1 and logs[0].keeps_tokens:
         places = np.repeat(first - (counts.cumsum() - counts), counts)
         places += np.arange(len(places))
         tokens = np.concatenate([log.tokens for log in logs])[places]

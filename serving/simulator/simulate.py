@@ -34,7 +34,6 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
-    keeps_tokens: bool = True,
 ) -> Run:
     """Serve `traffic` on `deployment` step by step, in virtual time.
 
@@ -53,8 +52,6 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
             it may raise StopSimulation, and the run has what there is.
         day_night: a policy that hands chips to training and back as demand goes, from 0:00 on a
             Monday unless it says another time; chips that serve prompts alone stay.
-        keeps_tokens: whose each token is, 4 bytes of memory a token; without, the run has no
-            `token_request`, and so no gaps between the tokens of a request.
 
     Deterministic. Raises ConfigError for an empty mask, a request above the context or a rank's KV,
     and an unknown prefill policy; this and LeaseRefused for a call that a machine refuses.
@@ -73,7 +70,6 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         on_step=on_step,
         progress=progress,
         day_night=day_night,
-        keeps_tokens=keeps_tokens,
     )
     judged = None if judged is None else judged[sent]
     begin_s, end_s = window_s or _window_of(served.arrival_s, judged)

@@ -98,16 +98,12 @@ class StepRules(NamedTuple):
 
 
 class StepRunRecord(NamedTuple):
-    """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far.
-
-    Unless `keeps`, `given` has room for the tokens of one step, which the next writes anew.
-    """
+    """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far."""
 
     run: Records  # RUN [1]
     steps: Records  # STEP [most steps]
     given: Int32s  # requests that got a token, in order: [most tokens]
     counts: Int64s  # [steps, tokens]
-    keeps: bool
 
 
 class Stops(NamedTuple):
@@ -201,7 +197,7 @@ def _finish(s: SchedulerArrays, c: PrefixCache | None, judged: Bools, r: StepRun
                 r.run[0].judged_left -= 1
     r.steps[r.counts[0]].tokens = tokens
     r.counts[0] += 1
-    r.counts[1] += tokens if r.keeps else 0
+    r.counts[1] += tokens
     r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = end_ns, NONE, 0
     r.run[0].requests -= ended
     r.run[0].done += ended
@@ -294,7 +290,7 @@ def _repeat(
             room.block_left[row] -= 1
         r.steps[r.counts[0]].tokens = rows
         r.counts[0] += 1
-        r.counts[1] += rows if r.keeps else 0
+        r.counts[1] += rows
         r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = r.run[0].end_ns, NONE, 0
     ended = begun - (r.run[0].end_ns != NONE)
     for row in range(rows):

@@ -142,13 +142,7 @@ class StepsAhead:
     def _go(self, until_ns: int, stops: RunStops) -> int:
         schedulers, log = self._schedulers, self._log
         most = min(len(log.steps) - 1, log.ended + _STEPS_MAX)  # one may be left under way
-        record = StepRunRecord(
-            run=self._run,
-            steps=log.steps,
-            given=log.given,
-            counts=log.counts,
-            keeps=log.keeps_tokens,
-        )
+        record = StepRunRecord(run=self._run, steps=log.steps, given=log.given, counts=log.counts)
         while True:
             code: int = kernel.run_steps(
                 schedulers.arrays,

@@ -64,7 +64,6 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
-    keeps_tokens: bool = True,
 ) -> "tuple[ServingRun, Bools, StepLog, tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]":
     """Serve `traffic` until all requests, or those in the mask `among` [requests], have their
     tokens.
@@ -73,8 +72,7 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     begins before `until_s`, or when `progress` raises StopSimulation; the result says which. It is
     of the requests of a mask, [requests]: those that the times of closed loops let begin.
     `calls` come to the machines at their times; requests without a last token `timeout_s` after
-    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over;
-    `keeps_tokens` is `simulate`'s.
+    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
     prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
@@ -92,7 +90,6 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
         on_step=on_step,
         progress=progress,
         day_night=day_night,
-        keeps_tokens=keeps_tokens,
     )
     try:
         ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
@@ -120,21 +117,13 @@ class _VirtualServing:
         on_step: StepWatcher | None,
         progress: Progress | None,
         day_night: "SimulatedDayNight | None",
-        keeps_tokens: bool,
     ) -> None:
         self._traffic = traffic
         _check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
-        self._pool = EnginePool(
-            deployment,
-            traffic,
-            called=called,
-            on_step=on_step,
-            seed=seed,
-            keeps_tokens=keeps_tokens,
-        )
+        self._pool = EnginePool(deployment, traffic, called=called, on_step=on_step, seed=seed)
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
         if deployment.prefill is not None:

@@ -32,10 +32,10 @@ class Ending(StrEnum):
 class ServingRun:
     """Times of each request of `traffic`, each token and each step.
 
-    `token_request` is the request of every token, in the order of steps, or nothing where that was
-    not kept; a step's tokens come with its end. `joules` are of all chips until `emulated_s`, idle
-    times included. `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps`
-    sums, over steps, the ranks without a token. `hit_tokens` are those of prompts that were cached.
+    `token_request` is the request of every token, in the order of steps; a step's tokens come with
+    its end. `joules` are of all chips until `emulated_s`, idle times included.
+    `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
+    the ranks without a token. `hit_tokens` are those of prompts that were cached.
 
     Raises ValueError for arrays that contradict each other.
     """
@@ -45,7 +45,7 @@ class ServingRun:
     arrival_s: Float64s  # [requests], NaN for what had not come by the end
     first_token_s: Float64s  # [requests], NaN without one
     last_token_s: Float64s  # [requests], NaN for what is not finished
-    token_request: Int32s  # [tokens], or [0]
+    token_request: Int32s  # [tokens]
     step_end_s: Float64s  # [steps]
     step_tokens: Int64s  # [steps]
     busy_s: float
@@ -63,7 +63,7 @@ class ServingRun:
             raise ValueError(f"arrival, first and last token of each of {requests[0]} requests")
         if self.step_end_s.shape != self.step_tokens.shape:
             raise ValueError("an end and a count of tokens for each step")
-        if len(self.token_request) not in (0, self.tokens):
+        if self.step_tokens.sum() != len(self.token_request):
             raise ValueError("the steps give the tokens")
         if (self.ending is Ending.SERVED) != bool((self.finished | self.failed).all()):
             raise ValueError(f"{self.ending} does not fit what is finished")
@@ -82,7 +82,7 @@ class ServingRun:
     @property
     def tokens(self) -> int:
         """Output tokens."""
-        return int(self.step_tokens.sum())
+        return len(self.token_request)
 
     @property
     def emulated_s(self) -> float:
@@ -126,12 +126,7 @@ class ServingRun:
         return np.repeat(self.step_end_s, self.step_tokens)
 
     def itl_s(self) -> Float64s:
-        """Gaps between neighbouring tokens of a request, by request: [tokens - requests begun].
-
-        Raises ValueError for a run that did not keep `token_request`.
-        """
-        if len(self.token_request) != self.tokens:
-            raise ValueError("a run that keeps whose each token is")
+        """Gaps between neighbouring tokens of a request, by request: [tokens - requests begun]."""
         order = np.argsort(self.token_request, kind="stable")
         request, token_s = self.token_request[order], self.token_s[order]
         gaps_s: Float64s = np.diff(token_s)[request[1:] == request[:-1]]
