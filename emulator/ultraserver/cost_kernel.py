@@ -183,9 +183,21 @@ def _draw_rank(t: StepTables, keeps: KeptStep, rank: int) -> None:
 @compiled
 def drawn(t: StepTables, batch: Batch, keeps: KeptStep) -> Drawn:
     """`step` without its parts, after another of the same tables or none."""
-    _, time_tables, power_tables = t.tables
-    logit_rows = batch[3]
     count_kernel.sum_requests(t.tables[0], batch, keeps.now.of)
+    return _drawn(t, batch[3], keeps)
+
+
+@compiled
+def drawn_beside(t: StepTables, standing: Int64s, batch: Batch, keeps: KeptStep) -> Drawn:
+    """`drawn` of `batch` and of requests that decode beside it, as `request_sums_beside`."""
+    count_kernel.sum_requests_beside(t.tables[0], standing, batch, keeps.now.of)
+    return _drawn(t, batch[3], keeps)
+
+
+@compiled
+def _drawn(t: StepTables, logit_rows: Int64s, keeps: KeptStep) -> Drawn:
+    """Of sums over requests that are there."""
+    _, time_tables, power_tables = t.tables
     all_draw = _share_differs(keeps)
     if all_draw:
         _cost_share(t, keeps)

@@ -21,6 +21,7 @@ from emulator.ultraserver.request_kernel import (
     add_request,
     add_up_projections,
     request_sums,
+    request_sums_beside,
 )
 from emulator.ultraserver.terms_layout import (
     FIELDS,
@@ -337,6 +338,22 @@ def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
     """Fill the sums over each rank's requests, and over a dummy's where it has none."""
     rank, new, context, _ = batch
     request_sums(tables.heads, rank, new, context, into)
+    _complete_sums(tables, into)
+
+
+@compiled
+def sum_requests_beside(
+    tables: CountTables, standing: Int64s, batch: Batch, into: RequestSums
+) -> None:
+    """`sum_requests` of `batch` and of requests that decode beside it, as `request_sums_beside`."""
+    rank, new, context, _ = batch
+    request_sums_beside(tables.heads, standing, rank, new, context, into)
+    _complete_sums(tables, into)
+
+
+@compiled
+def _complete_sums(tables: CountTables, into: RequestSums) -> None:
+    """Add what dummies do, and what all requests of a rank share."""
     _add_dummies(tables, into.sums, into.tokens)
     add_up_projections(tables.heads, into.sums)
     add_idle(tables.heads, into.sums)

@@ -14,8 +14,10 @@ from serving.simulator import compiled_schedulers as kernel
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.run_log import EngineLog
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
+from serving.simulator.standing_decodes import nothing_stands
 from serving.simulator.step_run_kernel import (
     EMPTY,
+    PATIENCE,
     RUN,
     UNDER_WAY,
     UNKNOWN,
@@ -85,6 +87,10 @@ class StepsAhead:
             keeps=nothing_kept(costs),
             room=step_room(len(schedulers.arrays.ranks), len(schedulers.arrays.rows)),
         )
+        self._standing = None
+        if schedulers.cache is None:
+            numbers = costs.tables[0].heads.numbers
+            self._standing = nothing_stands(numbers, schedulers.arrays, schedulers.bounds)
 
     @classmethod
     def of(
@@ -120,7 +126,7 @@ class StepsAhead:
         run["now_ns"], run["end_ns"], run["joules"] = now_ns, NONE, joules
         run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
         run["free_blocks_min"] = schedulers.all_blocks
-        run["taken"] = self._taken
+        run["taken"], run["patience"] = self._taken, PATIENCE
         code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
         self._taken = int(run["taken"])
         schedulers.went_ahead(
@@ -149,6 +155,7 @@ class StepsAhead:
                 schedulers.bounds,
                 schedulers.cache,
                 self._rules,
+                self._standing,
                 (self._coming, stops.judged),
                 record,
                 until_ns,
@@ -156,16 +163,17 @@ class StepsAhead:
             )
             if code != UNKNOWN:
                 return code
-            self._learn(int(self._run[0]["rows"]))
+            self._learn()
 
-    def _learn(self, rows: int) -> None:
-        """Make the tables know the step that is decided."""
+    def _learn(self) -> None:
+        """Make the tables know the tokens of the step that is decided."""
         room = self._rules.room
+        (busy,) = room.pending.nonzero()
         batch = StepBatch(
             ranks=len(room.logit_rows),
-            rank=room.rank[:rows],
-            new_tokens=room.new[:rows],
-            context_tokens=room.context[:rows],
+            rank=busy,
+            new_tokens=room.pending[busy],
+            context_tokens=np.zeros_like(busy),
             logit_rows=room.logit_rows,
         )
         costs = self._cost_model.step_tables(batch)
