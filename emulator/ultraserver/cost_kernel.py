@@ -20,7 +20,7 @@ from emulator.ultraserver import (
     time_kernel,
     work_kernel,
 )
-from emulator.ultraserver.compiled import compiled, kept, sources_of
+from emulator.ultraserver.compiled import compiled, inlined, kept, sources_of
 from emulator.ultraserver.count_kernel import (
     Batch,
     CountTables,
@@ -117,7 +117,7 @@ def nothing_kept(t: StepTables) -> KeptStep:
     )
 
 
-@compiled
+@inlined
 def _share_differs(keeps: KeptStep) -> bool:
     """Whether experts and exchanges are others than before; tokens of ranks alone decide that."""
     tokens, before = keeps.now.of.tokens, keeps.before.tokens
@@ -141,7 +141,7 @@ def _cost_share(t: StepTables, keeps: KeptStep) -> None:
         before[rank] = tokens[rank]
 
 
-@compiled
+@inlined
 def _cost_rank(t: StepTables, keeps: KeptStep, logit_rows: Int64s, rank: int) -> bool:
     """Terms and times of a rank's rows that are others than before; returns whether any is."""
     count_tables, time_tables, _ = t.tables
@@ -174,7 +174,7 @@ def _cost_rank(t: StepTables, keeps: KeptStep, logit_rows: Int64s, rank: int) ->
     return differs
 
 
-@compiled
+@inlined
 def _add_rows(t: StepTables, keeps: KeptStep, rank: int) -> None:
     """Times of a rank's segments, from those of its rows, and what it does for the host."""
     time_tables = t.tables[1]
@@ -191,7 +191,7 @@ def _add_rows(t: StepTables, keeps: KeptStep, rank: int) -> None:
         segment_ns[segment, rank] = compute_ns + talk_ns
 
 
-@compiled
+@inlined
 def _keep(keeps: KeptStep, logits: int, rank: int) -> None:
     """Note what a rank does, for the step after this."""
     now, before = keeps.now.of, keeps.before
@@ -202,7 +202,7 @@ def _keep(keeps: KeptStep, logits: int, rank: int) -> None:
     keeps.logit_rows[rank] = logits
 
 
-@compiled
+@inlined
 def _draw_rank(t: StepTables, keeps: KeptStep, rank: int) -> None:
     """Work and energy of a rank's chips."""
     _, time_tables, power_tables = t.tables
@@ -225,14 +225,14 @@ def drawn(t: StepTables, batch: Batch, keeps: KeptStep) -> Drawn:
     return _drawn(t, batch[3], keeps)
 
 
-@compiled
+@inlined
 def drawn_beside(t: StepTables, standing: Int64s, batch: Batch, keeps: KeptStep) -> Drawn:
     """`drawn` of `batch` and of requests that decode beside it, as `request_sums_beside`."""
     count_kernel.sum_requests_beside(t.tables[0], standing, batch, keeps.now.of)
     return _drawn(t, batch[3], keeps)
 
 
-@compiled
+@inlined
 def _drawn(t: StepTables, logit_rows: Int64s, keeps: KeptStep) -> Drawn:
     """Of sums over requests that are there."""
     _, time_tables, power_tables = t.tables

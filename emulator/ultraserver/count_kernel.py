@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.request_kernel import (
     FIRST_SUM,
     SUM_COLUMNS,
@@ -146,7 +146,7 @@ class StepCounts(NamedTuple):
     experts: ExpertCounts
 
 
-@compiled
+@inlined
 def _add_dummies(tables: CountTables, sums: Float64s, tokens: Float64s) -> None:
     """Add a token to each rank that is up, idle, and shares experts with a busy one.
 
@@ -166,7 +166,7 @@ def _add_dummies(tables: CountTables, sums: Float64s, tokens: Float64s) -> None:
                 add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
 
 
-@compiled
+@inlined
 def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
     """As `clock_ramp.ramp_loss_ns`; `ramp` is [share, its square, steepness, work inside]."""
     if ramp[2] == 0 or burst_ns == 0:
@@ -189,7 +189,7 @@ def check_known(kinds: KindTables, tokens: int, logits: int) -> None:
         raise LookupError
 
 
-@compiled
+@inlined
 def row_terms(
     ranks: RankTables,
     sums: Float64s,
@@ -222,7 +222,7 @@ def row_terms(
     terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
 
 
-@compiled
+@inlined
 def end_of_row(sums_of_rows: Int64s, row: int, first: int) -> int:
     """Where the sums of `row` end, which begin at `first`."""
     end = first
@@ -409,7 +409,7 @@ def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
     _complete_sums(tables, into)
 
 
-@compiled
+@inlined
 def sum_requests_beside(
     tables: CountTables, standing: Int64s, batch: Batch, into: RequestSums
 ) -> None:
@@ -419,7 +419,7 @@ def sum_requests_beside(
     _complete_sums(tables, into)
 
 
-@compiled
+@inlined
 def _complete_sums(tables: CountTables, into: RequestSums) -> None:
     """Add what dummies do, and what all requests of a rank share."""
     _add_dummies(tables, into.sums, into.tokens)

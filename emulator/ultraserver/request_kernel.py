@@ -10,7 +10,7 @@ import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.timing.core_attention import DECODED_TOKENS_MAX
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import compiled, inlined
 
 # A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
 # for numbers below 2^23 divisors, which no context reaches, and many times as fast.
@@ -189,7 +189,7 @@ def _add_windows_apart(context: int, pairs: int, issued: float, sums: Float64s, 
     sums[rank, FIRST_IDLE + 5] += issued
 
 
-@compiled
+@inlined
 def add_idle(heads: HeadTables, sums: Float64s) -> None:
     """Turn what decodes take into what cores with a request fewer than others wait for."""
     width = heads.numbers[BY_BATCH]
@@ -204,7 +204,7 @@ def add_idle(heads: HeadTables, sums: Float64s) -> None:
             sums[rank, column] *= idle
 
 
-@compiled
+@inlined
 def _decode_totals(
     numbers: Int64s, new: Int64s, context: Int64s, first: np.uint64, end: np.uint64
 ) -> DecodeTotals:
@@ -235,7 +235,7 @@ def _decode_totals(
     return count, contexts, columns, rows, window_contexts, window_columns, window_rows
 
 
-@compiled
+@inlined
 def _add_decodes(
     numbers: Int64s, macs_of: Float64s, totals: DecodeTotals, sums: Float64s, rank: int
 ) -> None:
@@ -356,7 +356,7 @@ def request_sums(
         first = end
 
 
-@compiled
+@inlined
 def request_sums_beside(
     heads: HeadTables,
     standing: Int64s,
@@ -389,7 +389,7 @@ def request_sums_beside(
         first = end
 
 
-@compiled
+@inlined
 def add_up_projections(heads: HeadTables, sums: Float64s) -> None:
     """Add what a latent's up-projection is issued for, which all requests of a rank share."""
     for rank in range(len(sums)):

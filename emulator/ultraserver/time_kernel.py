@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts, StepCounts
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,
@@ -148,7 +148,7 @@ def time_row(
     return float(times[BUSIEST] + own_ns)
 
 
-@compiled
+@inlined
 def host_ns(tables: TimeTables, counted: RankCounts, rank: int, host: Float64s) -> float:
     """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
     busy = 1.0 if counted.of.tokens[rank] > 0 else 0.0
@@ -159,7 +159,7 @@ def host_ns(tables: TimeTables, counted: RankCounts, rank: int, host: Float64s) 
     return float(host[0] + host[1] + host[2] + host[3])
 
 
-@compiled
+@inlined
 def rank_slow(slow: Float64s, tp: int, rank: int) -> float:
     """Of a rank's slowest chip."""
     slowest = slow[rank * tp]
@@ -284,7 +284,7 @@ def first_longest(times_ns: Float64s, first: int, count: int) -> int:
     return slowest
 
 
-@compiled
+@inlined
 def longest_ns(tables: TimeTables, by_rank: Float64s, shared_ns: float, domain: int) -> float:
     """Segments [segments, ranks] of a domain's slowest ranks, and what it shares."""
     own_ns, width = 0.0, tables.ranks_per_domain

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts
 from emulator.ultraserver.terms_layout import (
     CORE_MOVING_NS,
@@ -40,7 +40,7 @@ def row_weights(tables: TimeTables, runs: Float64s, weights: Float64s) -> None:
             weights[row] += runs[segment] * tables.times[segment, row]
 
 
-@compiled
+@inlined
 def add_rank_work(
     tables: TimeTables,
     terms: Float64s,
@@ -102,7 +102,7 @@ def expert_work(tables: TimeTables, counted: ExpertCounts) -> Float64s:
     return work
 
 
-@compiled
+@inlined
 def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
     """Add summed terms [FIELDS] to a chip's row of `work` [chips, WORK_COLUMNS]."""
     for engine in range(ENGINE_COUNT):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Int32s, Int64s
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import compiled, inlined
 from emulator.ultraserver.request_kernel import (
     COLUMNS,
     COLUMNS_MAGIC,
@@ -214,7 +214,7 @@ def settle(s: SchedulerArrays, bounds: SchedulerBounds, st: StandingDecodes, row
     st.steps[0] = st.other_rows[0] = 0
 
 
-@compiled
+@inlined
 def _advance(st: StandingDecodes) -> None:
     """Each standing request has computed a token."""
     numbers, totals = st.numbers, st.totals
@@ -241,7 +241,7 @@ def _advance(st: StandingDecodes) -> None:
             growing_by_row[rank, (window - 1 - steps) % by_row.shape[1]] -= reached
 
 
-@compiled
+@inlined
 def finish(
     s: SchedulerArrays, bounds: SchedulerBounds, st: StandingDecodes, end_ns: int, judged: Bools
 ) -> tuple[int, int]:
@@ -304,7 +304,7 @@ def _forget_other(st: StandingDecodes, rank: int, request: int) -> int:
     return before
 
 
-@compiled
+@inlined
 def write_given(s: SchedulerArrays, st: StandingDecodes, given: Int32s) -> int:
     """Write the requests that get a token by the step under way, in its order; returns how many."""
     tokens = row = 0
@@ -324,7 +324,7 @@ def write_given(s: SchedulerArrays, st: StandingDecodes, given: Int32s) -> int:
     return tokens
 
 
-@compiled
+@inlined
 def demand_beside(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -345,7 +345,7 @@ def demand_beside(
         add_waiting(s, bounds, rank, enough, pending)
 
 
-@compiled
+@inlined
 def schedule_beside(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -385,7 +385,7 @@ def schedule_beside(
     return True
 
 
-@compiled
+@inlined
 def _wanted(s: SchedulerArrays, bounds: SchedulerBounds, request: int, piece: int) -> int:
     """Tokens that one of the others gets in a step that has enough."""
     context = s.requests[request].computed
@@ -395,7 +395,7 @@ def _wanted(s: SchedulerArrays, bounds: SchedulerBounds, request: int, piece: in
     return min(new, bounds.context_tokens - 1 - context)
 
 
-@compiled
+@inlined
 def _has_room(
     s: SchedulerArrays,
     bounds: SchedulerBounds,

@@ -12,7 +12,7 @@ import numpy as np
 
 from emulator.arrays import Bools, Int32s, Int64s
 from emulator.ultraserver import cost_kernel, count_kernel
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import compiled, inlined
 from emulator.ultraserver.cost_kernel import KeptStep, StepTables
 from emulator.ultraserver.power_kernel import Drawn
 from emulator.ultraserver.request_kernel import STANDING
@@ -137,7 +137,7 @@ class Stops(NamedTuple):
 _level = compiled(prefill_throttle.even_level)
 
 
-@compiled
+@inlined
 def _budget(rules: StepRules, ranks: int) -> int:
     """Of each rank, by the demand in `room`."""
     room, longest, decodes = rules.room, 0, 0
@@ -183,7 +183,7 @@ def _note_decided(s: SchedulerArrays, room: StepRoom, r: StepRunRecord, rows: in
             r.run[0].empty_rank_steps += 1
 
 
-@compiled
+@inlined
 def _decide_beside(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -217,7 +217,7 @@ def _decide_beside(
     return True
 
 
-@compiled
+@inlined
 def _are_known(costs: StepTables, room: StepRoom) -> bool:
     """Whether the tables know each rank's tokens, and an idle one's that computes along."""
     ranks = costs.tables[0].ranks
@@ -240,7 +240,7 @@ def _begin(rules: StepRules, r: StepRunRecord) -> None:
     _log(cost_kernel.drawn(rules.costs, batch, rules.keeps), r)
 
 
-@compiled
+@inlined
 def _begin_beside(rules: StepRules, st: StandingDecodes, r: StepRunRecord) -> None:
     """`_begin` where requests stand."""
     room, rows = rules.room, st.other_rows[0]
@@ -248,7 +248,7 @@ def _begin_beside(rules: StepRules, st: StandingDecodes, r: StepRunRecord) -> No
     _log(cost_kernel.drawn_beside(rules.costs, st.totals, batch, rules.keeps), r)
 
 
-@compiled
+@inlined
 def _log(whole: Drawn, r: StepRunRecord) -> None:
     """Begin a step of that cost now."""
     joules = whole.watts * whole.duration_ns / NS_PER_S
@@ -277,7 +277,7 @@ def _finish(s: SchedulerArrays, c: PrefixCache | None, judged: Bools, r: StepRun
     return tokens == rows and not ended
 
 
-@compiled
+@inlined
 def _note_end(r: StepRunRecord, tokens: int, ended: int) -> None:
     """The step under way is over; it gave so many tokens, and ended so many requests."""
     r.steps[r.counts[0]].tokens = tokens
@@ -289,7 +289,7 @@ def _note_end(r: StepRunRecord, tokens: int, ended: int) -> None:
     r.run[0].ended = ended
 
 
-@compiled
+@inlined
 def _finish_beside(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -409,7 +409,7 @@ def _repeat(
             r.run[0].empty_rank_steps += begun
 
 
-@compiled
+@inlined
 def _next_arrival_ns(s: SchedulerArrays, coming: Int64s, r: StepRunRecord) -> int:
     if r.run[0].taken == len(coming):
         return NEVER_NS
@@ -432,7 +432,7 @@ def _take_arrived(
         r.run[0].requests += 1
 
 
-@compiled
+@inlined
 def _has_begun(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -451,7 +451,7 @@ def _has_begun(
     return r.run[0].now_ns < until_ns
 
 
-@compiled
+@inlined
 def _stand_or_settle(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -469,7 +469,7 @@ def _stand_or_settle(
         r.run[0].stands, r.run[0].patience = False, _LONGER_PATIENCE
 
 
-@compiled
+@inlined
 def _step_on(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
