@@ -26,6 +26,7 @@ from emulator.ultraserver.count_kernel import (
     CountTables,
     ExpertRoom,
     GivenExperts,
+    RankBatch,
     RankCounts,
     StepCounts,
 )
@@ -218,23 +219,14 @@ def _draw_rank(t: StepTables, keeps: KeptStep, rank: int) -> None:
         keeps.energy[chip] = power_kernel.dynamic_energy(power_tables, work, chip)
 
 
-@compiled
-def drawn(t: StepTables, batch: Batch, keeps: KeptStep) -> Drawn:
-    """`step` without its parts, after another of the same tables or none."""
-    count_kernel.sum_requests(t.tables[0], batch, keeps.now.of)
-    return _drawn(t, batch[3], keeps)
-
-
 @inlined
-def drawn_beside(t: StepTables, standing: Int64s, batch: Batch, keeps: KeptStep) -> Drawn:
-    """`drawn` of `batch` and of requests that decode beside it, as `request_sums_beside`."""
+def drawn(t: StepTables, standing: Int64s, batch: RankBatch, keeps: KeptStep) -> Drawn:
+    """`step` without its parts, after another of the same tables or none.
+
+    Of `batch` and of requests that decode beside it, as `request_sums_beside`.
+    """
     count_kernel.sum_requests_beside(t.tables[0], standing, batch, keeps.now.of)
-    return _drawn(t, batch[3], keeps)
-
-
-@inlined
-def _drawn(t: StepTables, logit_rows: Int64s, keeps: KeptStep) -> Drawn:
-    """Of sums over requests that are there."""
+    logit_rows = batch[3]
     _, time_tables, power_tables = t.tables
     now, before = keeps.now.of, keeps.before
     all_draw = _share_differs(keeps)

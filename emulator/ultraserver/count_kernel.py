@@ -32,6 +32,9 @@ from emulator.ultraserver.terms_layout import (
 Batch = tuple[Int64s, Int64s, Int64s, Int64s]
 """Rank, new tokens and context, [requests] each; rows of logits, [ranks]."""
 
+RankBatch = tuple[Int64s, Int64s, Int64s, Int64s]
+"""A batch rank by rank, with its requests of each, [ranks], in place of the rank of each."""
+
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
 
 
@@ -411,11 +414,11 @@ def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
 
 @inlined
 def sum_requests_beside(
-    tables: CountTables, standing: Int64s, batch: Batch, into: RequestSums
+    tables: CountTables, standing: Int64s, batch: RankBatch, into: RequestSums
 ) -> None:
     """`sum_requests` of `batch` and of requests that decode beside it, as `request_sums_beside`."""
-    rank, new, context, _ = batch
-    request_sums_beside(tables.heads, standing, rank, new, context, into)
+    counts, new, context, _ = batch
+    request_sums_beside(tables.heads, standing, counts, new, context, into)
     _complete_sums(tables, into)
 
 

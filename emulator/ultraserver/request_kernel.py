@@ -360,32 +360,30 @@ def request_sums(
 def request_sums_beside(
     heads: HeadTables,
     standing: Int64s,
-    rank: Int64s,
+    counts: Int64s,
     new: Int64s,
     context: Int64s,
     into: RequestSums,
 ) -> None:
-    """`request_sums` of these, in the order of their ranks, and of those that decode beside them:
-    `standing` [ranks, DECODE_TOTALS].
+    """`request_sums` of `counts` [ranks] requests, rank by rank, and of those that decode beside
+    them: `standing` [ranks, DECODE_TOTALS].
     """
     into.sums[:] = 0.0
     into.requests[:] = 0.0
     into.prefills[:] = 0.0
-    one, count, first = np.uint64(1), np.uint64(len(rank)), np.uint64(0)
-    for own in range(len(standing)):
-        end = first
-        while end < count and rank[end] == own:
-            end += one
+    first = np.uint64(0)
+    for rank in range(len(standing)):
+        end = first + np.uint64(counts[rank])
         totals = (
-            standing[own, 0],
-            standing[own, 1],
-            standing[own, 2],
-            standing[own, 3],
-            standing[own, 4],
-            standing[own, 5],
-            standing[own, 6],
+            standing[rank, 0],
+            standing[rank, 1],
+            standing[rank, 2],
+            standing[rank, 3],
+            standing[rank, 4],
+            standing[rank, 5],
+            standing[rank, 6],
         )
-        _add_run(heads, new, context, (first, end), totals, into, own)
+        _add_run(heads, new, context, (first, end), totals, into, rank)
         first = end
 
 

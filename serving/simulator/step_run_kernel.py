@@ -15,7 +15,7 @@ from emulator.ultraserver import cost_kernel, count_kernel
 from emulator.ultraserver.compiled import compiled, inlined
 from emulator.ultraserver.cost_kernel import KeptStep, StepTables
 from emulator.ultraserver.power_kernel import Drawn
-from emulator.ultraserver.request_kernel import STANDING
+from emulator.ultraserver.request_kernel import DECODE_TOTALS, STANDING
 from emulator.units import NS_PER_S
 from serving.policy import prefill_throttle
 from serving.policy.prefill_throttle import EvenLevel
@@ -89,6 +89,8 @@ class StepRoom(NamedTuple):
     """Room for one step's arrays."""
 
     pending: Int64s  # [ranks]
+    rows: Int64s  # [ranks]
+    nothing: Int64s  # totals of no standing requests, [ranks, DECODE_TOTALS]
     decodes: Int64s  # [ranks]
     budgets: Int64s  # [ranks]
     logit_rows: Int64s  # [ranks]
@@ -101,7 +103,8 @@ class StepRoom(NamedTuple):
 
 def step_room(ranks: int, rows: int) -> StepRoom:
     """For so many."""
-    lengths = (*(ranks,) * 4, *(rows,) * 5)
+    of_ranks, of_rows = (ranks,), (rows,)
+    lengths = (of_ranks, of_ranks, (ranks, DECODE_TOTALS), *(of_ranks,) * 3, *(of_rows,) * 5)
     return StepRoom(*(np.zeros(length, dtype=np.int64) for length in lengths))
 
 
@@ -149,7 +152,7 @@ def _budget(rules: StepRules, ranks: int) -> int:
     return prefill_throttle.UNLIMITED
 
 
-@compiled
+@inlined
 def _decide(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -164,23 +167,33 @@ def _decide(
         budget = _budget(rules, len(s.ranks))
     room.budgets[:] = budget
     rows = schedule(s, bounds, c, room.budgets, room.decodes)
-    _note_decided(s, room, r, rows)
+    _note_decided(s, room, r, room.nothing, rows)
 
 
-@compiled
-def _note_decided(s: SchedulerArrays, room: StepRoom, r: StepRunRecord, rows: int) -> None:
-    """Lay out so many rows of the step that is decided to be costed."""
-    r.run[0].rows = rows
-    room.pending[:] = 0  # now: new tokens of each rank
-    for row in range(rows):
-        room.rank[row], room.new[row] = s.rows[row].rank, s.rows[row].new
-        room.context[row] = s.rows[row].context
-        room.pending[s.rows[row].rank] += s.rows[row].new
+@inlined
+def _note_decided(
+    s: SchedulerArrays, room: StepRoom, r: StepRunRecord, totals: Int64s, rows: int
+) -> None:
+    """Lay out the step that is decided, of so many `s.rows` beside standing requests, with their
+    `totals`, to be costed.
+    """
+    all_rows = rows
     for rank in range(len(s.ranks)):
+        standing = totals[rank, STANDING]
+        all_rows += standing
+        room.pending[rank] = standing  # now: new tokens of each rank
+        room.rows[rank] = 0
         room.logit_rows[rank] = s.ranks[rank].logit_rows
         r.run[0].free_blocks_min = min(r.run[0].free_blocks_min, s.ranks[rank].free_blocks)
-        if rows and not room.pending[rank]:
-            r.run[0].empty_rank_steps += 1
+    for row in range(rows):
+        room.new[row], room.context[row] = s.rows[row].new, s.rows[row].context
+        room.pending[s.rows[row].rank] += s.rows[row].new
+        room.rows[s.rows[row].rank] += 1
+    r.run[0].rows = all_rows
+    if all_rows:
+        for rank in range(len(s.ranks)):
+            if not room.pending[rank]:
+                r.run[0].empty_rank_steps += 1
 
 
 @inlined
@@ -196,24 +209,11 @@ def _decide_beside(
     if rules.pending_enough:
         demand_beside(s, bounds, st, rules.pending_enough, room.pending, room.decodes)
         budget = _budget(rules, len(s.ranks))
-    room.budgets[:] = budget
+    for rank in range(len(s.ranks)):
+        room.budgets[rank] = budget
     if not schedule_beside(s, bounds, st, room.budgets, room.decodes):
         return False
-    other_rows = st.other_rows[0]
-    rows = other_rows
-    for rank in range(len(s.ranks)):
-        room.pending[rank] = st.totals[rank, STANDING]  # now: new tokens of each rank
-        rows += st.totals[rank, STANDING]
-    for row in range(other_rows):
-        room.rank[row], room.new[row] = s.rows[row].rank, s.rows[row].new
-        room.context[row] = s.rows[row].context
-        room.pending[s.rows[row].rank] += s.rows[row].new
-    for rank in range(len(s.ranks)):
-        room.logit_rows[rank] = s.ranks[rank].logit_rows
-        r.run[0].free_blocks_min = min(r.run[0].free_blocks_min, s.ranks[rank].free_blocks)
-        if rows and not room.pending[rank]:
-            r.run[0].empty_rank_steps += 1
-    r.run[0].rows = rows
+    _note_decided(s, room, r, st.totals, st.other_rows[0])
     return True
 
 
@@ -232,20 +232,15 @@ def _are_known(costs: StepTables, room: StepRoom) -> bool:
     return count_kernel.is_known(kinds.known_tokens, 0)
 
 
-@compiled
-def _begin(rules: StepRules, r: StepRunRecord) -> None:
-    """Cost the decided step, and log it; `StepCostModel.cost` of it."""
-    room, rows = rules.room, r.run[0].rows
-    batch = (room.rank[:rows], room.new[:rows], room.context[:rows], room.logit_rows)
-    _log(cost_kernel.drawn(rules.costs, batch, rules.keeps), r)
-
-
 @inlined
-def _begin_beside(rules: StepRules, st: StandingDecodes, r: StepRunRecord) -> None:
-    """`_begin` where requests stand."""
-    room, rows = rules.room, st.other_rows[0]
-    batch = (room.rank[:rows], room.new[:rows], room.context[:rows], room.logit_rows)
-    _log(cost_kernel.drawn_beside(rules.costs, st.totals, batch, rules.keeps), r)
+def _begin(rules: StepRules, r: StepRunRecord, totals: Int64s, rows: int) -> None:
+    """Cost the decided step, and log it; `StepCostModel.cost` of it.
+
+    `rows` of it are in `room`, and `totals` are those of requests that stand beside them.
+    """
+    room = rules.room
+    batch = (room.rows, room.new[:rows], room.context[:rows], room.logit_rows)
+    _log(cost_kernel.drawn(rules.costs, totals, batch, rules.keeps), r)
 
 
 @inlined
@@ -262,7 +257,7 @@ def _log(whole: Drawn, r: StepRunRecord) -> None:
     r.run[0].joules += joules
 
 
-@compiled
+@inlined
 def _finish(s: SchedulerArrays, c: PrefixCache | None, judged: Bools, r: StepRunRecord) -> bool:
     """Give out the tokens of the step under way; returns whether each row got one and goes on."""
     first, rows = r.counts[1], r.run[0].rows
@@ -304,7 +299,7 @@ def _finish_beside(
     _note_end(r, tokens, ended)
 
 
-@compiled
+@inlined
 def _rows_again(s: SchedulerArrays, bounds: SchedulerBounds, room: StepRoom) -> tuple[int, int]:
     """Fill `room` with a step in which each running request decodes, as in the one before.
 
@@ -331,7 +326,7 @@ def _rows_again(s: SchedulerArrays, bounds: SchedulerBounds, room: StepRoom) -> 
     return rows, steps
 
 
-@compiled
+@inlined
 def _take_blocks(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, room: StepRoom, rows: int
 ) -> bool:
@@ -354,7 +349,7 @@ def _take_blocks(
     return True
 
 
-@compiled
+@inlined
 def _repeat(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -374,13 +369,13 @@ def _repeat(
     rows, steps = _rows_again(s, bounds, room)
     steps = min(steps, steps_max - r.counts[0])
     for rank in range(len(s.ranks)):
-        room.pending[rank] = room.logit_rows[rank]
+        room.pending[rank] = room.rows[rank] = room.logit_rows[rank]
     if rows == 0 or not _are_known(rules.costs, room):
         return
     begun = 0
     while begun < steps and r.run[0].now_ns < until_ns and _take_blocks(s, bounds, c, room, rows):
         r.run[0].rows = rows
-        _begin(rules, r)
+        _begin(rules, r, room.nothing, rows)
         begun += 1
         if r.run[0].end_ns > until_ns:
             break
@@ -416,7 +411,7 @@ def _next_arrival_ns(s: SchedulerArrays, coming: Int64s, r: StepRunRecord) -> in
     return s.requests[coming[r.run[0].taken]].arrival_ns
 
 
-@compiled
+@inlined
 def _take_arrived(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -513,10 +508,12 @@ def _step_on(
                 return EMPTY
         if not _are_known(rules.costs, rules.room):
             return UNKNOWN
-        if not r.run[0].stands:
-            _begin(rules, r)
-        elif st is not None:
-            _begin_beside(rules, st, r)
+        totals, rows = rules.room.nothing, r.run[0].rows
+        if st is not None:
+            totals = st.totals  # 0 where none stands
+            if r.run[0].stands:
+                rows = st.other_rows[0]
+        _begin(rules, r, totals, rows)
 
 
 @compiled
