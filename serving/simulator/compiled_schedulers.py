@@ -95,6 +95,18 @@ def give_tokens(
     return kernel.give_tokens(s, c, acceptance, rows, end_ns, given)
 
 
+@kept(SOURCES)
+def may_preempt(s: SchedulerArrays, bounds: SchedulerBounds) -> bool:
+    """`scheduler_kernel.may_preempt`."""
+    return kernel.may_preempt(s, bounds)
+
+
+@kept(SOURCES)
+def fill_cache(s: SchedulerArrays, c: PrefixCache, block_tokens: int) -> None:
+    """`kv_blocks.fill`."""
+    kv_blocks.fill(s, c, block_tokens)
+
+
 @kept(
     sources_of(step_run_kernel, standing_decodes, prefill_throttle, cost_kernel)
     ^ SOURCES

@@ -14,7 +14,7 @@ from emulator.ultraserver.step_cost import StepCost
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.engine.scheduler_state import RankQueues
 from serving.simulator import compiled_schedulers as kernel
-from serving.simulator.lockstep_schedulers import LockstepSchedulers, caches
+from serving.simulator.lockstep_schedulers import LockstepSchedulers, shares
 from serving.simulator.simulate import simulate
 from serving.simulator.simulated_deployment import SimulatedDeployment
 
@@ -36,7 +36,7 @@ def compile_kernels(
     """
     with _notice(on_wait):
         parts = deployment.parts_of(traffic)
-        for cached in {caches(part, pool.limits) for pool, part in parts}:
+        for cached in {shares(part, pool.limits) for pool, part in parts}:
             first = _first(traffic, cached=cached)
             simulate(deployment, first)
             simulate(deployment, first, on_step=_ignored)  # step by step, not ahead

@@ -241,6 +241,22 @@ def new_blocks(s: SchedulerArrays, bounds: SchedulerBounds, request: int, tokens
 
 
 @compiled
+def may_preempt(s: SchedulerArrays, bounds: SchedulerBounds) -> bool:
+    """Whether a rank may lack blocks for all tokens that its running requests have yet to compute,
+    and those that they draft.
+    """
+    for rank in range(len(s.ranks)):
+        free = s.ranks[rank].free_blocks
+        for place in range(s.ranks[rank].running_count):
+            request = s.running[rank, place]
+            drafts = s.requests[request].drafts
+            free -= new_blocks(s, bounds, request, s.requests[request].tokens + drafts)
+        if free < 0:
+            return True
+    return False
+
+
+@compiled
 def _victim(s: SchedulerArrays, bounds: SchedulerBounds, rank: int) -> int:
     """The place of the running request to preempt: the last, or the first of the least urgent."""
     if not bounds.by_priority:

@@ -29,7 +29,13 @@ from serving.simulator.scheduler_arrays import (
     SchedulerArrays,
     SchedulerBounds,
 )
-from serving.simulator.scheduler_kernel import demand, give_tokens, schedule, take
+from serving.simulator.scheduler_kernel import (
+    demand,
+    give_tokens,
+    may_preempt,
+    schedule,
+    take,
+)
 from serving.simulator.standing_decodes import (
     StandingDecodes,
     demand_beside,
@@ -50,6 +56,8 @@ EMPTY: Final = 3
 """The schedulers have decided, and no rank computes anything."""
 UNKNOWN: Final = 4
 """The tables do not know the tokens of the step that is decided."""
+FULL: Final = 5
+"""The next step may preempt requests, whose blocks a cache has to keep."""
 
 PATIENCE: Final = 4
 """Steps request by request before requests stand, which is worth it for some steps at least."""
@@ -70,6 +78,7 @@ RUN: Final = np.dtype(
         ("empty_rank_steps", np.int64),
         ("patience", np.int64),  # steps before requests stand
         ("stands", np.bool_),  # whether they do
+        ("lacks_cache", np.bool_),  # which preempted requests would hit
         ("busy_ns", np.int64),
         ("joules", np.float64),
     ]
@@ -464,7 +473,7 @@ def _stand_or_settle(
         r.run[0].stands, r.run[0].patience = False, _LONGER_PATIENCE
 
 
-@inlined
+@compiled
 def _step_on(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -502,6 +511,8 @@ def _step_on(
                 return WAITS
             if st is not None:
                 _stand_or_settle(s, bounds, rules, st, r)
+                if r.run[0].lacks_cache and not r.run[0].stands and may_preempt(s, bounds):
+                    return FULL
             if not r.run[0].stands:
                 _decide(s, bounds, c, rules, r)
             if r.run[0].rows == 0:

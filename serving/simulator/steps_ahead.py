@@ -17,6 +17,7 @@ from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.standing_decodes import nothing_stands
 from serving.simulator.step_run_kernel import (
     EMPTY,
+    FULL,
     PATIENCE,
     RUN,
     UNDER_WAY,
@@ -127,6 +128,7 @@ class StepsAhead:
         run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
         run["free_blocks_min"] = schedulers.all_blocks
         run["taken"], run["patience"] = self._taken, PATIENCE
+        run["lacks_cache"] = schedulers.lacks_cache
         code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
         self._taken = int(run["taken"])
         schedulers.went_ahead(
@@ -155,15 +157,18 @@ class StepsAhead:
                 schedulers.bounds,
                 schedulers.cache,
                 self._rules,
-                self._standing,
+                self._standing if schedulers.cache is None else None,
                 (self._coming, stops.judged),
                 record,
                 until_ns,
                 Stops(steps=min(most, stops.steps), at_ends=stops.at_ends),
             )
-            if code != UNKNOWN:
+            if code == FULL:
+                schedulers.make_cache()
+            elif code == UNKNOWN:
+                self._learn()
+            else:
                 return code
-            self._learn()
 
     def _learn(self) -> None:
         """Make the tables know the tokens of the step that is decided."""
