@@ -78,6 +78,7 @@ RUN: Final = np.dtype(
         ("empty_rank_steps", np.int64),
         ("patience", np.int64),  # steps before requests stand
         ("stands", np.bool_),  # whether they do
+        ("logs_tokens", np.bool_),
         ("lacks_cache", np.bool_),  # which preempted requests would hit
         ("busy_ns", np.int64),
         ("joules", np.float64),
@@ -130,7 +131,7 @@ class StepRules(NamedTuple):
 class StepRunRecord(NamedTuple):
     """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far.
 
-    An empty `given` logs no tokens.
+    Where tokens are not logged, `given` is room for those of a step.
     """
 
     run: Records  # RUN [1]
@@ -286,7 +287,8 @@ def _note_end(r: StepRunRecord, tokens: int, ended: int) -> None:
     """The step under way is over; it gave so many tokens, and ended so many requests."""
     r.steps[r.counts[0]].tokens = tokens
     r.counts[0] += 1
-    r.counts[1] += tokens
+    if r.run[0].logs_tokens:
+        r.counts[1] += tokens
     r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = r.run[0].end_ns, NONE, 0
     r.run[0].requests -= ended
     r.run[0].done += ended
@@ -302,7 +304,12 @@ def _finish_beside(
     r: StepRunRecord,
 ) -> None:
     """`_finish` where requests stand."""
-    tokens = write_given(s, st, r.given[r.counts[1] :])
+    tokens = 0
+    if r.run[0].logs_tokens:
+        tokens = write_given(s, st, r.given[r.counts[1] :])
+    else:
+        for rank in range(len(s.ranks)):
+            tokens += s.ranks[rank].logit_rows
     ended, ended_judged = finish(s, bounds, st, r.run[0].end_ns, judged)
     r.run[0].judged_left -= ended_judged
     _note_end(r, tokens, ended)
@@ -395,7 +402,8 @@ def _repeat(
             room.block_left[row] -= 1
         r.steps[r.counts[0]].tokens = rows
         r.counts[0] += 1
-        r.counts[1] += rows
+        if r.run[0].logs_tokens:
+            r.counts[1] += rows
         r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = r.run[0].end_ns, NONE, 0
     ended = begun - (r.run[0].end_ns != NONE)
     for row in range(rows):

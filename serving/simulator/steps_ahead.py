@@ -79,6 +79,9 @@ class StepsAhead:
         self._cost_model = cost_model
         self._log = log
         self._run = np.zeros(1, dtype=RUN)
+        self._given = log.given
+        if not log.keeps:
+            self._given = np.zeros(len(schedulers.arrays.rows), dtype=np.int32)
         self._coming = np.zeros(0, dtype=np.int64)
         self._taken = 0
         self._rules = StepRules(
@@ -128,7 +131,7 @@ class StepsAhead:
         run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
         run["free_blocks_min"] = schedulers.all_blocks
         run["taken"], run["patience"] = self._taken, PATIENCE
-        run["lacks_cache"] = schedulers.lacks_cache
+        run["lacks_cache"], run["logs_tokens"] = schedulers.lacks_cache, log.keeps
         code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
         self._taken = int(run["taken"])
         schedulers.went_ahead(
@@ -149,8 +152,12 @@ class StepsAhead:
 
     def _go(self, until_ns: int, stops: RunStops) -> int:
         schedulers, log = self._schedulers, self._log
-        most = min(len(log.steps) - 1, log.ended + _STEPS_MAX)  # one may be left under way
-        record = StepRunRecord(run=self._run, steps=log.steps, given=log.given, counts=log.counts)
+        # One may be left under way.
+        most = min(len(log.steps) - 1, int(log.counts[0]) + _STEPS_MAX)
+        most = min(most, stops.steps - log.forgotten.steps)
+        record = StepRunRecord(
+            run=self._run, steps=log.steps, given=self._given, counts=log.counts
+        )
         while True:
             code: int = kernel.run_steps(
                 schedulers.arrays,
@@ -161,7 +168,7 @@ class StepsAhead:
                 (self._coming, stops.judged),
                 record,
                 until_ns,
-                Stops(steps=min(most, stops.steps), at_ends=stops.at_ends),
+                Stops(steps=most, at_ends=stops.at_ends),
             )
             if code == FULL:
                 schedulers.make_cache()

@@ -30,6 +30,7 @@ LONG_NAMES = (
     "clock",
     "live_against_virtual",
     "peers",
+    "exact_day",
 )
 
 
