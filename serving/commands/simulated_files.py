@@ -46,6 +46,11 @@ class SimulatedFileOptions:
             expected = "another file than --results"
             raise ConfigError(field="plot", value=self.plot, expected=expected)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether any was asked for."""
+        return self.results is not None or self.plot is not None
+
     def writer(self) -> AbstractContextManager[ResultsWriter | None]:
         """What writes the results, tried before the run; raises OptionError."""
         from loadgen.records.results_file import ResultsWriter

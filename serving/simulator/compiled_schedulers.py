@@ -67,6 +67,18 @@ def most_hit_tokens(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, reque
 
 
 @kept(SOURCES)
+def held_tokens(s: SchedulerArrays) -> int:
+    """`rank_queues.held_tokens`."""
+    return rank_queues.held_tokens(s)
+
+
+@kept(SOURCES)
+def tokens_left(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> int:
+    """`held_tokens`, less `most_hit_tokens`."""
+    return rank_queues.held_tokens(s) - rank_queues.most_hit_tokens(s, bounds, c, request)
+
+
+@kept(SOURCES)
 def demand(
     s: SchedulerArrays, bounds: SchedulerBounds, enough: int, pending: Int64s, decodes: Int64s
 ) -> None:

@@ -141,9 +141,7 @@ class LockstepSchedulers:
             deadline_ns=deadline_ns,
         )
         keys = block_keys(traffic, limits.block_tokens) if shares(traffic, limits) else None
-        lacks_cache = limits.prefix_caching and keys is None and kv_blocks < blocks_in_use_max(
-            traffic, limits
-        )
+        lacks_cache = caches_when_full(traffic, limits)
         made = []
         for _ in range(count):
             arrays = scheduler_arrays(requests, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
@@ -164,9 +162,18 @@ class LockstepSchedulers:
     @property
     def load_tokens(self) -> int:
         """Tokens that requests hold or have yet to compute."""
-        arrays = self.arrays
-        held = arrays.ranks["running_tokens"].sum() + arrays.waiting_tokens.sum()
-        return int(held) + int(arrays.requests["tokens"][self._inbox].sum())
+        return int(kernel.held_tokens(self.arrays)) + self._inbox_tokens
+
+    def tokens_left(self, request: int) -> int:
+        """`load_tokens`, less the `hit_tokens` of `request`."""
+        left = kernel.tokens_left(self.arrays, self.bounds, self.cache, request)
+        return int(left) + self._inbox_tokens
+
+    @property
+    def _inbox_tokens(self) -> int:
+        if not self._inbox:
+            return 0
+        return int(self.arrays.requests["tokens"][self._inbox].sum())
 
     @property
     def waiting(self) -> int:
@@ -433,6 +440,12 @@ class LockstepSchedulers:
 def shares(traffic: Traffic, limits: EngineLimits) -> bool:
     """Whether requests may find the blocks of others in a prefix cache."""
     return limits.prefix_caching and traffic.blocks is not None
+
+
+def caches_when_full(traffic: Traffic, limits: EngineLimits) -> bool:
+    """Whether requests that share nothing may be preempted, and then find their own blocks."""
+    alone = limits.prefix_caching and traffic.blocks is None
+    return alone and limits.kv_blocks_per_rank < blocks_in_use_max(traffic, limits)
 
 
 def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
