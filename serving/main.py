@@ -30,8 +30,8 @@ _MODULES: Final = (
 """Modules of `serving.commands`, in the order of the help."""
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """The parser of every subcommand.
+def command_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of every subcommand, or of `command` and those that its module has beside it.
 
     `run` of its result takes the parsed arguments, their `words` with them, returns an exit code,
     and raises UltraServeError for a wrong argument or a server that refuses or does not answer.
@@ -44,8 +44,10 @@ def command_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"ultraserve {version('ultraserve')}"
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in _MODULES:
+    for name in _MODULES if command not in _MODULES else (command,):
         import_module(f"serving.commands.{name}").add_parser(subparsers)
+    if command is not None and command not in subparsers.choices:
+        return command_parser()
     return parser
 
 
@@ -83,7 +85,7 @@ def _run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):  # bars and boxes, where the locale has none: "?"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    parser = command_parser()
+    parser = command_parser(arguments[0] if arguments else None)
     try:
         words = with_new_names(arguments)
         args, unknown = parser.parse_known_args(words)

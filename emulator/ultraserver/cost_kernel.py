@@ -20,19 +20,28 @@ from emulator.ultraserver import (
     time_kernel,
     work_kernel,
 )
-from emulator.ultraserver.compiled import allocating, compiled, kept, sources_of
+from emulator.ultraserver.compiled import compiled, inlined, kept, sources_of
 from emulator.ultraserver.count_kernel import (
     Batch,
     CountTables,
+    ExpertRoom,
     GivenExperts,
+    RankBatch,
     RankCounts,
     StepCounts,
 )
 from emulator.ultraserver.pass_kernel import Passed
 from emulator.ultraserver.power_kernel import Drawn, PowerTables, Rounded
-from emulator.ultraserver.request_kernel import SUM_COLUMNS, RequestSums
+from emulator.ultraserver.request_kernel import FIRST_SUM, SUM_COLUMNS, TOKENS, RequestSums
 from emulator.ultraserver.terms_layout import FIELDS
-from emulator.ultraserver.time_kernel import HOST_COUNT, TIMES, TimeTables
+from emulator.ultraserver.time_kernel import (
+    HOST_COUNT,
+    LAUNCH,
+    LINK,
+    TIMES,
+    TimedExperts,
+    TimeTables,
+)
 from emulator.ultraserver.work_kernel import WORK_COLUMNS
 
 SOURCES: Final = sources_of(
@@ -63,14 +72,16 @@ class KeptStep(NamedTuple):
     now: RankCounts
     before: RequestSums
     logit_rows: Int64s  # before, [ranks]
-    compute_ns: Float64s  # [segments, ranks]
-    talk_ns: Float64s  # [segments, ranks]
-    segment_ns: Float64s  # both together
+    row_ns: Float64s  # computing of each row, [ranks, rows]
+    row_talk_ns: Float64s  # [ranks, rows]
+    segment_ns: Float64s  # computing and communication, [segments, ranks]
     shared_ns: Float64s  # experts and exchanges, [domains]
     expert_work: Float64s  # [chips, columns of work]
     work: Float64s  # [chips, columns of work]
     energy: Float64s  # as `power_kernel.dynamic_energy` has it, [chips]
     row_weights: Float64s  # [rows]
+    experts: ExpertRoom
+    timed: TimedExperts
     times: Float64s
     host: Float64s
     fields: Float64s
@@ -91,33 +102,23 @@ def nothing_kept(t: StepTables) -> KeptStep:
         now=RankCounts(np.empty((ranks, rows, FIELDS)), sums()),
         before=sums(),
         logit_rows=np.zeros(ranks, dtype=np.int64),
-        compute_ns=np.empty((segments, ranks)),
-        talk_ns=np.empty((segments, ranks)),
+        row_ns=np.empty((ranks, rows)),
+        row_talk_ns=np.empty((ranks, rows)),
         segment_ns=np.empty((segments, ranks)),
         shared_ns=np.empty(domains),
         expert_work=np.empty(of_work),
         work=np.empty(of_work),
         energy=np.empty(chips),
         row_weights=np.empty(rows),
+        experts=count_kernel.expert_room(t.tables[0], t.given),
+        timed=time_kernel.nothing_timed(len(t.given.column_of), domains),
         times=np.empty(TIMES),
         host=np.empty(HOST_COUNT),
         fields=np.empty(FIELDS),
     )
 
 
-@compiled
-def _differs(keeps: KeptStep, logit_rows: Int64s, rank: int) -> bool:
-    """Whether a rank does something else than before."""
-    now, before = keeps.now.of, keeps.before
-    differs = logit_rows[rank] != keeps.logit_rows[rank]
-    differs |= now.requests[rank] != before.requests[rank]
-    differs |= now.prefills[rank] != before.prefills[rank]
-    for column in range(SUM_COLUMNS):
-        differs |= now.sums[rank, column] != before.sums[rank, column]
-    return bool(differs)
-
-
-@compiled
+@inlined
 def _share_differs(keeps: KeptStep) -> bool:
     """Whether experts and exchanges are others than before; tokens of ranks alone decide that."""
     tokens, before = keeps.now.of.tokens, keeps.before.tokens
@@ -127,81 +128,120 @@ def _share_differs(keeps: KeptStep) -> bool:
     return bool(differs)
 
 
-@allocating
+@compiled
 def _cost_share(t: StepTables, keeps: KeptStep) -> None:
     """Times and work of experts and exchanges; and, from a run's first step on, `row_weights`.
 
     Loops copy, since a whole array's assignment takes longer to compile: its error is a sentence.
     """
     count_tables, time_tables, _ = t.tables
-    tokens = keeps.now.of.tokens
-    counted = count_kernel.count_experts(count_tables, t.given, tokens)
-    domains = len(keeps.shared_ns)
-    timed = time_kernel.time_experts(time_tables, counted, t.slow, domains)
-    shared_ns = time_kernel.shared_ns(time_tables, timed)
-    expert_work = work_kernel.expert_work(time_tables, counted)
-    for domain in range(domains):
-        keeps.shared_ns[domain] = shared_ns[domain]
-    for chip in range(len(expert_work)):
-        for column in range(WORK_COLUMNS):
-            keeps.expert_work[chip, column] = expert_work[chip, column]
+    tokens, before, counts = keeps.now.of.tokens, keeps.before.tokens, keeps.experts.counts
+    count_kernel.fill_experts(count_tables, tokens, keeps.experts)
+    time_kernel.fill_timed(time_tables, counts, t.slow, keeps.times, keeps.timed)
+    time_kernel.fill_shared(time_tables, keeps.timed, keeps.shared_ns)
+    work_kernel.fill_expert_work(time_tables, counts, keeps.fields, keeps.expert_work)
     work_kernel.row_weights(time_tables, time_tables.runs, keeps.row_weights)
     for rank in range(len(tokens)):
-        keeps.before.tokens[rank] = tokens[rank]
+        before[rank] = tokens[rank]
 
 
-@compiled
-def _cost_rank(t: StepTables, keeps: KeptStep, logit_rows: Int64s, rank: int) -> None:
-    """Terms and times of a rank's segments."""
+@inlined
+def _cost_rank(t: StepTables, keeps: KeptStep, logit_rows: Int64s, rank: int) -> bool:
+    """Terms and times of a rank's rows that are others than before; returns whether any is."""
     count_tables, time_tables, _ = t.tables
+    kinds = count_tables.ranks.kinds
+    sums_of_rows = kinds.sums_of_rows
+    sums, before, logits = keeps.now.of.sums, keeps.before.sums, logit_rows[rank]
+    terms, times, row_ns, row_talk_ns = keeps.now.terms, keeps.times, keeps.row_ns, keeps.row_talk_ns
+    is_other = logits != keeps.logit_rows[rank] or sums[rank, TOKENS] != before[rank, TOKENS]
+    if is_other:
+        count_kernel.check_known(kinds, int(sums[rank, TOKENS]), logits)
+    slow = time_kernel.rank_slow(t.slow, time_tables.tp, rank)
+    differs, first = False, 0
+    for row in range(row_ns.shape[1]):
+        end = count_kernel.end_of_row(sums_of_rows, row, first)
+        row_differs = is_other
+        for each in range(first, end):
+            column = FIRST_SUM + sums_of_rows[each, 1]
+            row_differs |= sums[rank, column] != before[rank, column]
+        if row_differs:
+            differs = True
+            count_kernel.row_terms(
+                count_tables.ranks, sums, logits, rank, row, (first, end), terms
+            )
+            layers = (time_tables.layers[row], time_tables.expert_layers[row])
+            row_ns[rank, row] = time_kernel.time_row(
+                time_tables, terms, rank, row, slow, layers, times
+            )
+            row_talk_ns[rank, row] = times[LINK] + times[LAUNCH]
+        first = end
+    return differs
+
+
+@inlined
+def _add_rows(t: StepTables, keeps: KeptStep, rank: int) -> None:
+    """Times of a rank's segments, from those of its rows, and what it does for the host."""
+    time_tables = t.tables[1]
+    weights, segment_ns = time_tables.times, keeps.segment_ns
+    row_ns, row_talk_ns = keeps.row_ns, keeps.row_talk_ns
+    segments, rows = weights.shape
+    for segment in range(segments):
+        compute_ns = talk_ns = 0.0
+        for row in range(rows):
+            compute_ns += weights[segment, row] * row_ns[rank, row]
+            talk_ns += weights[segment, row] * row_talk_ns[rank, row]
+        if segment == segments - 1:
+            compute_ns += time_kernel.host_ns(time_tables, keeps.now, rank, keeps.host)
+        segment_ns[segment, rank] = compute_ns + talk_ns
+
+
+@inlined
+def _keep(keeps: KeptStep, logits: int, rank: int) -> None:
+    """Note what a rank does, for the step after this."""
     now, before = keeps.now.of, keeps.before
-    count_kernel.rank_terms(count_tables.ranks, now.sums, logit_rows, rank, keeps.now.terms)
-    time_kernel.time_rank(
-        time_tables,
-        keeps.now,
-        t.slow,
-        rank,
-        (keeps.times, keeps.host),
-        keeps.compute_ns,
-        keeps.talk_ns,
-    )
-    for segment in range(len(keeps.segment_ns)):
-        own_ns = keeps.compute_ns[segment, rank] + keeps.talk_ns[segment, rank]
-        keeps.segment_ns[segment, rank] = own_ns
+    now_sums, before_sums = now.sums, before.sums
     for column in range(SUM_COLUMNS):
-        before.sums[rank, column] = now.sums[rank, column]
+        before_sums[rank, column] = now_sums[rank, column]
     before.requests[rank], before.prefills[rank] = now.requests[rank], now.prefills[rank]
-    keeps.logit_rows[rank] = logit_rows[rank]
+    keeps.logit_rows[rank] = logits
 
 
-@compiled
+@inlined
 def _draw_rank(t: StepTables, keeps: KeptStep, rank: int) -> None:
     """Work and energy of a rank's chips."""
     _, time_tables, power_tables = t.tables
+    work, expert_work = keeps.work, keeps.expert_work
     chips = range(rank * time_tables.tp, (rank + 1) * time_tables.tp)
     for chip in chips:
         for column in range(WORK_COLUMNS):
-            keeps.work[chip, column] = keeps.expert_work[chip, column]
+            work[chip, column] = expert_work[chip, column]
     work_kernel.add_rank_work(
-        time_tables, keeps.now.terms, keeps.row_weights, rank, keeps.fields, keeps.work
+        time_tables, keeps.now.terms, keeps.row_weights, rank, keeps.fields, work
     )
     for chip in chips:
-        keeps.energy[chip] = power_kernel.dynamic_energy(power_tables, keeps.work, chip)
+        keeps.energy[chip] = power_kernel.dynamic_energy(power_tables, work, chip)
 
 
-@compiled
-def drawn(t: StepTables, batch: Batch, keeps: KeptStep) -> Drawn:
-    """`step` without its parts, after another of the same tables or none."""
-    _, time_tables, power_tables = t.tables
+@inlined
+def drawn(t: StepTables, standing: Int64s, batch: RankBatch, keeps: KeptStep) -> Drawn:
+    """`step` without its parts, after another of the same tables or none.
+
+    Of `batch` and of requests that decode beside it, as `request_sums_beside`.
+    """
+    count_kernel.sum_requests_beside(t.tables[0], standing, batch, keeps.now.of)
     logit_rows = batch[3]
-    count_kernel.sum_requests(t.tables[0], batch, keeps.now.of)
+    _, time_tables, power_tables = t.tables
+    now, before = keeps.now.of, keeps.before
     all_draw = _share_differs(keeps)
     if all_draw:
         _cost_share(t, keeps)
     for rank in range(len(logit_rows)):
-        differs = _differs(keeps, logit_rows, rank)
-        if differs:
-            _cost_rank(t, keeps, logit_rows, rank)
+        differs = _cost_rank(t, keeps, logit_rows, rank)
+        host_differs = now.requests[rank] != before.requests[rank]
+        host_differs |= now.prefills[rank] != before.prefills[rank]
+        if differs or host_differs or all_draw:
+            _add_rows(t, keeps, rank)
+            _keep(keeps, logit_rows[rank], rank)
         if differs or all_draw:
             _draw_rank(t, keeps, rank)
     duration_ns = 0.0

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.request_kernel import (
     FIRST_SUM,
     SUM_COLUMNS,
@@ -21,6 +21,7 @@ from emulator.ultraserver.request_kernel import (
     add_request,
     add_up_projections,
     request_sums,
+    request_sums_beside,
 )
 from emulator.ultraserver.terms_layout import (
     FIELDS,
@@ -30,6 +31,9 @@ from emulator.ultraserver.terms_layout import (
 
 Batch = tuple[Int64s, Int64s, Int64s, Int64s]
 """Rank, new tokens and context, [requests] each; rows of logits, [ranks]."""
+
+RankBatch = tuple[Int64s, Int64s, Int64s, Int64s]
+"""A batch rank by rank, with its requests of each, [ranks], in place of the rank of each."""
 
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
 
@@ -145,7 +149,7 @@ class StepCounts(NamedTuple):
     experts: ExpertCounts
 
 
-@compiled
+@inlined
 def _add_dummies(tables: CountTables, sums: Float64s, tokens: Float64s) -> None:
     """Add a token to each rank that is up, idle, and shares experts with a busy one.
 
@@ -165,7 +169,7 @@ def _add_dummies(tables: CountTables, sums: Float64s, tokens: Float64s) -> None:
                 add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
 
 
-@compiled
+@inlined
 def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
     """As `clock_ramp.ramp_loss_ns`; `ramp` is [share, its square, steepness, work inside]."""
     if ramp[2] == 0 or burst_ns == 0:
@@ -182,88 +186,162 @@ def is_known(known: Bools, count: int) -> bool:
 
 
 @compiled
-def _check_known(known: Bools, count: int) -> None:
-    """Raise LookupError where a table does not know `count` yet."""
-    if not is_known(known, count):
+def check_known(kinds: KindTables, tokens: int, logits: int) -> None:
+    """Raise LookupError where tables do not know a rank's tokens or rows of logits yet."""
+    if not (is_known(kinds.known_tokens, tokens) and is_known(kinds.known_logits, logits)):
         raise LookupError
+
+
+@inlined
+def row_terms(
+    ranks: RankTables,
+    sums: Float64s,
+    logits: int,
+    rank: int,
+    row: int,
+    sums_of_row: tuple[int, int],
+    terms: Float64s,
+) -> None:
+    """Fill one row of one rank's of `terms` [ranks, rows, FIELDS], from the tables that know it.
+
+    `sums_of_row`: the first of `sums_of_rows`, and the one behind the last. Arrays have names of
+    their own: one that is read from a tuple in a loop is counted there.
+    """
+    kinds, ramp = ranks.kinds, ranks.ramp
+    by_tokens, by_logits, by_sum = kinds.by_tokens, kinds.by_logits, kinds.by_sum
+    sums_of_rows = kinds.sums_of_rows
+    tokens, kind = int(sums[rank, TOKENS]), ranks.kind_of_rank[rank]
+    for field in range(FIELDS):
+        own = by_tokens[kind, tokens, row, field]
+        terms[rank, row, field] = own + by_logits[kind, logits, row, field]
+    first, end = sums_of_row
+    for each in range(first, end):
+        place = sums_of_rows[each, 1]
+        amount = sums[rank, FIRST_SUM + place]
+        if amount == 0.0:
+            continue
+        for field in range(FIELDS):
+            terms[rank, row, field] += amount * by_sum[row, place, field]
+    terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
+
+
+@inlined
+def end_of_row(sums_of_rows: Int64s, row: int, first: int) -> int:
+    """Where the sums of `row` end, which begin at `first`."""
+    end = first
+    while end < len(sums_of_rows) and sums_of_rows[end, 0] == row:
+        end += 1
+    return end
 
 
 @compiled
 def rank_terms(
     ranks: RankTables, sums: Float64s, logit_rows: Int64s, rank: int, terms: Float64s
 ) -> None:
-    """Fill one rank's of `terms` [ranks, rows, FIELDS]; raises LookupError as `count`.
-
-    Arrays have names of their own: one that is read from a tuple in a loop is counted there.
-    """
-    kinds, ramp = ranks.kinds, ranks.ramp
-    by_tokens, by_logits, by_sum = kinds.by_tokens, kinds.by_logits, kinds.by_sum
-    sums_of_rows = kinds.sums_of_rows
-    rows = by_tokens.shape[2]
-    tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], ranks.kind_of_rank[rank]
-    _check_known(kinds.known_tokens, tokens)
-    _check_known(kinds.known_logits, logits)
-    for row in range(rows):
-        for field in range(FIELDS):
-            own = by_tokens[kind, tokens, row, field]
-            terms[rank, row, field] = own + by_logits[kind, logits, row, field]
-    for each in range(len(sums_of_rows)):
-        row, place = sums_of_rows[each, 0], sums_of_rows[each, 1]
-        amount = sums[rank, FIRST_SUM + place]
-        for field in range(FIELDS):
-            terms[rank, row, field] += amount * by_sum[row, place, field]
-    for row in range(rows):
-        terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
+    """Fill one rank's of `terms` [ranks, rows, FIELDS]; raises LookupError as `count`."""
+    logits, first = logit_rows[rank], 0
+    check_known(ranks.kinds, int(sums[rank, TOKENS]), logits)
+    for row in range(terms.shape[1]):
+        end = end_of_row(ranks.kinds.sums_of_rows, row, first)
+        row_terms(ranks, sums, logits, rank, row, (first, end), terms)
+        first = end
 
 
-@allocating
-def _expected_loads(
-    tables: CountTables, tokens: Float64s, pairs: Float64s, distinct: Float64s
-) -> None:
-    """Fill the pairs and the different experts of each column, [columns] each."""
+class ExpertRoom(NamedTuple):
+    """Room for what experts and exchanges are counted with; `counts` are all that stays."""
+
+    counts: ExpertCounts
+    pairs: Float64s  # [columns]
+    distinct: Float64s  # [columns]
+    of_group: Float64s  # [groups]
+    hit: Float64s  # [groups, chances]
+    parts: Float64s  # [PARTS_OF_EXPERTS]
+    by_chip: Float64s  # [chips]
+    arriving: Float64s  # [tiers, chips]
+    of_set: Float64s  # [sets]
+    egress: Float64s  # [tiers, chips and relays]
+    ingress: Float64s  # [tiers, chips and relays]
+
+
+def expert_room(tables: CountTables, given: GivenExperts) -> ExpertRoom:
+    """Of a machine."""
+    kinds, chips = given.link_ns.shape
+    tiers, nodes = tables.exchange.ns_per_byte.shape
+    columns, groups = len(given.pairs), chips // tables.experts.group_chips
+    return ExpertRoom(
+        counts=ExpertCounts(
+            terms=np.zeros((columns, 1, FIELDS)),
+            column_of=given.column_of,
+            link_ns=np.zeros((kinds, chips)),
+            rest_ns=np.zeros(kinds),
+            link_bytes=np.zeros((kinds, chips)),
+            collectives=np.zeros(kinds),
+        ),
+        pairs=np.empty(columns),
+        distinct=np.empty(columns),
+        of_group=np.empty(groups),
+        hit=np.empty((groups, len(tables.experts.chances))),
+        parts=np.empty(PARTS_OF_EXPERTS),
+        by_chip=np.empty(chips),
+        arriving=np.empty((tiers, chips)),
+        of_set=np.empty(len(tables.exchange.first_member) - 1),
+        egress=np.empty((tiers, nodes)),
+        ingress=np.empty((tiers, nodes)),
+    )
+
+
+_room_of = allocating(expert_room)
+
+
+@compiled
+def _expected_loads(tables: CountTables, tokens: Float64s, room: ExpertRoom) -> None:
+    """Fill the pairs and the different experts of each column."""
     experts, tp = tables.experts, tables.ranks.tp
-    groups = len(tokens) * tp // experts.group_chips
-    hit = np.empty((groups, len(experts.chances)))
-    of_group = np.zeros(groups)
+    chances, group_of, chance_of_slot = experts.chances, experts.group_of, experts.chance_of_slot
+    hit, of_group, pairs, distinct = room.hit, room.of_group, room.pairs, room.distinct
+    of_group[:] = 0.0
     for chip in range(len(tokens) * tp):  # each dispatches its part of its rank's
         of_group[chip // experts.group_chips] += tokens[chip // tp] / tp
-    for group in range(groups):
-        for place in range(len(experts.chances)):
-            hit[group, place] = 1 - (1 - experts.chances[place]) ** of_group[group]
-    for column in range(len(experts.group_of)):
-        group = experts.group_of[column]
+    for group in range(len(of_group)):
+        for place in range(len(chances)):
+            hit[group, place] = 1 - (1 - chances[place]) ** of_group[group]
+    for column in range(len(group_of)):
+        group = group_of[column]
         pairs[column] = experts.pairs_per_token[column] * of_group[group]
         distinct[column] = 0.0
-        for slot in range(experts.chance_of_slot.shape[1]):
-            distinct[column] += hit[group, experts.chance_of_slot[column, slot]]
+        for slot in range(chance_of_slot.shape[1]):
+            distinct[column] += hit[group, chance_of_slot[column, slot]]
 
 
-@allocating
-def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> Float64s:
-    """-> [columns, 1 row, FIELDS], without the exchange."""
-    experts = tables.experts
-    terms = np.zeros((len(pairs), 1, FIELDS))
-    parts = np.empty(PARTS_OF_EXPERTS)
+@compiled
+def _column_terms(
+    tables: CountTables, pairs: Float64s, distinct: Float64s, parts: Float64s, terms: Float64s
+) -> None:
+    """Fill `terms` [columns, 1 row, FIELDS], without the exchange."""
+    experts, by_part = tables.experts, tables.experts.by_part
     for column in range(len(pairs)):
         parts[0] = pairs[column]
         parts[1] = distinct[column]
         parts[2] = max(pairs[column], experts.least_rows * distinct[column])
         parts[3] = pairs[column] > 0
         parts[4] = max(pairs[column] - experts.pairs_in_sbuf, 0.0)
+        for field in range(FIELDS):
+            terms[column, 0, field] = 0.0
         for part in range(PARTS_OF_EXPERTS):
             for field in range(FIELDS):
-                terms[column, 0, field] += parts[part] * experts.by_part[part, field]
+                terms[column, 0, field] += parts[part] * by_part[part, field]
         terms[column, 0, RAMP_NS] = _ramp_loss_ns(tables.ranks.ramp, terms[column, 0, TENSOR_NS])
-    return terms
 
 
-@allocating
-def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Float64s) -> None:
+@compiled
+def _arriving_tokens(
+    exchange: ExchangeTables, by_chip: Float64s, of_set: Float64s, arriving: Float64s
+) -> None:
     """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
     members, first_member = exchange.members, exchange.first_member
     itself, set_of = exchange.itself, exchange.set_of
-    of_set = np.zeros(len(first_member) - 1)
     for each in range(len(of_set)):
+        of_set[each] = 0.0
         for place in range(first_member[each], first_member[each + 1]):
             of_set[each] += by_chip[members[place]]
     for tier in range(len(arriving)):
@@ -272,37 +350,30 @@ def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Floa
             arriving[tier, chip] = of_set[set_of[tier, chip]] - own
 
 
-@allocating
-def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Float64s:
-    """The part of its rank's tokens, [ranks], that each chip dispatches: [chips].
+@compiled
+def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int, by_chip: Float64s) -> None:
+    """Fill the part of its rank's tokens, [ranks], that each chip dispatches: [chips].
 
     Raises ConnectionError for a chip without links to one that needs them.
     """
-    by_chip = np.empty(len(tokens) * tp)
+    stuck = exchange.stuck
     for chip in range(len(by_chip)):
         by_chip[chip] = tokens[chip // tp] / tp
-        if by_chip[chip] > 0 and exchange.stuck[chip]:
+        if by_chip[chip] > 0 and stuck[chip]:
             raise ConnectionError
-    return by_chip
 
 
-@allocating
-def _exchange(
-    exchange: ExchangeTables,
-    by_chip: Float64s,
-    link_ns: Float64s,
-    rest_ns: Float64s,
-    link_bytes: Float64s,
-    collectives: Float64s,
-) -> None:
-    """Fill the exchanges of a step, as in `Counted`."""
+@compiled
+def _exchange(exchange: ExchangeTables, room: ExpertRoom) -> None:
+    """Fill the exchanges of a step, as in `Counted`, of the tokens `by_chip`."""
     sent_bytes, received_bytes = exchange.sent_bytes, exchange.received_bytes
     left_bytes, ns_per_byte, legs = exchange.left_bytes, exchange.ns_per_byte, exchange.legs
+    by_chip, arriving, egress, ingress = room.by_chip, room.arriving, room.egress, room.ingress
+    link_ns, link_bytes = room.counts.link_ns, room.counts.link_bytes
+    rest_ns, collectives = room.counts.rest_ns, room.counts.collectives
     kinds, tiers, chips = sent_bytes.shape
     nodes = ns_per_byte.shape[1]
-    arriving = np.empty((tiers, chips))
-    _arriving_tokens(exchange, by_chip, arriving)
-    egress, ingress = np.zeros((tiers, nodes)), np.zeros((tiers, nodes))
+    _arriving_tokens(exchange, by_chip, room.of_set, arriving)
     for kind in range(kinds):
         for tier in range(tiers):
             for chip in range(chips):
@@ -327,6 +398,7 @@ def _exchange(
                 link_ns[kind, node] = busy_ns
                 busiest_ns = max(busiest_ns, busy_ns)
                 link_bytes[kind, node] = by_chip[node] * left_bytes[kind, node]
+        rest_ns[kind] = collectives[kind] = 0.0
         if longest_ns > 0:
             rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
             collectives[kind] = 1.0
@@ -337,6 +409,22 @@ def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
     """Fill the sums over each rank's requests, and over a dummy's where it has none."""
     rank, new, context, _ = batch
     request_sums(tables.heads, rank, new, context, into)
+    _complete_sums(tables, into)
+
+
+@inlined
+def sum_requests_beside(
+    tables: CountTables, standing: Int64s, batch: RankBatch, into: RequestSums
+) -> None:
+    """`sum_requests` of `batch` and of requests that decode beside it, as `request_sums_beside`."""
+    counts, new, context, _ = batch
+    request_sums_beside(tables.heads, standing, counts, new, context, into)
+    _complete_sums(tables, into)
+
+
+@inlined
+def _complete_sums(tables: CountTables, into: RequestSums) -> None:
+    """Add what dummies do, and what all requests of a rank share."""
     _add_dummies(tables, into.sums, into.tokens)
     add_up_projections(tables.heads, into.sums)
     add_idle(tables.heads, into.sums)
@@ -360,24 +448,44 @@ def _count_ranks(tables: CountTables, batch: Batch) -> RankCounts:
     return RankCounts(terms, of_ranks)
 
 
+@compiled
+def fill_experts(tables: CountTables, tokens: Float64s, room: ExpertRoom) -> None:
+    """Fill `room.counts` of expected loads and exchanges, which depend on `tokens` [ranks] alone.
+
+    Raises ConnectionError as `count_experts`.
+    """
+    _expected_loads(tables, tokens, room)
+    _column_terms(tables, room.pairs, room.distinct, room.parts, room.counts.terms)
+    if tables.exchange.carried:
+        _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp, room.by_chip)
+        _exchange(tables.exchange, room)
+
+
 @allocating
 def count_experts(tables: CountTables, given: GivenExperts, tokens: Float64s) -> ExpertCounts:
-    """Count experts and their exchanges; without what is given, it depends on `tokens` alone."""
-    pairs, distinct = given.pairs, given.distinct
+    """Count experts and their exchanges, of `tokens` [ranks] where nothing else is given.
+
+    Raises ConnectionError for a chip without links to one that needs its tokens.
+    """
+    room = _room_of(tables, given)
+    if not (given.has_loads or given.has_links):
+        fill_experts(tables, tokens, room)
+        return room.counts
+    pairs, distinct, counts = given.pairs, given.distinct, room.counts
     if not given.has_loads:
-        pairs, distinct = np.empty(len(pairs)), np.empty(len(pairs))
-        _expected_loads(tables, tokens, pairs, distinct)
-    kinds, chips = given.link_ns.shape
+        pairs, distinct = room.pairs, room.distinct
+        _expected_loads(tables, tokens, room)
+    _column_terms(tables, pairs, distinct, room.parts, counts.terms)
     link_ns, rest_ns, link_bytes = given.link_ns, given.rest_ns, given.link_bytes
     collectives = given.collectives
     if not given.has_links:
-        link_ns, rest_ns = np.zeros((kinds, chips)), np.zeros(kinds)
-        link_bytes, collectives = np.zeros((kinds, chips)), np.zeros(kinds)
+        link_ns, rest_ns, link_bytes = counts.link_ns, counts.rest_ns, counts.link_bytes
+        collectives = counts.collectives
         if tables.exchange.carried:
-            by_chip = _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp)
-            _exchange(tables.exchange, by_chip, link_ns, rest_ns, link_bytes, collectives)
+            _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp, room.by_chip)
+            _exchange(tables.exchange, room)
     return ExpertCounts(
-        terms=_column_terms(tables, pairs, distinct),
+        terms=counts.terms,
         column_of=given.column_of,
         link_ns=link_ns,
         rest_ns=rest_ns,

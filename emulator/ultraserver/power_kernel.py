@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.step_time import ROUNDING
 from emulator.ultraserver.terms_layout import ENGINE_COUNT, RATES
 from emulator.ultraserver.work_kernel import (
@@ -55,7 +55,7 @@ class Rounded(NamedTuple):
     dispatched_bytes: Float64s  # [chips]
 
 
-@compiled
+@inlined
 def dynamic_energy(tables: PowerTables, work: Float64s, chip: int) -> float:
     """Above idle, of a chip of `work` [chips, columns of work], in W ns."""
     energy = 0.0
@@ -64,22 +64,25 @@ def dynamic_energy(tables: PowerTables, work: Float64s, chip: int) -> float:
     return energy
 
 
-@compiled
+@inlined
 def _stretch(tables: PowerTables, duration_ns: float, energy: Float64s) -> float:
     """By how much power limits stretch a step; `energy` [chips] as `dynamic_energy`."""
-    factor = 1.0
-    for chip in range(len(energy)):
-        watts = energy[chip] / duration_ns
-        factor = max(factor, watts / (tables.cap_watts - tables.idle_watts))
-    return factor
+    most = energy[0]
+    for chip in range(1, len(energy)):
+        most = max(most, energy[chip])
+    return max(1.0, most / duration_ns / (tables.cap_watts - tables.idle_watts))
 
 
-@compiled
+@inlined
 def drawn(tables: PowerTables, duration_ns: float, energy: Float64s) -> Drawn:
     """A step that takes `duration_ns` at full rate; `energy` [chips] as `dynamic_energy`."""
     factor, watts = _stretch(tables, duration_ns, energy), 0.0
-    for chip in range(len(energy)):
-        watts += tables.idle_watts + energy[chip] / duration_ns / factor
+    if factor == 1.0:
+        for chip in range(len(energy)):
+            watts += tables.idle_watts + energy[chip] / duration_ns
+    else:
+        for chip in range(len(energy)):
+            watts += tables.idle_watts + energy[chip] / duration_ns / factor
     return Drawn(
         duration_ns=int(np.ceil(factor * duration_ns * (1 - ROUNDING))),
         throttled_ns=(factor - 1) * duration_ns,

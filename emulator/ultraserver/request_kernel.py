@@ -10,7 +10,7 @@ import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.timing.core_attention import DECODED_TOKENS_MAX
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import compiled, inlined
 
 # A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
 # for numbers below 2^23 divisors, which no context reaches, and many times as fast.
@@ -77,6 +77,13 @@ class HeadTables(NamedTuple):
 
     numbers: Int64s  # [11]
     macs: Float64s  # [6, 6]
+
+
+DecodeTotals = tuple[int, int, int, int, int, int, int]
+"""Of requests that each decode a token: how many, their contexts, and the quotients of these by the
+tiles of keys and of values; then the last three of contexts as the window cuts them."""
+(STANDING, CONTEXTS, COLUMNS, ROWS, WINDOW_CONTEXTS, WINDOW_COLUMNS, WINDOW_ROWS) = range(7)
+DECODE_TOTALS: Final = 7
 
 
 class RequestSums(NamedTuple):
@@ -182,7 +189,7 @@ def _add_windows_apart(context: int, pairs: int, issued: float, sums: Float64s, 
     sums[rank, FIRST_IDLE + 5] += issued
 
 
-@compiled
+@inlined
 def add_idle(heads: HeadTables, sums: Float64s) -> None:
     """Turn what decodes take into what cores with a request fewer than others wait for."""
     width = heads.numbers[BY_BATCH]
@@ -197,18 +204,11 @@ def add_idle(heads: HeadTables, sums: Float64s) -> None:
             sums[rank, column] *= idle
 
 
-@compiled
-def _add_decodes(
-    numbers: Int64s,
-    macs_of: Float64s,
-    new: Int64s,
-    context: Int64s,
-    first: np.uint64,
-    end: np.uint64,
-    sums: Float64s,
-    rank: int,
-) -> int:
-    """Add those of requests [first, end) that decode; returns how many.
+@inlined
+def _decode_totals(
+    numbers: Int64s, new: Int64s, context: Int64s, first: np.uint64, end: np.uint64
+) -> DecodeTotals:
+    """Of those of requests [first, end) that decode.
 
     A decoding token passes every tile of its keys, and the last tile's number is the context's
     quotient: so all that is summed are whole numbers, without a branch.
@@ -216,7 +216,6 @@ def _add_decodes(
     columns_magic = numbers[DECODED_TILES + COLUMNS_MAGIC]
     rows_magic = numbers[DECODED_TILES + ROWS_MAGIC]
     decodes_from, window = numbers[DECODES_FROM], numbers[WINDOW]
-    is_apart = numbers[BY_BATCH] > 0
     count = contexts = columns = rows = 0
     for place in range(first, end):
         one = int(new[place] == 1) * int(context[place] >= decodes_from)
@@ -225,6 +224,24 @@ def _add_decodes(
         contexts += seen
         columns += (seen * columns_magic) >> SHIFT
         rows += (seen * rows_magic) >> SHIFT
+    window_contexts = window_columns = window_rows = 0
+    if window > 0:
+        for place in range(first, end):
+            one = int(new[place] == 1) * int(context[place] >= decodes_from)
+            seen = min(context[place], window - 1) * one
+            window_contexts += seen
+            window_columns += (seen * columns_magic) >> SHIFT
+            window_rows += (seen * rows_magic) >> SHIFT
+    return count, contexts, columns, rows, window_contexts, window_columns, window_rows
+
+
+@inlined
+def _add_decodes(
+    numbers: Int64s, macs_of: Float64s, totals: DecodeTotals, sums: Float64s, rank: int
+) -> None:
+    """Add requests that decode to the `sums` of their rank."""
+    window, is_apart = numbers[WINDOW], numbers[BY_BATCH] > 0
+    count, contexts, columns, rows, window_contexts, window_columns, window_rows = totals
     pairs = contexts + count
     issued = _issued_tiles(macs_of, DECODED, columns + count, rows + count)
     if is_apart:
@@ -241,21 +258,16 @@ def _add_decodes(
         sums[rank, ISSUED_CACHED] += issued
         sums[rank, UP_ROWS] += count
     if window > 0:
-        contexts = columns = rows = 0
-        for place in range(first, end):
-            one = int(new[place] == 1) * int(context[place] >= decodes_from)
-            seen = min(context[place], window - 1) * one
-            contexts += seen
-            columns += (seen * columns_magic) >> SHIFT
-            rows += (seen * rows_magic) >> SHIFT
-        sums[rank, WINDOW_CONTEXT] += contexts
-        sums[rank, WINDOW_ATTENDED] += contexts + count
-        issued = _issued_tiles(macs_of, WINDOW_DECODED, columns + count, rows + count)
-        sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * (contexts + count)
+        pairs = window_contexts + count
+        sums[rank, WINDOW_CONTEXT] += window_contexts
+        sums[rank, WINDOW_ATTENDED] += pairs
+        issued = _issued_tiles(
+            macs_of, WINDOW_DECODED, window_columns + count, window_rows + count
+        )
+        sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * pairs
         sums[rank, WINDOW_ISSUED] += issued
         if is_apart:
-            _add_windows_apart(contexts, contexts + count, issued, sums, rank)
-    return count
+            _add_windows_apart(window_contexts, pairs, issued, sums, rank)
 
 
 @compiled
@@ -276,6 +288,47 @@ def _stride(rank: Int64s) -> int:
 
 
 @compiled
+def _add_run(
+    heads: HeadTables,
+    new: Int64s,
+    context: Int64s,
+    places: tuple[np.uint64, np.uint64],
+    standing: DecodeTotals,
+    into: RequestSums,
+    rank: int,
+) -> None:
+    """Add the requests from the first of `places` to before the second, all of `rank`, and others
+    that decode, of which only the totals are known.
+
+    New requests, the most likely prompts, come last.
+    """
+    first, end = places
+    sums, prefills = into.sums, into.prefills
+    numbers, macs_of = heads.numbers, heads.macs
+    found = _decode_totals(numbers, new, context, first, end)
+    others = int(end - first)
+    into.requests[rank] += others + standing[0]
+    others -= found[0]
+    totals = (
+        found[0] + standing[0],
+        found[1] + standing[1],
+        found[2] + standing[2],
+        found[3] + standing[3],
+        found[4] + standing[4],
+        found[5] + standing[5],
+        found[6] + standing[6],
+    )
+    _add_decodes(numbers, macs_of, totals, sums, rank)
+    decodes_from, one, place = numbers[DECODES_FROM], np.uint64(1), end
+    while others > 0:
+        place -= one
+        if new[place] != 1 or context[place] < decodes_from:
+            others -= 1
+            add_request(numbers, macs_of, new[place], context[place], sums, rank)
+            prefills[rank] += int(new[place] > 1) | int(context[place] == 0)
+
+
+@compiled
 def request_sums(
     heads: HeadTables,
     rank: Int64s,
@@ -286,14 +339,11 @@ def request_sums(
     """Fill all but `tokens`, of requests that come in runs of one rank.
 
     Places are unsigned, since a signed one may mean one from the end: what asks which is not made
-    vector instructions. New requests, the most likely prompts, come last.
+    vector instructions.
     """
-    sums, requests, prefills = into.sums, into.requests, into.prefills
-    sums[:] = 0.0
-    requests[:] = 0.0
-    prefills[:] = 0.0
-    numbers, macs_of = heads.numbers, heads.macs
-    decodes_from = numbers[DECODES_FROM]
+    into.sums[:] = 0.0
+    into.requests[:] = 0.0
+    into.prefills[:] = 0.0
     one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
     first = end = np.uint64(0)
     while first < count:
@@ -302,20 +352,42 @@ def request_sums(
             end += stride
         while end < count and rank[end] == own:
             end += one
-        others = int(end - first)
-        requests[own] += others
-        others -= _add_decodes(numbers, macs_of, new, context, first, end, sums, own)
-        place = end
-        while others > 0:
-            place -= one
-            if new[place] != 1 or context[place] < decodes_from:
-                others -= 1
-                add_request(numbers, macs_of, new[place], context[place], sums, own)
-                prefills[own] += int(new[place] > 1) | int(context[place] == 0)
+        _add_run(heads, new, context, (first, end), (0, 0, 0, 0, 0, 0, 0), into, own)
         first = end
 
 
-@compiled
+@inlined
+def request_sums_beside(
+    heads: HeadTables,
+    standing: Int64s,
+    counts: Int64s,
+    new: Int64s,
+    context: Int64s,
+    into: RequestSums,
+) -> None:
+    """`request_sums` of `counts` [ranks] requests, rank by rank, and of those that decode beside
+    them: `standing` [ranks, DECODE_TOTALS].
+    """
+    into.sums[:] = 0.0
+    into.requests[:] = 0.0
+    into.prefills[:] = 0.0
+    first = np.uint64(0)
+    for rank in range(len(standing)):
+        end = first + np.uint64(counts[rank])
+        totals = (
+            standing[rank, 0],
+            standing[rank, 1],
+            standing[rank, 2],
+            standing[rank, 3],
+            standing[rank, 4],
+            standing[rank, 5],
+            standing[rank, 6],
+        )
+        _add_run(heads, new, context, (first, end), totals, into, rank)
+        first = end
+
+
+@inlined
 def add_up_projections(heads: HeadTables, sums: Float64s) -> None:
     """Add what a latent's up-projection is issued for, which all requests of a rank share."""
     for rank in range(len(sums)):

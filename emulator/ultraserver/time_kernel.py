@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts, StepCounts
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,
@@ -110,7 +110,7 @@ def _together_ns(times: Float64s, turn_taking: float) -> float:
 
 
 @compiled
-def _time_row(
+def time_row(
     tables: TimeTables,
     all_terms: Float64s,
     column: int,
@@ -148,8 +148,8 @@ def _time_row(
     return float(times[BUSIEST] + own_ns)
 
 
-@compiled
-def _host_ns(tables: TimeTables, counted: RankCounts, rank: int, host: Float64s) -> float:
+@inlined
+def host_ns(tables: TimeTables, counted: RankCounts, rank: int, host: Float64s) -> float:
     """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
     busy = 1.0 if counted.of.tokens[rank] > 0 else 0.0
     host[0] = tables.step_ns * busy
@@ -159,8 +159,8 @@ def _host_ns(tables: TimeTables, counted: RankCounts, rank: int, host: Float64s)
     return float(host[0] + host[1] + host[2] + host[3])
 
 
-@compiled
-def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
+@inlined
+def rank_slow(slow: Float64s, tp: int, rank: int) -> float:
     """Of a rank's slowest chip."""
     slowest = slow[rank * tp]
     for chip in range(rank * tp, (rank + 1) * tp):
@@ -187,14 +187,14 @@ def time_rank(
     times, host = room
     for segment in range(segments):
         compute_ns[segment, rank] = talk_ns[segment, rank] = 0.0
-    own_slow = _rank_slow(slow, tables.tp, rank)
+    own_slow = rank_slow(slow, tables.tp, rank)
     for row in range(rows):
         overheads = (layers[row], expert_layers[row])
-        row_ns = _time_row(tables, counted.terms, rank, row, own_slow, overheads, times)
+        row_ns = time_row(tables, counted.terms, rank, row, own_slow, overheads, times)
         for segment in range(segments):
             compute_ns[segment, rank] += weights[segment, row] * row_ns
             talk_ns[segment, rank] += weights[segment, row] * (times[LINK] + times[LAUNCH])
-    compute_ns[segments - 1, rank] += _host_ns(tables, counted, rank, host)
+    compute_ns[segments - 1, rank] += host_ns(tables, counted, rank, host)
 
 
 @allocating
@@ -210,34 +210,59 @@ def _time_ranks(
     return compute_ns, talk_ns
 
 
-@allocating
-def time_experts(
-    tables: TimeTables, counted: ExpertCounts, slow: Float64s, domains: int
-) -> TimedExperts:
-    """Each domain's slowest chip, and the exchanges, under a calibration."""
+def nothing_timed(kinds: int, domains: int) -> TimedExperts:
+    """Room."""
+    return TimedExperts(
+        expert_ns=np.zeros((kinds, domains)),
+        slowest_chip=np.zeros((kinds, domains), dtype=np.int64),
+        dispatch_ns=np.zeros(kinds),
+        combine_ns=np.zeros(kinds),
+    )
+
+
+_nothing_timed = allocating(nothing_timed)
+
+
+@compiled
+def fill_timed(
+    tables: TimeTables,
+    counted: ExpertCounts,
+    slow: Float64s,
+    times: Float64s,
+    timed: TimedExperts,
+) -> None:
+    """Fill each domain's slowest chip, and the exchanges; `times` is room for [TIMES]."""
     kinds, chips = counted.column_of.shape
-    width = chips // domains
-    expert_ns = np.zeros((kinds, domains))
-    slowest_chip = np.zeros((kinds, domains), dtype=np.int64)
-    dispatch_ns, combine_ns = np.zeros(kinds), np.zeros(kinds)
-    times = np.empty(TIMES)
+    column_of, counted_link_ns = counted.column_of, counted.link_ns
+    expert_ns, slowest_chip = timed.expert_ns, timed.slowest_chip
+    width = chips // expert_ns.shape[1]
     for kind in range(kinds):
         last_column, last_slow, own_ns, link_ns = -1, 0.0, 0.0, 0.0
         for chip in range(chips):
-            column = counted.column_of[kind, chip]
+            column = column_of[kind, chip]
             if column != last_column or slow[chip] != last_slow:
-                own_ns = _time_row(tables, counted.terms, column, 0, slow[chip], (0.0, 0.0), times)
+                own_ns = time_row(tables, counted.terms, column, 0, slow[chip], (0.0, 0.0), times)
                 last_column, last_slow = column, slow[chip]
             domain = chip // width
             if chip % width == 0 or own_ns > expert_ns[kind, domain]:
                 expert_ns[kind, domain] = own_ns
                 slowest_chip[kind, domain] = chip
-            link_ns = max(link_ns, counted.link_ns[kind, chip])
+            link_ns = max(link_ns, counted_link_ns[kind, chip])
         launch_ns = counted.collectives[kind] * tables.exchange_ns
-        combine_ns[kind] = link_ns / tables.exchange_share + counted.rest_ns[kind] + launch_ns
+        combine_ns = link_ns / tables.exchange_share + counted.rest_ns[kind] + launch_ns
         spared_ns = (1 - tables.dispatch_share) * link_ns
-        dispatch_ns[kind] = combine_ns[kind] - spared_ns / tables.exchange_share
-    return TimedExperts(expert_ns, slowest_chip, dispatch_ns, combine_ns)
+        timed.combine_ns[kind] = combine_ns
+        timed.dispatch_ns[kind] = combine_ns - spared_ns / tables.exchange_share
+
+
+@allocating
+def time_experts(
+    tables: TimeTables, counted: ExpertCounts, slow: Float64s, domains: int
+) -> TimedExperts:
+    """Each domain's slowest chip, and the exchanges, under a calibration."""
+    timed = _nothing_timed(len(counted.column_of), domains)
+    fill_timed(tables, counted, slow, np.empty(TIMES), timed)
+    return timed
 
 
 @allocating
@@ -259,7 +284,7 @@ def first_longest(times_ns: Float64s, first: int, count: int) -> int:
     return slowest
 
 
-@compiled
+@inlined
 def longest_ns(tables: TimeTables, by_rank: Float64s, shared_ns: float, domain: int) -> float:
     """Segments [segments, ranks] of a domain's slowest ranks, and what it shares."""
     own_ns, width = 0.0, tables.ranks_per_domain
@@ -300,13 +325,13 @@ def add_compute(
     first, times, host = tables.row_parts, np.empty(TIMES), np.empty(HOST_COUNT)
     for segment in range(segments):
         rank = first_longest(segment_ns[segment], domain * width, width)
-        own_slow = _rank_slow(slow, tables.tp, rank)
+        own_slow = rank_slow(slow, tables.tp, rank)
         for row in range(rows):
             weight = runs[segment] * tables.times[segment, row]
             if weight == 0:
                 continue
             layers = (tables.layers[row], tables.expert_layers[row])
-            _time_row(tables, counted.terms, rank, row, own_slow, layers, times)
+            time_row(tables, counted.terms, rank, row, own_slow, layers, times)
             part = tables.part_of_row[row]
             parts[part] += weight * times[BUSIEST]
             for engine in range(ENGINE_COUNT):
@@ -316,7 +341,7 @@ def add_compute(
             parts[first + TP_PART] += weight * times[LINK]
             parts[first + COLLECTIVE_PART] += weight * times[LAUNCH]
     rank = first_longest(segment_ns[segments - 1], domain * width, width)
-    _host_ns(tables, counted, rank, host)
+    host_ns(tables, counted, rank, host)
     for overhead in range(HOST_COUNT):
         parts[first + HOST_PART + overhead] += host[overhead] * runs[segments - 1]
 
@@ -336,7 +361,7 @@ def add_experts(
     for kind in range(len(tables.kind_runs)):
         weight, chip = tables.kind_runs[kind], timed.slowest_chip[kind, domain]
         column = counted.column_of[kind, chip]
-        _time_row(tables, counted.terms, column, 0, slow[chip], (0.0, 0.0), times)
+        time_row(tables, counted.terms, column, 0, slow[chip], (0.0, 0.0), times)
         parts[first + EXPERTS_PART] += weight * times[BUSIEST]
         for engine in range(ENGINE_COUNT):
             engines[tables.row_parts, engine] += weight * times[engine]
@@ -357,15 +382,22 @@ def bound_of(engines: Float64s) -> Int64s:
     return bound
 
 
+@compiled
+def fill_shared(tables: TimeTables, timed: TimedExperts, total_ns: Float64s) -> None:
+    """Fill what all ranks of a domain wait for, one thing after the other: [domains]."""
+    kind_runs, expert_ns = tables.kind_runs, timed.expert_ns
+    total_ns[:] = 0.0
+    for kind in range(len(kind_runs)):
+        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
+        for domain in range(len(total_ns)):
+            total_ns[domain] += kind_runs[kind] * (expert_ns[kind, domain] + both_ns)
+
+
 @allocating
 def shared_ns(tables: TimeTables, timed: TimedExperts) -> Float64s:
-    """What all ranks of a domain wait for, one thing after the other: [domains]."""
-    domains = timed.expert_ns.shape[1]
-    total_ns = np.zeros(domains)
-    for kind in range(len(tables.kind_runs)):
-        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
-        for domain in range(domains):
-            total_ns[domain] += tables.kind_runs[kind] * (timed.expert_ns[kind, domain] + both_ns)
+    """`fill_shared`."""
+    total_ns = np.empty(timed.expert_ns.shape[1])
+    fill_shared(tables, timed, total_ns)
     return total_ns
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import allocating, compiled, inlined
 from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts
 from emulator.ultraserver.terms_layout import (
     CORE_MOVING_NS,
@@ -40,7 +40,7 @@ def row_weights(tables: TimeTables, runs: Float64s, weights: Float64s) -> None:
             weights[row] += runs[segment] * tables.times[segment, row]
 
 
-@compiled
+@inlined
 def add_rank_work(
     tables: TimeTables,
     terms: Float64s,
@@ -67,12 +67,18 @@ def add_work(tables: TimeTables, counted: RankCounts, runs: Float64s, work: Floa
         add_rank_work(tables, counted.terms, weights, rank, total, work)
 
 
-@allocating
-def expert_work(tables: TimeTables, counted: ExpertCounts) -> Float64s:
-    """Experts of all layers, and their exchanges: [chips, WORK_COLUMNS]."""
-    share, total = tables.dispatch_share, np.empty(FIELDS)
-    kind_runs, column_of, terms = tables.kind_runs, counted.column_of, counted.terms
-    work = np.zeros((column_of.shape[1], WORK_COLUMNS))
+@compiled
+def fill_expert_work(
+    tables: TimeTables, counted: ExpertCounts, total: Float64s, work: Float64s
+) -> None:
+    """Fill `work` [chips, WORK_COLUMNS]: experts of all layers, and their exchanges.
+
+    `total` is room for FIELDS.
+    """
+    share, kind_runs = tables.dispatch_share, tables.kind_runs
+    column_of, terms = counted.column_of, counted.terms
+    counted_ns, counted_bytes = counted.link_ns, counted.link_bytes
+    work[:] = 0.0
     for chip in range(len(work)):
         total[:] = 0.0
         link_ns = link_bytes = 0.0
@@ -80,16 +86,23 @@ def expert_work(tables: TimeTables, counted: ExpertCounts) -> Float64s:
             weight, column = kind_runs[kind], column_of[kind, chip]
             for field in range(FIELDS):
                 total[field] += weight * terms[column, 0, field]
-            link_ns += weight * counted.link_ns[kind, chip]
-            link_bytes += weight * counted.link_bytes[kind, chip]
+            link_ns += weight * counted_ns[kind, chip]
+            link_bytes += weight * counted_bytes[kind, chip]
         _add_fields(total, work, chip)
         work[chip, WORK_LINK_NS] += (1 + share) * link_ns
         work[chip, WORK_LINK_BYTES] += (1 + share) * link_bytes
         work[chip, WORK_DISPATCHED] += share * link_bytes
+
+
+@allocating
+def expert_work(tables: TimeTables, counted: ExpertCounts) -> Float64s:
+    """`fill_expert_work`."""
+    work = np.empty((counted.column_of.shape[1], WORK_COLUMNS))
+    fill_expert_work(tables, counted, np.empty(FIELDS), work)
     return work
 
 
-@compiled
+@inlined
 def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
     """Add summed terms [FIELDS] to a chip's row of `work` [chips, WORK_COLUMNS]."""
     for engine in range(ENGINE_COUNT):

@@ -191,9 +191,16 @@ class SimulatedQuestion:
         return time.perf_counter() - begun_s
 
     def simulated(
-        self, *, on_step: StepWatcher | None = None, progress: Progress | None = None
+        self,
+        *,
+        on_step: StepWatcher | None = None,
+        progress: Progress | None = None,
+        logs: bool = False,
     ) -> Run:
-        """The run; its window begins with the first arrival."""
+        """The run; its window begins with the first arrival.
+
+        Steps and tokens are logged where `logs` asks for them, or requests wait for others.
+        """
         from serving.simulator import simulate
 
         traffic = self.traffic
@@ -207,6 +214,7 @@ class SimulatedQuestion:
             on_step=on_step,
             progress=progress,
             day_night=self.day_night,
+            logs=logs or traffic.sessions is not None or traffic.loops is not None,
         )
 
     def report(self, found: Run, *, compile_s: float, wall_s: float) -> SimulatedReport:
@@ -245,7 +253,9 @@ def run(args: argparse.Namespace) -> int:
         compile_s = asked.compiled(watched=steps is not None)
         started_at, begun_s = datetime.now(UTC), time.perf_counter()
         with SimulationWatch(len(asked.traffic)) as watch:
-            found = asked.simulated(on_step=steps, progress=watch.look)
+            found = asked.simulated(
+                on_step=steps, progress=watch.look, logs=options.has_files
+            )
             wall_s = time.perf_counter() - begun_s
             watch.clear()
             report = asked.report(found, compile_s=compile_s, wall_s=wall_s)

@@ -45,6 +45,11 @@ class SimulatedFileOptions:
         if self.results is not None and self.results.absolute() == self.plot.absolute():
             raise ConfigError("plot", self.plot, "another file than --results")
 
+    @property
+    def has_files(self) -> bool:
+        """Whether any was asked for."""
+        return self.results is not None or self.plot is not None
+
     def writer(self) -> AbstractContextManager[ResultsWriter | None]:
         """What writes the results, tried before the run; raises OptionError."""
         from loadgen.records.results_file import ResultsWriter

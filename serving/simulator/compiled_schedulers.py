@@ -10,6 +10,7 @@ from serving.simulator import (
     kv_blocks,
     rank_queues,
     scheduler_arrays,
+    standing_decodes,
     step_run_kernel,
     verified_drafts,
 )
@@ -20,6 +21,7 @@ from serving.simulator.scheduler_arrays import (
     SchedulerArrays,
     SchedulerBounds,
 )
+from serving.simulator.standing_decodes import StandingDecodes
 from serving.simulator.step_run_kernel import StepRules, StepRunRecord, Stops
 
 Cache = PrefixCache | None
@@ -65,6 +67,18 @@ def most_hit_tokens(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, reque
 
 
 @kept(SOURCES)
+def held_tokens(s: SchedulerArrays) -> int:
+    """`rank_queues.held_tokens`."""
+    return rank_queues.held_tokens(s)
+
+
+@kept(SOURCES)
+def tokens_left(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> int:
+    """`held_tokens`, less `most_hit_tokens`."""
+    return rank_queues.held_tokens(s) - rank_queues.most_hit_tokens(s, bounds, c, request)
+
+
+@kept(SOURCES)
 def demand(
     s: SchedulerArrays, bounds: SchedulerBounds, enough: int, pending: Int64s, decodes: Int64s
 ) -> None:
@@ -93,19 +107,36 @@ def give_tokens(
     return kernel.give_tokens(s, c, acceptance, rows, end_ns, given)
 
 
-@kept(sources_of(step_run_kernel, prefill_throttle, cost_kernel) ^ SOURCES ^ cost_kernel.SOURCES)
+@kept(SOURCES)
+def may_preempt(s: SchedulerArrays, bounds: SchedulerBounds) -> bool:
+    """`scheduler_kernel.may_preempt`."""
+    return kernel.may_preempt(s, bounds)
+
+
+@kept(SOURCES)
+def fill_cache(s: SchedulerArrays, c: PrefixCache, block_tokens: int) -> None:
+    """`kv_blocks.fill`."""
+    kv_blocks.fill(s, c, block_tokens)
+
+
+@kept(
+    sources_of(step_run_kernel, standing_decodes, prefill_throttle, cost_kernel)
+    ^ SOURCES
+    ^ cost_kernel.SOURCES
+)
 def run_steps(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: Cache,
     rules: StepRules,
+    st: StandingDecodes | None,
     requests: tuple[Int64s, Bools],
     r: StepRunRecord,
     until_ns: int,
     stops: Stops,
 ) -> int:
     """`step_run_kernel.run_steps`."""
-    return step_run_kernel.run_steps(s, bounds, c, rules, requests, r, until_ns, stops)
+    return step_run_kernel.run_steps(s, bounds, c, rules, st, requests, r, until_ns, stops)
 
 
 @kept(SOURCES)

@@ -14,7 +14,11 @@ from emulator.ultraserver.step_cost import StepCost
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.engine.scheduler_state import RankQueues
 from serving.simulator import compiled_schedulers as kernel
-from serving.simulator.lockstep_schedulers import LockstepSchedulers, caches
+from serving.simulator.lockstep_schedulers import (
+    LockstepSchedulers,
+    caches_when_full,
+    shares,
+)
 from serving.simulator.simulate import simulate
 from serving.simulator.simulated_deployment import SimulatedDeployment
 
@@ -39,12 +43,13 @@ def compile_kernels(
     one_by_one = watched or calls or timeouts or deployment.engines > 1
     with _notice(on_wait):
         parts = deployment.parts_of(traffic)
-        for cached in {caches(part, pool.limits) for pool, part in parts}:
+        fills = any(caches_when_full(part, pool.limits) for pool, part in parts)
+        for cached in {fills, *(shares(part, pool.limits) for pool, part in parts)}:
             first = _first(traffic, cached=cached)
             simulate(deployment, first)  # ahead, where it can
             if one_by_one:
                 simulate(deployment, first, on_step=_ignored)
-            _compile_rare(deployment, first, calls=calls, timeouts=timeouts)
+            _compile_rare(deployment, first, calls=calls, timeouts=timeouts, fills=fills)
 
 
 @contextmanager
@@ -85,7 +90,7 @@ def _first(traffic: Traffic, *, cached: bool) -> Traffic:
 
 
 def _compile_rare(
-    deployment: SimulatedDeployment, first: Traffic, *, calls: bool, timeouts: bool
+    deployment: SimulatedDeployment, first: Traffic, *, calls: bool, timeouts: bool, fills: bool
 ) -> None:
     """What a single request does not come to."""
     for pool in deployment.pools:
@@ -94,3 +99,6 @@ def _compile_rare(
             kernel.send(one.arrays, one.bounds, one.cache, np.zeros(0, dtype=np.int64))
         if timeouts:
             kernel.abort_due(one.arrays, one.cache, 0)
+        if fills:  # ranks that may run out of blocks
+            kernel.may_preempt(one.arrays, one.bounds)
+            one.make_cache()

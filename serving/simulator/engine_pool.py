@@ -16,7 +16,7 @@ from serving.simulator.simulated_engine import SimulatedEngine
 class EnginePool:
     """The replicas of one deployment; those `called` get a machine for faults and hand-overs.
 
-    Tokens are logged unless no clients see them.
+    Tokens are logged unless no clients see them, or nothing `is_logged` but totals.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class EnginePool:
         on_step: StepWatcher | None,
         seed: int = 0,
         clients_see: bool = True,
+        is_logged: bool = True,
     ) -> None:
         self._replicas = deployment.replicas
         self._arrived = 0
@@ -48,6 +49,7 @@ class EnginePool:
                     tokens_max=int(traffic.output_tokens.sum()) if clients_see else None,
                     idle_watts=deployment.cost_model.idle_chip_watts
                     * deployment.cost_model.partition.chips,
+                    keeps=is_logged,
                 ),
                 calls=number in called,
                 on_step=on_step,

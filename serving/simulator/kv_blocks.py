@@ -176,3 +176,21 @@ def give_back(s: SchedulerArrays, c: PrefixCache, rank: int, request: int) -> No
         s.ranks[rank].unhashed_top = unhashed_first
     s.requests[request].blocks = s.requests[request].hashed = 0
     c.free_seats[rank, s.ranks[rank].running_count] = s.requests[request].seat
+
+
+@compiled
+def fill(s: SchedulerArrays, c: PrefixCache, block_tokens: int) -> None:
+    """Give running requests the blocks that they hold in an empty cache, between two steps.
+
+    Free blocks then have no content: none that another request would have.
+    """
+    for rank in range(len(s.ranks)):
+        for place in range(s.ranks[rank].running_count):
+            request = s.running[rank, place]
+            blocks = s.requests[request].blocks
+            s.ranks[rank].free_blocks += blocks
+            s.requests[request].blocks = s.requests[request].hashed = 0
+            s.requests[request].seat = c.free_seats[rank, place]
+            take_new(s, c, rank, request, blocks)
+            computed = s.requests[request].computed
+            index_full_blocks(s, c, rank, request, computed, block_tokens)

@@ -52,7 +52,11 @@ class LockstepSchedulers:
         cache: PrefixCache | None = None,
         acceptance: Acceptance | None = None,
         choose_rank: RankChoice | None = None,
+        *,
+        lacks_cache: bool = False,
     ) -> None:
+        self.lacks_cache = lacks_cache
+        """Whether a preempted request would find its blocks in a cache, which is not there yet."""
         self._choose_rank = choose_rank
         self.arrays = arrays
         self.bounds = bounds
@@ -136,12 +140,18 @@ class LockstepSchedulers:
             level=level,
             deadline_ns=deadline_ns,
         )
-        keys = block_keys(traffic, limits.block_tokens) if caches(traffic, limits) else None
+        keys = block_keys(traffic, limits.block_tokens) if shares(traffic, limits) else None
+        lacks_cache = caches_when_full(traffic, limits)
         made = []
         for _ in range(count):
             arrays = scheduler_arrays(requests, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
             cache = None if keys is None else prefix_cache(keys, arrays, bounds, kv_blocks)
-            made.append(cls(arrays, bounds, policy, cache, acceptance, choices.rank))
+            made.append(
+                cls(
+                    *(arrays, bounds, policy, cache, acceptance, choices.rank),
+                    lacks_cache=lacks_cache,
+                )
+            )
         return made
 
     @property
@@ -152,9 +162,18 @@ class LockstepSchedulers:
     @property
     def load_tokens(self) -> int:
         """Tokens that requests hold or have yet to compute."""
-        arrays = self.arrays
-        held = arrays.ranks["running_tokens"].sum() + arrays.waiting_tokens.sum()
-        return int(held) + int(arrays.requests["tokens"][self._inbox].sum())
+        return int(kernel.held_tokens(self.arrays)) + self._inbox_tokens
+
+    def tokens_left(self, request: int) -> int:
+        """`load_tokens`, less the `hit_tokens` of `request`."""
+        left = kernel.tokens_left(self.arrays, self.bounds, self.cache, request)
+        return int(left) + self._inbox_tokens
+
+    @property
+    def _inbox_tokens(self) -> int:
+        if not self._inbox:
+            return 0
+        return int(self.arrays.requests["tokens"][self._inbox].sum())
 
     @property
     def waiting(self) -> int:
@@ -292,6 +311,18 @@ class LockstepSchedulers:
             for rank in ranks:
                 migration.forget_prefixes(self.arrays, self.cache, rank)
 
+    def make_cache(self) -> None:
+        """From now on, between two steps, keep the blocks of preempted requests.
+
+        Until one is, there is nothing in a cache that any would hit, as prompts share nothing.
+        """
+        arrays, bounds = self.arrays, self.bounds
+        tokens = arrays.requests["tokens"] + arrays.requests["tokens_left"]
+        keys = np.arange(int((tokens // bounds.block_tokens).sum()), dtype=np.int64)
+        self.cache = prefix_cache(keys, arrays, bounds, self._all_blocks + 1)
+        kernel.fill_cache(arrays, self.cache, bounds.block_tokens)
+        self.lacks_cache = False
+
     @property
     def all_blocks(self) -> int:
         """KV blocks of a rank."""
@@ -316,6 +347,8 @@ class LockstepSchedulers:
         """
         self.take_inbox()
         arrays = self.arrays
+        if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
+            self.make_cache()
         self._rows = rows = kernel.schedule(
             arrays, self.bounds, self.cache, self._budgets(), self._decodes
         )
@@ -404,10 +437,15 @@ class LockstepSchedulers:
         return aborted
 
 
-def caches(traffic: Traffic, limits: EngineLimits) -> bool:
-    """Whether a prefix cache can be hit: prompts share something, or a rank may preempt."""
-    may_preempt = limits.kv_blocks_per_rank < blocks_in_use_max(traffic, limits)
-    return limits.prefix_caching and (traffic.blocks is not None or may_preempt)
+def shares(traffic: Traffic, limits: EngineLimits) -> bool:
+    """Whether requests may find the blocks of others in a prefix cache."""
+    return limits.prefix_caching and traffic.blocks is not None
+
+
+def caches_when_full(traffic: Traffic, limits: EngineLimits) -> bool:
+    """Whether requests that share nothing may be preempted, and then find their own blocks."""
+    alone = limits.prefix_caching and traffic.blocks is None
+    return alone and limits.kv_blocks_per_rank < blocks_in_use_max(traffic, limits)
 
 
 def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:

@@ -43,6 +43,17 @@ def most_hit_tokens(
     return hits.max()
 
 
+@compiled
+def held_tokens(s: SchedulerArrays) -> int:
+    """Tokens that requests of all ranks hold or have yet to compute."""
+    tokens = 0
+    for rank in range(len(s.ranks)):
+        tokens += s.ranks[rank].running_tokens
+        for level in range(s.waiting_tokens.shape[1]):
+            tokens += s.waiting_tokens[rank, level]
+    return tokens
+
+
 @allocating
 def chosen_rank(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int

@@ -28,7 +28,7 @@ def least_loaded(request: int, engines: Sequence[LockstepSchedulers]) -> int:
 
 def prefix_aware(request: int, engines: Sequence[LockstepSchedulers]) -> int:
     """The engine with the fewest tokens, less those of the prompt that it has cached."""
-    left = [engine.load_tokens - engine.hit_tokens(request) for engine in engines]
+    left = [engine.tokens_left(request) for engine in engines]
     return left.index(min(left))
 
 

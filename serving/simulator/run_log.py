@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,6 +28,26 @@ class StepLog:
     joules: Float64s
     idle_joules: Float64s
 
+    def within(self, begin_ns: int, end_ns: int) -> "StepSums":
+        """Of steps that begin from `begin_ns` to before `end_ns`."""
+        within = (self.begin_ns >= begin_ns) & (self.begin_ns < end_ns)
+        return StepSums(
+            busy_ns=int(self.duration_ns[within].sum()),
+            throttled_ns=float(self.throttled_ns[within].sum()),
+            joules=float((self.joules - self.idle_joules)[within].sum()),
+            are_all=bool(within.all()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSums:
+    """Sums over steps, `joules` above idle; `are_all`: over all steps of a run."""
+
+    busy_ns: int
+    throttled_ns: float
+    joules: float
+    are_all: bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenLog:
@@ -38,45 +58,92 @@ class TokenLog:
     token_request: Int32s  # [tokens]
 
 
+_STEPS_TO_ADD: Final = 1 << 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Steps of an engine, the tokens that they gave, and the end of the last one."""
+
+    steps: int = 0
+    tokens: int = 0
+    busy_ns: int = 0
+    throttled_ns: float = 0.0
+    end_ns: int = 0
+
+
+NO_TOKENS: Final = TokenLog(
+    end_ns=np.zeros(0, dtype=np.int64),
+    step_tokens=np.zeros(0, dtype=np.int64),
+    token_request=np.zeros(0, dtype=np.int32),
+)
+
+
 class EngineLog:
     """One engine's steps and tokens; a step under way is behind those that have ended.
 
-    `tokens_max`: of all its requests; memory is taken as they come. None logs no tokens.
+    `tokens_max`: of all its requests; memory is taken as they come. None logs no tokens. A log that
+    does not keep steps has their sums, and of tokens how many they are.
     """
 
-    def __init__(self, *, tokens_max: int | None, idle_watts: float) -> None:
+    def __init__(self, *, tokens_max: int | None, idle_watts: float, keeps: bool = True) -> None:
         self.idle_watts = idle_watts
-        self.steps: Records = np.zeros(1_024, dtype=STEP)
-        self.given: Int32s = np.empty(tokens_max or 0, dtype=np.int32)
+        self.keeps = keeps
+        self.steps: Records = np.zeros(1_024 if keeps else _STEPS_TO_ADD, dtype=STEP)
+        self.given: Int32s = np.empty(tokens_max or 0 if keeps else 0, dtype=np.int32)
         self._has_tokens = tokens_max is not None
         self.counts = np.zeros(2, dtype=np.int64)
-        """Steps that have ended, and tokens."""
+        """Steps in `steps` that have ended, and tokens in `given`."""
+        self.forgotten = StepTotals()
 
     @property
     def ended(self) -> int:
         """Steps that have ended."""
-        return int(self.counts[0])
+        return self.forgotten.steps + int(self.counts[0])
 
     def make_room(self) -> None:
-        """For half as many steps as there are, at least."""
-        if 3 * self.ended >= 2 * len(self.steps):
-            longer = np.empty(2 * len(self.steps), dtype=STEP)
-            longer[: self.ended + 1] = self.steps[: self.ended + 1]
-            self.steps = longer
+        """For half as many steps as there are, at least; those that are not kept are added up."""
+        kept = int(self.counts[0])
+        if 3 * kept < 2 * len(self.steps):
+            return
+        if not self.keeps:
+            self.forgotten = self.totals
+            self.steps[0] = self.steps[kept]
+            self.counts[0] = 0
+            return
+        longer = np.empty(2 * len(self.steps), dtype=STEP)
+        longer[: kept + 1] = self.steps[: kept + 1]
+        self.steps = longer
+
+    @property
+    def totals(self) -> "StepTotals":
+        """Of all steps that have ended."""
+        steps, before = self.all_steps, self.forgotten
+        if not len(steps):
+            return before
+        return StepTotals(
+            steps=before.steps + len(steps),
+            tokens=before.tokens + int(steps["tokens"].sum()),
+            busy_ns=before.busy_ns + int(steps["duration_ns"].sum()),
+            throttled_ns=before.throttled_ns + float(steps["throttled_ns"].sum()),
+            end_ns=int(steps[-1]["begin_ns"] + steps[-1]["duration_ns"]),
+        )
 
     def begin(self, begin_ns: int, cost: StepCost) -> None:
         """Note a step that begins."""
         self.make_room()
         throttled_ns = cost.parts_ns.get(THROTTLE, 0.0)
-        self.steps[self.ended] = (begin_ns, cost.duration_ns, throttled_ns, cost.chip_joules, 0)
+        self.steps[self.counts[0]] = (begin_ns, cost.duration_ns, throttled_ns, cost.chip_joules, 0)
 
     def end(self, given: Int32s) -> None:
         """Note its end, and the requests that got a token by it."""
         given = given if self._has_tokens else given[:0]
         steps, tokens = self.counts.tolist()
         self.steps[steps]["tokens"] = len(given)
-        self.given[tokens : tokens + len(given)] = given
-        self.counts += (1, len(given))
+        self.counts[0] += 1
+        if self.keeps:
+            self.given[tokens : tokens + len(given)] = given
+            self.counts[1] += len(given)
 
     def last_step(self) -> tuple[Int32s, int]:
         """The requests that got a token by the last step that ended, and its end."""
@@ -86,8 +153,8 @@ class EngineLog:
 
     @property
     def all_steps(self) -> Records:
-        """Those that have ended, STEP [steps]."""
-        return self.steps[: self.ended]
+        """Those that have ended and are kept, STEP [steps]."""
+        return self.steps[: int(self.counts[0])]
 
     @property
     def tokens(self) -> Int32s:
@@ -95,8 +162,20 @@ class EngineLog:
         return self.given[: int(self.counts[1])]
 
 
+def totals_of(logs: Sequence[EngineLog]) -> StepTotals:
+    """Of all engines."""
+    each = [log.totals for log in logs]
+    return StepTotals(
+        steps=sum(of.steps for of in each),
+        tokens=sum(of.tokens for of in each),
+        busy_ns=sum(of.busy_ns for of in each),
+        throttled_ns=sum(of.throttled_ns for of in each),
+        end_ns=max(of.end_ns for of in each),
+    )
+
+
 def step_log(logs: Sequence[EngineLog]) -> StepLog:
-    """All steps that have ended, by their begins; of several at one time the first engine's."""
+    """All steps that have ended and are kept, by their begins; of several at one time the first engine's."""
     begin_ns = _of_all(logs, "begin_ns")
     watts = np.repeat([log.idle_watts for log in logs], [log.ended for log in logs])
     order = slice(None) if len(logs) == 1 else np.argsort(begin_ns, kind="stable")

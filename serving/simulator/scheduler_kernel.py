@@ -75,16 +75,24 @@ def demand(
                 pending[rank] += s.requests[request].tokens - s.requests[request].computed
             else:
                 decodes[rank] += 1
-        waiting, request = 0, s.ranks[rank].waiting_first
-        for _ in range(bounds.seats - s.ranks[rank].running_count):
-            if request == NONE:
-                break
-            waiting += s.requests[request].tokens - s.requests[request].received
-            if pending[rank] + waiting >= enough:
-                break
-            request = s.requests[request].waiting_next
-        waiting = min(waiting, s.ranks[rank].free_blocks * bounds.block_tokens)
-        pending[rank] = min(pending[rank] + waiting, enough)
+        add_waiting(s, bounds, rank, enough, pending)
+
+
+@compiled
+def add_waiting(
+    s: SchedulerArrays, bounds: SchedulerBounds, rank: int, enough: int, pending: Int64s
+) -> None:
+    """Add to the `pending` tokens of a rank, [ranks], those of waiting requests, up to `enough`."""
+    waiting, request = 0, s.ranks[rank].waiting_first
+    for _ in range(bounds.seats - s.ranks[rank].running_count):
+        if request == NONE:
+            break
+        waiting += s.requests[request].tokens - s.requests[request].received
+        if pending[rank] + waiting >= enough:
+            break
+        request = s.requests[request].waiting_next
+    waiting = min(waiting, s.ranks[rank].free_blocks * bounds.block_tokens)
+    pending[rank] = min(pending[rank] + waiting, enough)
 
 
 @compiled
@@ -101,27 +109,36 @@ def schedule(
     """
     rows = 0
     for rank in range(len(s.ranks)):
-        budget = budgets[rank]
-        tokens = bounds.step_tokens
-        if budget != UNLIMITED:
-            tokens = min(tokens, decodes[rank] * (1 + bounds.speculative_tokens) + budget)
-        first = rows
+        budget, first = budgets[rank], rows
+        tokens = step_tokens(bounds, budget, decodes[rank])
         rows, tokens, preempted = _schedule_running(s, bounds, c, rank, budget, tokens, rows)
         if not preempted:
-            rows = _schedule_waiting(s, bounds, c, rank, budget, tokens, first, rows)
-        s.ranks[rank].logit_rows = 0
-        for row in range(first, rows):
-            request = s.rows[row].request
-            s.requests[request].computed = s.rows[row].context + s.rows[row].new
-            s.requests[request].is_prefill = (
-                s.requests[request].computed < s.requests[request].tokens
-            )
-            s.ranks[rank].logit_rows += not s.requests[request].is_prefill
+            rows = schedule_waiting(s, bounds, c, rank, budget, tokens, first, rows)
+        note_rows(s, rank, first, rows)
     return rows
 
 
 @compiled
-def _piece_max(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, budget: int) -> int:
+def step_tokens(bounds: SchedulerBounds, budget: int, decodes: int) -> int:
+    """Tokens of a rank in a step at most, within its prefill budget."""
+    if budget == UNLIMITED:
+        return bounds.step_tokens
+    return min(bounds.step_tokens, decodes * (1 + bounds.speculative_tokens) + budget)
+
+
+@compiled
+def note_rows(s: SchedulerArrays, rank: int, first: int, end: int) -> None:
+    """What a rank's rows of a step, [first, end), make of their requests."""
+    s.ranks[rank].logit_rows = 0
+    for row in range(first, end):
+        request = s.rows[row].request
+        s.requests[request].computed = s.rows[row].context + s.rows[row].new
+        s.requests[request].is_prefill = s.requests[request].computed < s.requests[request].tokens
+        s.ranks[rank].logit_rows += not s.requests[request].is_prefill
+
+
+@compiled
+def piece_max(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, budget: int) -> int:
     """Tokens of one prefill in a step at most; 0 is no limit, as for a rank's only request."""
     requests = s.ranks[rank].running_count + s.ranks[rank].waiting_count
     if requests < 2:
@@ -157,7 +174,7 @@ def _schedule_running(
 
     Returns rows, the tokens left, and whether a request was preempted.
     """
-    piece = _piece_max(s, bounds, rank, budget)
+    piece = piece_max(s, bounds, rank, budget)
     holds_back = _holds_back(s, rank, budget)
     first, place, preempted = rows, 0, False
     while place < s.ranks[rank].running_count and tokens > 0:
@@ -170,7 +187,7 @@ def _schedule_running(
         if 0 < piece < new:
             new = piece
         new = min(new, tokens, bounds.context_tokens - 1 - context)
-        needed = _new_blocks(s, bounds, request, context + new)
+        needed = new_blocks(s, bounds, request, context + new)
         has_blocks = True
         while needed > s.ranks[rank].free_blocks and has_blocks:
             victim_place = _victim(s, bounds, rank)
@@ -184,7 +201,7 @@ def _schedule_running(
         if not has_blocks:
             break
         take(s, bounds, c, rank, request, needed, context + new)
-        rows = _add_row(s, rank, request, new, context, rows)
+        rows = add_row(s, rank, request, new, context, rows)
         if s.requests[request].drafts:
             s.rows[rows - 1].drafts = max(0, context + new - s.requests[request].tokens)
             s.requests[request].drafts = 0
@@ -214,13 +231,29 @@ def _drop_row(s: SchedulerArrays, first: int, rows: int, victim: int) -> tuple[i
 
 
 @compiled
-def _new_blocks(s: SchedulerArrays, bounds: SchedulerBounds, request: int, tokens: int) -> int:
+def new_blocks(s: SchedulerArrays, bounds: SchedulerBounds, request: int, tokens: int) -> int:
     """Blocks that a request lacks for so many tokens, and those that are drafted after them."""
     ahead = min(tokens + bounds.speculative_tokens, bounds.context_tokens)
     held = s.requests[request].blocks
     if ahead <= held * bounds.block_tokens:  # mostly; divisions are slow
         return 0
     return -(-ahead // bounds.block_tokens) - held
+
+
+@compiled
+def may_preempt(s: SchedulerArrays, bounds: SchedulerBounds) -> bool:
+    """Whether a rank may lack blocks for all tokens that its running requests have yet to compute,
+    and those that they draft.
+    """
+    for rank in range(len(s.ranks)):
+        free = s.ranks[rank].free_blocks
+        for place in range(s.ranks[rank].running_count):
+            request = s.running[rank, place]
+            drafts = s.requests[request].drafts
+            free -= new_blocks(s, bounds, request, s.requests[request].tokens + drafts)
+        if free < 0:
+            return True
+    return False
 
 
 @compiled
@@ -245,7 +278,7 @@ def _preempt(
 ) -> None:
     """Take a running request's blocks; it goes back to the front of the queue."""
     request = s.running[rank, place]
-    _stop_running(s, c, rank, request)
+    stop_running(s, c, rank, request)
     s.requests[request].computed = s.requests[request].drafts = 0
     s.requests[request].received = 0
     s.requests[request].preemptions += 1
@@ -256,7 +289,8 @@ def _preempt(
 
 
 @compiled
-def _stop_running(s: SchedulerArrays, c: PrefixCache | None, rank: int, request: int) -> None:
+def stop_running(s: SchedulerArrays, c: PrefixCache | None, rank: int, request: int) -> None:
+    """A running request of `rank` leaves, and its blocks are free."""
     left = 0
     for place in range(s.ranks[rank].running_count):
         if s.running[rank, place] != request:
@@ -293,7 +327,8 @@ def take(
 
 
 @compiled
-def _add_row(s: SchedulerArrays, rank: int, request: int, new: int, context: int, row: int) -> int:
+def add_row(s: SchedulerArrays, rank: int, request: int, new: int, context: int, row: int) -> int:
+    """Fill a row of a step; returns the next one's place."""
     s.rows[row].rank, s.rows[row].request = rank, request
     s.rows[row].new, s.rows[row].context = new, context
     s.rows[row].drafts = 0
@@ -301,7 +336,7 @@ def _add_row(s: SchedulerArrays, rank: int, request: int, new: int, context: int
 
 
 @compiled
-def _schedule_waiting(
+def schedule_waiting(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: PrefixCache | None,
@@ -316,7 +351,7 @@ def _schedule_waiting(
     The rank's running ones have those from `first` on.
     """
     running_rows = rows
-    piece = _piece_max(s, bounds, rank, budget)
+    piece = piece_max(s, bounds, rank, budget)
     holds_back = _holds_back(s, rank, budget)
     while tokens > 0 and s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
         request, hits, free_hits = s.ranks[rank].waiting_first, 0, 0
@@ -336,7 +371,7 @@ def _schedule_waiting(
         new = width or min(new, tokens)
         # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
         whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits
-        needed = _new_blocks(s, bounds, request, context + new) - hits
+        needed = new_blocks(s, bounds, request, context + new) - hits
         if max(whole, needed) + free_hits > s.ranks[rank].free_blocks:
             break
         unlink(s, rank, request)
@@ -349,7 +384,7 @@ def _schedule_waiting(
         s.ranks[rank].running_count += 1
         s.ranks[rank].running_tokens += s.requests[request].tokens
         s.requests[request].is_running = True
-        rows = _add_row(s, rank, request, new, context, rows)
+        rows = add_row(s, rank, request, new, context, rows)
         if width:
             s.rows[rows - 1].drafts = 1 - width
         tokens -= new
@@ -414,7 +449,7 @@ def give_tokens(
         if s.requests[request].tokens_left == 0:
             ended += 1
             s.requests[request].last_token_ns = end_ns
-            _stop_running(s, c, rank, request)
+            stop_running(s, c, rank, request)
             s.requests[request].rank = NONE
     return tokens, ended
 
@@ -426,7 +461,7 @@ def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
     if rank == NONE:
         return
     if s.requests[request].is_running:
-        _stop_running(s, c, rank, request)
+        stop_running(s, c, rank, request)
     else:
         unlink(s, rank, request)
     s.requests[request].rank = NONE
@@ -447,7 +482,7 @@ def abort_due(s: SchedulerArrays, c: PrefixCache | None, now_ns: int) -> Int32s:
         while place < s.ranks[rank].running_count:
             request = s.running[rank, place]
             if _is_due(s, request, now_ns):
-                _stop_running(s, c, rank, request)
+                stop_running(s, c, rank, request)
                 aborted[count] = request
                 count += 1
             else:

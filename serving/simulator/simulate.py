@@ -13,6 +13,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.machine_calls import TimedCall
 from serving.simulator.run import Run
+from serving.simulator.run_log import StepSums
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import Progress, serve_in_virtual_time
 
@@ -34,6 +35,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
+    logs: bool = True,
 ) -> Run:
     """Serve `traffic` on `deployment` step by step, in virtual time.
 
@@ -52,12 +54,19 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
             it may raise StopSimulation, and the run has what there is.
         day_night: a policy that hands chips to training and back as demand goes, from 0:00 on a
             Monday unless it says another time; chips that serve prompts alone stay.
+        logs: keep each step and token. Without, memory grows with requests alone, and the run has
+            the times of their first and last tokens, and totals; `throttled_share` may differ in
+            its last bits, by the order of a sum. Not for a part of the run that is judged, nor for
+            requests that wait for others.
 
-    Deterministic. Raises ConfigError for an empty mask, a request above the context or a rank's KV,
+    Deterministic. Raises ConfigError for totals of a part, an empty mask, a request above the context or a rank's KV,
     and an unknown prefill policy; this and LeaseRefused for a call that a machine refuses.
     """
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")
+    is_part = judged is not None or (window_s is not None and np.isfinite(window_s[1]))
+    if not logs and (is_part or levels or traffic.sessions or traffic.loops):
+        raise ConfigError(field="logs", value=logs, expected="steps that are kept, for a part")
     served, sent, steps, handovers = serve_in_virtual_time(
         deployment,
         traffic,
@@ -70,24 +79,23 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         on_step=on_step,
         progress=progress,
         day_night=day_night,
+        logs=logs,
     )
     judged = None if judged is None else judged[sent]
     begin_s, end_s = window_s or _window_of(served.arrival_s, judged)
     to_the_end = np.isinf(end_s)
     end_s = served.emulated_s if to_the_end else end_s
     begin_ns, end_ns = round(begin_s * NS_PER_S), round(end_s * NS_PER_S)
-    within = (steps.begin_ns >= begin_ns) & (steps.begin_ns < end_ns)
+    sums = steps if isinstance(steps, StepSums) else steps.within(begin_ns, end_ns)
     engines = deployment.engines
     length_ns = (end_s - begin_s) * NS_PER_S * engines
-    busy_ns = int(steps.duration_ns[within].sum())
     # A step may outlast the window in which it begins.
-    seconds = max(length_ns, busy_ns) / engines / NS_PER_S
-    if to_the_end and within.all():  # with hand-overs and lost chips, which are in no step
+    seconds = max(length_ns, sums.busy_ns) / engines / NS_PER_S
+    if to_the_end and sums.are_all:  # with hand-overs and lost chips, which are in no step
         joules = served.joules - deployment.all_idle_watts * begin_s
     else:
         joules = deployment.all_idle_watts * seconds
-        joules += float((steps.joules - steps.idle_joules)[within].sum())
-    throttled_ns = float(steps.throttled_ns[within].sum())
+        joules += sums.joules
     return Run(
         served=served,
         sent=sent,
@@ -95,8 +103,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         begin_s=begin_s,
         end_s=end_s,
         chip_watts=joules / seconds if seconds else 0.0,
-        busy_share=min(1.0, busy_ns / length_ns) if length_ns else 0.0,
-        throttled_share=throttled_ns / busy_ns if busy_ns else 0.0,
+        busy_share=min(1.0, sums.busy_ns / length_ns) if length_ns else 0.0,
+        throttled_share=sums.throttled_ns / sums.busy_ns if sums.busy_ns else 0.0,
         handovers=None if handovers is None else handovers[0],
         calls=() if handovers is None else handovers[1],
     )

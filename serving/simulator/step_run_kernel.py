@@ -12,8 +12,10 @@ import numpy as np
 
 from emulator.arrays import Bools, Int32s, Int64s
 from emulator.ultraserver import cost_kernel, count_kernel
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import compiled, inlined
 from emulator.ultraserver.cost_kernel import KeptStep, StepTables
+from emulator.ultraserver.power_kernel import Drawn
+from emulator.ultraserver.request_kernel import DECODE_TOTALS, STANDING
 from emulator.units import NS_PER_S
 from serving.policy import prefill_throttle
 from serving.policy.prefill_throttle import EvenLevel
@@ -27,7 +29,22 @@ from serving.simulator.scheduler_arrays import (
     SchedulerArrays,
     SchedulerBounds,
 )
-from serving.simulator.scheduler_kernel import demand, give_tokens, schedule, take
+from serving.simulator.scheduler_kernel import (
+    demand,
+    give_tokens,
+    may_preempt,
+    schedule,
+    take,
+)
+from serving.simulator.standing_decodes import (
+    StandingDecodes,
+    demand_beside,
+    finish,
+    schedule_beside,
+    settle,
+    stand,
+    write_given,
+)
 
 UNDER_WAY: Final = 0
 """The step under way ends later than `until_ns`."""
@@ -39,6 +56,13 @@ EMPTY: Final = 3
 """The schedulers have decided, and no rank computes anything."""
 UNKNOWN: Final = 4
 """The tables do not know the tokens of the step that is decided."""
+FULL: Final = 5
+"""The next step may preempt requests, whose blocks a cache has to keep."""
+
+PATIENCE: Final = 4
+"""Steps request by request before requests stand, which is worth it for some steps at least."""
+_LONGER_PATIENCE: Final = 16
+"""Where they stood and lacked tokens or blocks."""
 
 RUN: Final = np.dtype(
     [
@@ -52,6 +76,10 @@ RUN: Final = np.dtype(
         ("ended", np.int64),  # of them, by the last step
         ("free_blocks_min", np.int64),
         ("empty_rank_steps", np.int64),
+        ("patience", np.int64),  # steps before requests stand
+        ("stands", np.bool_),  # whether they do
+        ("logs_tokens", np.bool_),
+        ("lacks_cache", np.bool_),  # which preempted requests would hit
         ("busy_ns", np.int64),
         ("joules", np.float64),
     ]
@@ -71,6 +99,8 @@ class StepRoom(NamedTuple):
     """Room for one step's arrays."""
 
     pending: Int64s  # [ranks]
+    rows: Int64s  # [ranks]
+    nothing: Int64s  # totals of no standing requests, [ranks, DECODE_TOTALS]
     decodes: Int64s  # [ranks]
     budgets: Int64s  # [ranks]
     logit_rows: Int64s  # [ranks]
@@ -83,7 +113,8 @@ class StepRoom(NamedTuple):
 
 def step_room(ranks: int, rows: int) -> StepRoom:
     """For so many."""
-    lengths = (*(ranks,) * 4, *(rows,) * 5)
+    of_ranks, of_rows = (ranks,), (rows,)
+    lengths = (of_ranks, of_ranks, (ranks, DECODE_TOTALS), *(of_ranks,) * 3, *(of_rows,) * 5)
     return StepRoom(*(np.zeros(length, dtype=np.int64) for length in lengths))
 
 
@@ -98,7 +129,10 @@ class StepRules(NamedTuple):
 
 
 class StepRunRecord(NamedTuple):
-    """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far."""
+    """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far.
+
+    Where tokens are not logged, `given` is room for those of a step.
+    """
 
     run: Records  # RUN [1]
     steps: Records  # STEP [most steps]
@@ -116,7 +150,19 @@ class Stops(NamedTuple):
 _level = compiled(prefill_throttle.even_level)
 
 
-@compiled
+@inlined
+def _budget(rules: StepRules, ranks: int) -> int:
+    """Of each rank, by the demand in `room`."""
+    room, longest, decodes = rules.room, 0, 0
+    for rank in range(ranks):
+        longest = max(longest, room.pending[rank])
+        decodes = max(decodes, room.decodes[rank])
+    if longest > 0 and decodes > 0:
+        return _level(longest, rules.level)
+    return prefill_throttle.UNLIMITED
+
+
+@inlined
 def _decide(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -128,35 +174,64 @@ def _decide(
     room, budget = rules.room, prefill_throttle.UNLIMITED
     if rules.pending_enough:
         demand(s, bounds, rules.pending_enough, room.pending, room.decodes)
-        longest = decodes = 0
-        for rank in range(len(s.ranks)):
-            longest = max(longest, room.pending[rank])
-            decodes = max(decodes, room.decodes[rank])
-        if longest > 0 and decodes > 0:
-            budget = _level(longest, rules.level)
+        budget = _budget(rules, len(s.ranks))
     room.budgets[:] = budget
     rows = schedule(s, bounds, c, room.budgets, room.decodes)
-    r.run[0].rows = rows
-    room.pending[:] = 0  # now: rows of each rank
-    for row in range(rows):
-        room.rank[row], room.new[row] = s.rows[row].rank, s.rows[row].new
-        room.context[row] = s.rows[row].context
-        room.pending[s.rows[row].rank] += 1
+    _note_decided(s, room, r, room.nothing, rows)
+
+
+@inlined
+def _note_decided(
+    s: SchedulerArrays, room: StepRoom, r: StepRunRecord, totals: Int64s, rows: int
+) -> None:
+    """Lay out the step that is decided, of so many `s.rows` beside standing requests, with their
+    `totals`, to be costed.
+    """
+    all_rows = rows
     for rank in range(len(s.ranks)):
+        standing = totals[rank, STANDING]
+        all_rows += standing
+        room.pending[rank] = standing  # now: new tokens of each rank
+        room.rows[rank] = 0
         room.logit_rows[rank] = s.ranks[rank].logit_rows
         r.run[0].free_blocks_min = min(r.run[0].free_blocks_min, s.ranks[rank].free_blocks)
-        if rows and not room.pending[rank]:
-            r.run[0].empty_rank_steps += 1
+    for row in range(rows):
+        room.new[row], room.context[row] = s.rows[row].new, s.rows[row].context
+        room.pending[s.rows[row].rank] += s.rows[row].new
+        room.rows[s.rows[row].rank] += 1
+    r.run[0].rows = all_rows
+    if all_rows:
+        for rank in range(len(s.ranks)):
+            if not room.pending[rank]:
+                r.run[0].empty_rank_steps += 1
 
 
-@compiled
-def _are_known(costs: StepTables, room: StepRoom, rows: int) -> bool:
+@inlined
+def _decide_beside(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    rules: StepRules,
+    st: StandingDecodes,
+    r: StepRunRecord,
+) -> bool:
+    """`_decide` where requests stand; False, and nothing is decided, where they cannot."""
+    room, budget = rules.room, prefill_throttle.UNLIMITED
+    if rules.pending_enough:
+        demand_beside(s, bounds, st, rules.pending_enough, room.pending, room.decodes)
+        budget = _budget(rules, len(s.ranks))
+    for rank in range(len(s.ranks)):
+        room.budgets[rank] = budget
+    if not schedule_beside(s, bounds, st, room.budgets, room.decodes):
+        return False
+    _note_decided(s, room, r, st.totals, st.other_rows[0])
+    return True
+
+
+@inlined
+def _are_known(costs: StepTables, room: StepRoom) -> bool:
     """Whether the tables know each rank's tokens, and an idle one's that computes along."""
     ranks = costs.tables[0].ranks
     kinds = ranks.kinds
-    room.pending[:] = 0  # now: new tokens of each rank
-    for row in range(rows):
-        room.pending[room.rank[row]] += room.new[row]
     for rank in range(len(room.pending)):
         tokens = max(room.pending[rank], ranks.dummy[0])
         if not (
@@ -167,12 +242,20 @@ def _are_known(costs: StepTables, room: StepRoom, rows: int) -> bool:
     return count_kernel.is_known(kinds.known_tokens, 0)
 
 
-@compiled
-def _begin(rules: StepRules, r: StepRunRecord) -> None:
-    """Cost the decided step, and log it; `StepCostModel.cost` of it."""
-    room, rows = rules.room, r.run[0].rows
-    batch = (room.rank[:rows], room.new[:rows], room.context[:rows], room.logit_rows)
-    whole = cost_kernel.drawn(rules.costs, batch, rules.keeps)
+@inlined
+def _begin(rules: StepRules, r: StepRunRecord, totals: Int64s, rows: int) -> None:
+    """Cost the decided step, and log it; `StepCostModel.cost` of it.
+
+    `rows` of it are in `room`, and `totals` are those of requests that stand beside them.
+    """
+    room = rules.room
+    batch = (room.rows, room.new[:rows], room.context[:rows], room.logit_rows)
+    _log(cost_kernel.drawn(rules.costs, totals, batch, rules.keeps), r)
+
+
+@inlined
+def _log(whole: Drawn, r: StepRunRecord) -> None:
+    """Begin a step of that cost now."""
     joules = whole.watts * whole.duration_ns / NS_PER_S
     step = r.counts[0]
     r.steps[step].begin_ns = r.run[0].now_ns
@@ -184,7 +267,7 @@ def _begin(rules: StepRules, r: StepRunRecord) -> None:
     r.run[0].joules += joules
 
 
-@compiled
+@inlined
 def _finish(s: SchedulerArrays, c: PrefixCache | None, judged: Bools, r: StepRunRecord) -> bool:
     """Give out the tokens of the step under way; returns whether each row got one and goes on."""
     first, rows = r.counts[1], r.run[0].rows
@@ -195,17 +278,44 @@ def _finish(s: SchedulerArrays, c: PrefixCache | None, judged: Bools, r: StepRun
             request = r.given[place]
             if s.requests[request].tokens_left == 0 and judged[request]:
                 r.run[0].judged_left -= 1
-    r.steps[r.counts[0]].tokens = tokens
-    r.counts[0] += 1
-    r.counts[1] += tokens
-    r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = end_ns, NONE, 0
-    r.run[0].requests -= ended
-    r.run[0].done += ended
-    r.run[0].ended = ended
+    _note_end(r, tokens, ended)
     return tokens == rows and not ended
 
 
-@compiled
+@inlined
+def _note_end(r: StepRunRecord, tokens: int, ended: int) -> None:
+    """The step under way is over; it gave so many tokens, and ended so many requests."""
+    r.steps[r.counts[0]].tokens = tokens
+    r.counts[0] += 1
+    if r.run[0].logs_tokens:
+        r.counts[1] += tokens
+    r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = r.run[0].end_ns, NONE, 0
+    r.run[0].requests -= ended
+    r.run[0].done += ended
+    r.run[0].ended = ended
+
+
+@inlined
+def _finish_beside(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    st: StandingDecodes,
+    judged: Bools,
+    r: StepRunRecord,
+) -> None:
+    """`_finish` where requests stand."""
+    tokens = 0
+    if r.run[0].logs_tokens:
+        tokens = write_given(s, st, r.given[r.counts[1] :])
+    else:
+        for rank in range(len(s.ranks)):
+            tokens += s.ranks[rank].logit_rows
+    ended, ended_judged = finish(s, bounds, st, r.run[0].end_ns, judged)
+    r.run[0].judged_left -= ended_judged
+    _note_end(r, tokens, ended)
+
+
+@inlined
 def _rows_again(s: SchedulerArrays, bounds: SchedulerBounds, room: StepRoom) -> tuple[int, int]:
     """Fill `room` with a step in which each running request decodes, as in the one before.
 
@@ -232,7 +342,7 @@ def _rows_again(s: SchedulerArrays, bounds: SchedulerBounds, room: StepRoom) -> 
     return rows, steps
 
 
-@compiled
+@inlined
 def _take_blocks(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, room: StepRoom, rows: int
 ) -> bool:
@@ -255,7 +365,7 @@ def _take_blocks(
     return True
 
 
-@compiled
+@inlined
 def _repeat(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -274,12 +384,14 @@ def _repeat(
     room = rules.room
     rows, steps = _rows_again(s, bounds, room)
     steps = min(steps, steps_max - r.counts[0])
-    if rows == 0 or not _are_known(rules.costs, room, rows):
+    for rank in range(len(s.ranks)):
+        room.pending[rank] = room.rows[rank] = room.logit_rows[rank]
+    if rows == 0 or not _are_known(rules.costs, room):
         return
     begun = 0
     while begun < steps and r.run[0].now_ns < until_ns and _take_blocks(s, bounds, c, room, rows):
         r.run[0].rows = rows
-        _begin(rules, r)
+        _begin(rules, r, room.nothing, rows)
         begun += 1
         if r.run[0].end_ns > until_ns:
             break
@@ -290,7 +402,8 @@ def _repeat(
             room.block_left[row] -= 1
         r.steps[r.counts[0]].tokens = rows
         r.counts[0] += 1
-        r.counts[1] += rows
+        if r.run[0].logs_tokens:
+            r.counts[1] += rows
         r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = r.run[0].end_ns, NONE, 0
     ended = begun - (r.run[0].end_ns != NONE)
     for row in range(rows):
@@ -308,14 +421,14 @@ def _repeat(
             r.run[0].empty_rank_steps += begun
 
 
-@compiled
+@inlined
 def _next_arrival_ns(s: SchedulerArrays, coming: Int64s, r: StepRunRecord) -> int:
     if r.run[0].taken == len(coming):
         return NEVER_NS
     return s.requests[coming[r.run[0].taken]].arrival_ns
 
 
-@compiled
+@inlined
 def _take_arrived(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -331,32 +444,95 @@ def _take_arrived(
         r.run[0].requests += 1
 
 
-@compiled
-def _decided(
+@inlined
+def _has_begun(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: PrefixCache | None,
-    rules: StepRules,
     coming: Int64s,
     r: StepRunRecord,
     until_ns: int,
 ) -> bool:
-    """Decide a step, unless one is; without requests it begins when the next one comes.
-
-    False where there is none before `until_ns`, or no rank computes anything.
-    """
-    if r.run[0].rows:
-        return True
+    """Whether a step begins before `until_ns`; without requests it does when the next one comes."""
     if r.run[0].requests == 0 and r.run[0].now_ns < until_ns:
         next_ns = _next_arrival_ns(s, coming, r)
         if next_ns >= until_ns:
             return False
         r.run[0].now_ns = next_ns
         _take_arrived(s, bounds, c, coming, r)
-    if r.run[0].now_ns >= until_ns:
-        return False
-    _decide(s, bounds, c, rules, r)
-    return r.run[0].rows > 0
+    return r.run[0].now_ns < until_ns
+
+
+@inlined
+def _stand_or_settle(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    rules: StepRules,
+    st: StandingDecodes,
+    r: StepRunRecord,
+) -> None:
+    """Decide a step where requests stand, unless they cannot; then none does for a while."""
+    if not r.run[0].stands and r.run[0].patience <= 0:
+        stand(s, st)
+        r.run[0].stands = True
+    r.run[0].patience -= 1
+    if r.run[0].stands and not _decide_beside(s, bounds, rules, st, r):
+        settle(s, bounds, st, 0)
+        r.run[0].stands, r.run[0].patience = False, _LONGER_PATIENCE
+
+
+@compiled
+def _step_on(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rules: StepRules,
+    st: StandingDecodes | None,
+    requests: tuple[Int64s, Bools],
+    r: StepRunRecord,
+    until_ns: int,
+    stops: Stops,
+) -> int:
+    """`run_steps`, after which requests may stand."""
+    coming, judged = requests
+    while True:
+        repeats = False
+        if r.run[0].end_ns != NONE:
+            if r.run[0].end_ns > until_ns:
+                return UNDER_WAY
+            if not r.run[0].stands:
+                repeats = _finish(s, c, judged, r)
+            elif st is not None:
+                _finish_beside(s, bounds, st, judged, r)
+            is_over = r.run[0].judged_left == 0 or (stops.at_ends and r.run[0].ended > 0)
+            if is_over or r.counts[0] >= stops.steps:
+                return STOPPED
+        if r.run[0].now_ns < until_ns:
+            _take_arrived(s, bounds, c, coming, r)
+        if st is None:
+            if repeats:
+                before_ns = min(until_ns, _next_arrival_ns(s, coming, r))
+                _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
+                continue
+        if r.run[0].rows == 0:
+            if not _has_begun(s, bounds, c, coming, r, until_ns):
+                return WAITS
+            if st is not None:
+                _stand_or_settle(s, bounds, rules, st, r)
+                if r.run[0].lacks_cache and not r.run[0].stands and may_preempt(s, bounds):
+                    return FULL
+            if not r.run[0].stands:
+                _decide(s, bounds, c, rules, r)
+            if r.run[0].rows == 0:
+                return EMPTY
+        if not _are_known(rules.costs, rules.room):
+            return UNKNOWN
+        totals, rows = rules.room.nothing, r.run[0].rows
+        if st is not None:
+            totals = st.totals  # 0 where none stands
+            if r.run[0].stands:
+                rows = st.other_rows[0]
+        _begin(rules, r, totals, rows)
 
 
 @compiled
@@ -365,6 +541,7 @@ def run_steps(
     bounds: SchedulerBounds,
     c: PrefixCache | None,
     rules: StepRules,
+    st: StandingDecodes | None,
     requests: tuple[Int64s, Bools],
     r: StepRunRecord,
     until_ns: int,
@@ -372,27 +549,13 @@ def run_steps(
 ) -> int:
     """Step until `until_ns`; returns why it ends there or before.
 
-    `requests`: those that come, in the order of their arrivals, beside which nothing comes before
-    `until_ns`, and the mask of those that are judged, [requests].
+    `st` without a cache of prefixes: requests that decode are counted together. `requests`: those
+    that come, in the order of their arrivals, beside which nothing comes before `until_ns`, and the
+    mask of those that are judged, [requests].
     """
-    coming, judged = requests
-    while True:
-        repeats = False
-        if r.run[0].end_ns != NONE:
-            if r.run[0].end_ns > until_ns:
-                return UNDER_WAY
-            repeats = _finish(s, c, judged, r)
-            is_over = r.run[0].judged_left == 0 or (stops.at_ends and r.run[0].ended > 0)
-            if is_over or r.counts[0] >= stops.steps:
-                return STOPPED
-        if r.run[0].now_ns < until_ns:
-            _take_arrived(s, bounds, c, coming, r)
-        if repeats:
-            before_ns = min(until_ns, _next_arrival_ns(s, coming, r))
-            _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
-        elif not _decided(s, bounds, c, rules, coming, r, until_ns):
-            return EMPTY if r.run[0].requests and r.run[0].now_ns < until_ns else WAITS
-        elif not _are_known(rules.costs, rules.room, r.run[0].rows):
-            return UNKNOWN
-        else:
-            _begin(rules, r)
+    code = _step_on(s, bounds, c, rules, st, requests, r, until_ns, stops)
+    if st is not None:
+        if r.run[0].stands and code != UNKNOWN:
+            settle(s, bounds, st, r.run[0].rows)
+            r.run[0].stands = False
+    return code

@@ -14,8 +14,11 @@ from serving.simulator import compiled_schedulers as kernel
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.run_log import EngineLog
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
+from serving.simulator.standing_decodes import nothing_stands
 from serving.simulator.step_run_kernel import (
     EMPTY,
+    FULL,
+    PATIENCE,
     RUN,
     UNDER_WAY,
     UNKNOWN,
@@ -76,6 +79,9 @@ class StepsAhead:
         self._cost_model = cost_model
         self._log = log
         self._run = np.zeros(1, dtype=RUN)
+        self._given = log.given
+        if not log.keeps:
+            self._given = np.zeros(len(schedulers.arrays.rows), dtype=np.int32)
         self._coming = np.zeros(0, dtype=np.int64)
         self._taken = 0
         self._rules = StepRules(
@@ -85,6 +91,10 @@ class StepsAhead:
             keeps=nothing_kept(costs),
             room=step_room(len(schedulers.arrays.ranks), len(schedulers.arrays.rows)),
         )
+        self._standing = None
+        if schedulers.cache is None:
+            numbers = costs.tables[0].heads.numbers
+            self._standing = nothing_stands(numbers, schedulers.arrays, schedulers.bounds)
 
     @classmethod
     def of(
@@ -120,7 +130,8 @@ class StepsAhead:
         run["now_ns"], run["end_ns"], run["joules"] = now_ns, NONE, joules
         run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
         run["free_blocks_min"] = schedulers.all_blocks
-        run["taken"] = self._taken
+        run["taken"], run["patience"] = self._taken, PATIENCE
+        run["lacks_cache"], run["logs_tokens"] = schedulers.lacks_cache, log.keeps
         code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
         self._taken = int(run["taken"])
         schedulers.went_ahead(
@@ -141,31 +152,40 @@ class StepsAhead:
 
     def _go(self, until_ns: int, stops: RunStops) -> int:
         schedulers, log = self._schedulers, self._log
-        most = min(len(log.steps) - 1, log.ended + _STEPS_MAX)  # one may be left under way
-        record = StepRunRecord(run=self._run, steps=log.steps, given=log.given, counts=log.counts)
+        # One may be left under way.
+        most = min(len(log.steps) - 1, int(log.counts[0]) + _STEPS_MAX)
+        most = min(most, stops.steps - log.forgotten.steps)
+        record = StepRunRecord(
+            run=self._run, steps=log.steps, given=self._given, counts=log.counts
+        )
         while True:
             code: int = kernel.run_steps(
                 schedulers.arrays,
                 schedulers.bounds,
                 schedulers.cache,
                 self._rules,
+                self._standing if schedulers.cache is None else None,
                 (self._coming, stops.judged),
                 record,
                 until_ns,
-                Stops(steps=min(most, stops.steps), at_ends=stops.at_ends),
+                Stops(steps=most, at_ends=stops.at_ends),
             )
-            if code != UNKNOWN:
+            if code == FULL:
+                schedulers.make_cache()
+            elif code == UNKNOWN:
+                self._learn()
+            else:
                 return code
-            self._learn(int(self._run[0]["rows"]))
 
-    def _learn(self, rows: int) -> None:
-        """Make the tables know the step that is decided."""
+    def _learn(self) -> None:
+        """Make the tables know the tokens of the step that is decided."""
         room = self._rules.room
+        (busy,) = room.pending.nonzero()
         batch = StepBatch(
             ranks=len(room.logit_rows),
-            rank=room.rank[:rows],
-            new_tokens=room.new[:rows],
-            context_tokens=room.context[:rows],
+            rank=busy,
+            new_tokens=room.pending[busy],
+            context_tokens=np.zeros_like(busy),
             logit_rows=room.logit_rows,
         )
         costs = self._cost_model.step_tables(batch)

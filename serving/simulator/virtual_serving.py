@@ -24,12 +24,19 @@ from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall
 from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.request_arrivals import RequestArrivals
-from serving.simulator.run_log import StepLog, step_log, token_log
+from serving.simulator.run_log import (
+    NO_TOKENS,
+    StepLog,
+    StepSums,
+    step_log,
+    token_log,
+    totals_of,
+)
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.steps_ahead import RunStops, StepsDone
-from serving.traffic.serving_run import Ending, ServingRun, missed_by
+from serving.traffic.serving_run import Ending, ServedTotals, ServingRun, missed_by
 
 if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight
@@ -64,7 +71,11 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
-) -> "tuple[ServingRun, Bools, StepLog, tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]":
+    logs: bool = True,
+) -> (
+    "tuple[ServingRun, Bools, StepLog | StepSums,"
+    " tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]"
+):
     """Serve `traffic` until all requests, or those in the mask `among` [requests], have their
     tokens.
 
@@ -72,7 +83,8 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     begins before `until_s`, or when `progress` raises StopSimulation; the result says which. It is
     of the requests of a mask, [requests]: those that the times of closed loops let begin.
     `calls` come to the machines at their times; requests without a last token `timeout_s` after
-    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over.
+    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over. Without
+    `logs` there are totals of steps and tokens alone, as `simulate` says.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
     prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
@@ -90,6 +102,7 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
         on_step=on_step,
         progress=progress,
         day_night=day_night,
+        logs=logs,
     )
     try:
         ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
@@ -117,13 +130,17 @@ class _VirtualServing:
         on_step: StepWatcher | None,
         progress: Progress | None,
         day_night: "SimulatedDayNight | None",
+        logs: bool,
     ) -> None:
         self._traffic = traffic
+        self._is_logged = logs
         _check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
-        self._pool = EnginePool(deployment, traffic, called=called, on_step=on_step, seed=seed)
+        self._pool = EnginePool(
+            deployment, traffic, called=called, on_step=on_step, seed=seed, is_logged=logs
+        )
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
         if deployment.prefill is not None:
@@ -136,6 +153,7 @@ class _VirtualServing:
                 on_step=on_step,
                 seed=seed,
                 clients_see=False,
+                is_logged=logs,
             )
             self._engines += self._prefill.engines
             self._transfer_ns = np.rint(deployment.transfer_ns(traffic.prompt_tokens))
@@ -440,14 +458,20 @@ class _VirtualServing:
                 return True
         return False
 
-    def log(self) -> StepLog:
-        """The steps so far."""
-        return step_log(self._logs)
+    def log(self) -> StepLog | StepSums:
+        """The steps so far, or their sums."""
+        if self._is_logged:
+            return step_log(self._logs)
+        totals = totals_of(self._logs)
+        return StepSums(
+            busy_ns=totals.busy_ns, throttled_ns=totals.throttled_ns, joules=0.0, are_all=True
+        )
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
-        tokens = token_log(self._logs)
-        last_ns = int(tokens.end_ns.max(initial=0))
+        totals = totals_of(self._logs)
+        last_ns = totals.end_ns
+        tokens = token_log(self._logs) if self._is_logged else NO_TOKENS
         schedulers = [engine.schedulers for engine in self._engines]
         sent, token_request = self.sent, tokens.token_request
         if not sent.all():
@@ -461,7 +485,12 @@ class _VirtualServing:
             token_request=token_request,
             step_end_s=tokens.end_ns / NS_PER_S,
             step_tokens=tokens.step_tokens,
-            busy_s=sum(int(log.all_steps["duration_ns"].sum()) for log in self._logs) / NS_PER_S,
+            totals=None
+            if self._is_logged
+            else ServedTotals(
+                steps=totals.steps, tokens=totals.tokens, emulated_s=last_ns / NS_PER_S
+            ),
+            busy_s=totals.busy_ns / NS_PER_S,
             joules=sum(engine.joules(last_ns) for engine in self._engines),
             preemptions=sum(int(each["preemptions"].sum()) for each in self._tables),
             kv_blocks_used_max=max(each.kv_blocks_used_max for each in schedulers),

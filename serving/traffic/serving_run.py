@@ -28,6 +28,15 @@ class Ending(StrEnum):
     TIME_UP = "time is up"  # the emulated time it was given
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTotals:
+    """Of a run whose steps and tokens were counted, and not kept."""
+
+    steps: int
+    tokens: int
+    emulated_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingRun:
     """Times of each request of `traffic`, each token and each step.
@@ -35,7 +44,8 @@ class ServingRun:
     `token_request` is the request of every token, in the order of steps; a step's tokens come with
     its end. `joules` are of all chips until `emulated_s`, idle times included.
     `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
-    the ranks without a token. `hit_tokens` are those of prompts that were cached.
+    the ranks without a token. `hit_tokens` are those of prompts that were cached. With `totals`
+    there are no times of tokens and steps.
 
     Raises ValueError for arrays that contradict each other.
     """
@@ -55,6 +65,7 @@ class ServingRun:
     empty_rank_steps: int
     failed: Bools  # [requests], ended without all their tokens
     hit_tokens: int = 0
+    totals: ServedTotals | None = None
 
     def __post_init__(self) -> None:
         requests = (len(self.traffic),)
@@ -77,16 +88,18 @@ class ServingRun:
     @property
     def steps(self) -> int:
         """Locksteps that computed something."""
-        return len(self.step_end_s)
+        return len(self.step_end_s) if self.totals is None else self.totals.steps
 
     @property
     def tokens(self) -> int:
         """Output tokens."""
-        return len(self.token_request)
+        return len(self.token_request) if self.totals is None else self.totals.tokens
 
     @property
     def emulated_s(self) -> float:
         """End of the last step; 0 without any."""
+        if self.totals is not None:
+            return self.totals.emulated_s
         return float(self.step_end_s[-1]) if self.steps else 0.0
 
     @property

@@ -31,6 +31,7 @@ LONG_NAMES = (
     "live_against_virtual",
     "peers",
     "prefix_hits",
+    "exact_day",
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.errors import ConfigError
 from emulator.specs.partition import Partition
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
@@ -24,6 +25,7 @@ from serving.simulator import (
     StopSimulation,
     simulate,
 )
+from serving.simulator.run_log import EngineLog, StepTotals
 from serving.traffic.serving_run import Ending
 
 LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=400), output=Uniform(least=1, most=60))
@@ -241,3 +243,85 @@ def test_so_is_any_run_with_lulls_and_levels(seed: int) -> None:
     replicas = ReplicaSet(count=int(rng.choice([1, 2])))
     ahead, one_by_one = both(deployment_of(limits, replicas=replicas), traffic, **how)
     assert bits(ahead) == bits(one_by_one)
+
+
+MODELS = {  # with a window, with a latent, and with attention that cores divide by requests
+    "gpt-oss-120b": Partition(chips=4, ep=4, lnc=2),
+    "deepseek-v3": Partition(chips=16, ep=16, lnc=2),
+    "qwen3-30b-a3b": Partition(chips=2, ep=2, lnc=2, attention_split="batch"),
+}
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6))
+def test_requests_that_are_counted_together_are_those_counted_one_by_one(seed: int) -> None:
+    """Long enough to pass tiles, blocks and windows; some run out of blocks, seats or tokens."""
+    rng = np.random.default_rng(seed)
+    requests = int(rng.choice([3, 40, 150]))
+    gaps_s = rng.exponential(float(rng.choice([0.002, 0.02, 0.2])), requests)
+    traffic = Traffic(
+        arrival_s=np.cumsum(gaps_s),
+        prompt_tokens=rng.integers(1, int(rng.choice([30, 300, 3_000])), requests),
+        output_tokens=rng.integers(1, int(rng.choice([3, 80, 400])), requests),
+    )
+    model = str(rng.choice([*MODELS]))
+    limits = SchedulerLimits(
+        max_num_seqs=(seats := int(rng.choice([2, 16, 64]))),
+        max_num_batched_tokens=max(seats, int(rng.choice([16, 256, 2_048]))),
+        long_prefill_token_threshold=int(rng.choice([0, 0, 60])),
+        prefill_policy=str(rng.choice(["none", "capped:40", "balanced:4:16:64"])),
+        block_tokens=int(rng.choice([16, 32])),
+    )
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        model,
+        MODELS[model],
+        schedulers=limits,
+        replicas=ReplicaSet(count=int(rng.choice([1, 2]))),
+    )
+    if rng.random() < 0.4:  # so few that requests are preempted
+        longest = int((traffic.prompt_tokens + traffic.output_tokens).max())
+        blocks = 2 + int(longest / limits.block_tokens * rng.uniform(1.2, 4.0))
+        own = replace(deployment.limits, kv_blocks_per_rank=blocks)
+        deployment = replace(deployment, limits=own)
+    ahead, one_by_one = both(deployment, traffic)
+    assert bits(ahead) == bits(one_by_one)
+
+    totals = bits(simulate(deployment, traffic, logs=False))
+    logged = bits(ahead)
+    for name in ("token_request", "step_end_s", "step_tokens", "totals", "throttled_share"):
+        del totals[name], logged[name]
+    assert totals == logged
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_totals_are_those_of_the_log(ahead: bool) -> None:
+    traffic = Traffic.drawn(rate_per_s=90, lengths=LENGTHS, seed=6, requests=REQUESTS)
+    deployment = deployment_of(SchedulerLimits(max_num_seqs=8), replicas=ReplicaSet(count=2))
+    how: dict[str, Any] = {} if ahead else {"on_step": lambda *_, **__: None}
+
+    logged, totals = (simulate(deployment, traffic, logs=logs, **how) for logs in (True, False))
+    for name in ("steps", "tokens", "emulated_s", "joules", "busy_s", "hit_tokens"):
+        assert getattr(totals.served, name) == getattr(logged.served, name)
+    assert np.array_equal(totals.served.last_token_s, logged.served.last_token_s)
+    assert (totals.chip_watts, totals.busy_share) == (logged.chip_watts, logged.busy_share)
+    assert len(totals.served.token_request) == 0 < totals.served.tokens
+
+
+def test_a_log_that_keeps_no_steps_does_not_grow_with_them() -> None:
+    steps = 50_000
+    log = EngineLog(tokens_max=steps, idle_watts=1.0, keeps=False)
+    for step in range(steps):
+        log.make_room()
+        log.steps[log.counts[0]] = (step, 1, 0.0, 1.0, 2)
+        log.counts[0] += 1
+    assert len(log.steps) < steps
+    assert log.ended == steps
+    assert log.totals == StepTotals(steps=steps, tokens=2 * steps, busy_ns=steps, end_ns=steps)
+
+
+def test_totals_are_not_of_a_part() -> None:
+    traffic = at_once(4, 3, 3)
+    with pytest.raises(ConfigError, match="logs"):
+        simulate(deployment_of(SchedulerLimits()), traffic, logs=False, judged=np.arange(4) < 2)
