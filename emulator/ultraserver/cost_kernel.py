@@ -152,7 +152,12 @@ def _cost_rank(t: StepTables, keeps: KeptStep, logit_rows: Int64s, rank: int) ->
     kinds = count_tables.ranks.kinds
     sums_of_rows = kinds.sums_of_rows
     sums, before, logits = keeps.now.of.sums, keeps.before.sums, logit_rows[rank]
-    terms, times, row_ns, row_talk_ns = keeps.now.terms, keeps.times, keeps.row_ns, keeps.row_talk_ns
+    terms, times, row_ns, row_talk_ns = (
+        keeps.now.terms,
+        keeps.times,
+        keeps.row_ns,
+        keeps.row_talk_ns,
+    )
     is_other = logits != keeps.logit_rows[rank] or sums[rank, TOKENS] != before[rank, TOKENS]
     if is_other:
         count_kernel.check_known(kinds, int(sums[rank, TOKENS]), logits)
@@ -166,9 +171,7 @@ def _cost_rank(t: StepTables, keeps: KeptStep, logit_rows: Int64s, rank: int) ->
             row_differs |= sums[rank, column] != before[rank, column]
         if row_differs:
             differs = True
-            count_kernel.row_terms(
-                count_tables.ranks, sums, logits, rank, row, (first, end), terms
-            )
+            count_kernel.row_terms(count_tables.ranks, sums, logits, rank, row, (first, end), terms)
             layers = (time_tables.layers[row], time_tables.expert_layers[row])
             row_ns[rank, row] = time_kernel.time_row(
                 time_tables, terms, rank, row, slow, layers, times

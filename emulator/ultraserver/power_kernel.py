@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled, inlined
+from emulator.ultraserver.compiled import allocating, inlined
 from emulator.ultraserver.step_time import ROUNDING
 from emulator.ultraserver.terms_layout import ENGINE_COUNT, RATES
 from emulator.ultraserver.work_kernel import (
@@ -70,7 +70,7 @@ def _stretch(tables: PowerTables, duration_ns: float, energy: Float64s) -> float
     most = energy[0]
     for chip in range(1, len(energy)):
         most = max(most, energy[chip])
-    return max(1.0, most / duration_ns / (tables.cap_watts - tables.idle_watts))
+    return float(max(1.0, most / duration_ns / (tables.cap_watts - tables.idle_watts)))
 
 
 @inlined

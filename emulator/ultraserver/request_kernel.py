@@ -261,9 +261,7 @@ def _add_decodes(
         pairs = window_contexts + count
         sums[rank, WINDOW_CONTEXT] += window_contexts
         sums[rank, WINDOW_ATTENDED] += pairs
-        issued = _issued_tiles(
-            macs_of, WINDOW_DECODED, window_columns + count, window_rows + count
-        )
+        issued = _issued_tiles(macs_of, WINDOW_DECODED, window_columns + count, window_rows + count)
         sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * pairs
         sums[rank, WINDOW_ISSUED] += issued
         if is_apart:

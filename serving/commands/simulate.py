@@ -253,9 +253,7 @@ def run(args: argparse.Namespace) -> int:
         compile_s = asked.compiled(watched=steps is not None)
         started_at, begun_s = datetime.now(UTC), time.perf_counter()
         with SimulationWatch(len(asked.traffic)) as watch:
-            found = asked.simulated(
-                on_step=steps, progress=watch.look, logs=options.has_files
-            )
+            found = asked.simulated(on_step=steps, progress=watch.look, logs=options.has_files)
             wall_s = time.perf_counter() - begun_s
             watch.clear()
             report = asked.report(found, compile_s=compile_s, wall_s=wall_s)

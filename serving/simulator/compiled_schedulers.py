@@ -132,11 +132,10 @@ def run_steps(
     st: StandingDecodes | None,
     requests: tuple[Int64s, Bools],
     r: StepRunRecord,
-    until_ns: int,
     stops: Stops,
 ) -> int:
     """`step_run_kernel.run_steps`."""
-    return step_run_kernel.run_steps(s, bounds, c, rules, st, requests, r, until_ns, stops)
+    return step_run_kernel.run_steps(s, bounds, c, rules, st, requests, r, stops)
 
 
 @kept(SOURCES)

@@ -175,7 +175,9 @@ def totals_of(logs: Sequence[EngineLog]) -> StepTotals:
 
 
 def step_log(logs: Sequence[EngineLog]) -> StepLog:
-    """All steps that have ended and are kept, by their begins; of several at one time the first engine's."""
+    """All steps that have ended and are kept, by their begins; of several at one time the first
+    engine's.
+    """
     begin_ns = _of_all(logs, "begin_ns")
     watts = np.repeat([log.idle_watts for log in logs], [log.ended for log in logs])
     order = slice(None) if len(logs) == 1 else np.argsort(begin_ns, kind="stable")

@@ -59,8 +59,9 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
             its last bits, by the order of a sum. Not for a part of the run that is judged, nor for
             requests that wait for others.
 
-    Deterministic. Raises ConfigError for totals of a part, an empty mask, a request above the context or a rank's KV,
-    and an unknown prefill policy; this and LeaseRefused for a call that a machine refuses.
+    Deterministic. Raises ConfigError for totals of a part, an empty mask, a request above the
+    context or a rank's KV, and an unknown prefill policy; this and LeaseRefused for a call that a
+    machine refuses.
     """
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")

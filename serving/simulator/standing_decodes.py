@@ -186,7 +186,7 @@ def settle(s: SchedulerArrays, bounds: SchedulerBounds, st: StandingDecodes, row
 
     `s.rows`, which have those of the others, get all, in vLLM's order.
     """
-    other_row, row, steps = st.other_rows[0] - 1, rows - 1, st.steps[0]
+    other_row, row = st.other_rows[0] - 1, rows - 1
     for rank in range(len(s.ranks) - 1, -1, -1):
         other = st.other_count[rank] - 1
         for place in range(s.ranks[rank].running_count - 1, -1, -1):

@@ -58,6 +58,8 @@ UNKNOWN: Final = 4
 """The tables do not know the tokens of the step that is decided."""
 FULL: Final = 5
 """The next step may preempt requests, whose blocks a cache has to keep."""
+GO_ON: Final = 6
+"""A step is decided."""
 
 PATIENCE: Final = 4
 """Steps request by request before requests stand, which is worth it for some steps at least."""
@@ -141,8 +143,11 @@ class StepRunRecord(NamedTuple):
 
 
 class Stops(NamedTuple):
-    """When a run stops after a step: with so many steps logged, or after one that ends requests."""
+    """When a run stops: before a step that would begin at `until_ns` or later; after one with so
+    many logged, or after one that ends requests.
+    """
 
+    until_ns: int
     steps: int
     at_ends: bool
 
@@ -481,6 +486,55 @@ def _stand_or_settle(
         r.run[0].stands, r.run[0].patience = False, _LONGER_PATIENCE
 
 
+@inlined
+def _end(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    st: StandingDecodes | None,
+    judged: Bools,
+    r: StepRunRecord,
+) -> bool:
+    """End the step under way; returns whether `_repeat` may follow."""
+    if not r.run[0].stands:
+        return _finish(s, c, judged, r)
+    if st is not None:
+        _finish_beside(s, bounds, st, judged, r)
+    return False
+
+
+@inlined
+def _is_over(r: StepRunRecord, stops: Stops) -> bool:
+    """Whether a run stops after a step."""
+    is_over = r.run[0].judged_left == 0 or r.counts[0] >= stops.steps
+    return is_over or (stops.at_ends and r.run[0].ended > 0)
+
+
+@inlined
+def _decided(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rules: StepRules,
+    st: StandingDecodes | None,
+    coming: Int64s,
+    r: StepRunRecord,
+    until_ns: int,
+) -> int:
+    """Decide a step, unless one is; returns GO_ON, or why a run ends here."""
+    if r.run[0].rows:
+        return GO_ON
+    if not _has_begun(s, bounds, c, coming, r, until_ns):
+        return WAITS
+    if st is not None:
+        _stand_or_settle(s, bounds, rules, st, r)
+        if r.run[0].lacks_cache and not r.run[0].stands and may_preempt(s, bounds):
+            return FULL
+    if not r.run[0].stands:
+        _decide(s, bounds, c, rules, r)
+    return GO_ON if r.run[0].rows else EMPTY
+
+
 @compiled
 def _step_on(
     s: SchedulerArrays,
@@ -490,48 +544,33 @@ def _step_on(
     st: StandingDecodes | None,
     requests: tuple[Int64s, Bools],
     r: StepRunRecord,
-    until_ns: int,
     stops: Stops,
 ) -> int:
     """`run_steps`, after which requests may stand."""
-    coming, judged = requests
+    (coming, judged), until_ns = requests, stops.until_ns
     while True:
         repeats = False
         if r.run[0].end_ns != NONE:
             if r.run[0].end_ns > until_ns:
                 return UNDER_WAY
-            if not r.run[0].stands:
-                repeats = _finish(s, c, judged, r)
-            elif st is not None:
-                _finish_beside(s, bounds, st, judged, r)
-            is_over = r.run[0].judged_left == 0 or (stops.at_ends and r.run[0].ended > 0)
-            if is_over or r.counts[0] >= stops.steps:
+            repeats = _end(s, bounds, c, st, judged, r)
+            if _is_over(r, stops):
                 return STOPPED
         if r.run[0].now_ns < until_ns:
             _take_arrived(s, bounds, c, coming, r)
-        if st is None:
-            if repeats:
-                before_ns = min(until_ns, _next_arrival_ns(s, coming, r))
-                _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
-                continue
-        if r.run[0].rows == 0:
-            if not _has_begun(s, bounds, c, coming, r, until_ns):
-                return WAITS
-            if st is not None:
-                _stand_or_settle(s, bounds, rules, st, r)
-                if r.run[0].lacks_cache and not r.run[0].stands and may_preempt(s, bounds):
-                    return FULL
-            if not r.run[0].stands:
-                _decide(s, bounds, c, rules, r)
-            if r.run[0].rows == 0:
-                return EMPTY
+        if st is None and repeats:
+            before_ns = min(until_ns, _next_arrival_ns(s, coming, r))
+            _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
+            continue
+        code = _decided(s, bounds, c, rules, st, coming, r, until_ns)
+        if code != GO_ON:
+            return code
         if not _are_known(rules.costs, rules.room):
             return UNKNOWN
         totals, rows = rules.room.nothing, r.run[0].rows
         if st is not None:
             totals = st.totals  # 0 where none stands
-            if r.run[0].stands:
-                rows = st.other_rows[0]
+            rows = st.other_rows[0] if r.run[0].stands else rows
         _begin(rules, r, totals, rows)
 
 
@@ -544,18 +583,16 @@ def run_steps(
     st: StandingDecodes | None,
     requests: tuple[Int64s, Bools],
     r: StepRunRecord,
-    until_ns: int,
     stops: Stops,
 ) -> int:
-    """Step until `until_ns`; returns why it ends there or before.
+    """Step until `stops` says; returns why it ends there or before.
 
     `st` without a cache of prefixes: requests that decode are counted together. `requests`: those
-    that come, in the order of their arrivals, beside which nothing comes before `until_ns`, and the
-    mask of those that are judged, [requests].
+    that come, in the order of their arrivals, beside which nothing comes until then, and the mask
+    of those that are judged, [requests].
     """
-    code = _step_on(s, bounds, c, rules, st, requests, r, until_ns, stops)
-    if st is not None:
-        if r.run[0].stands and code != UNKNOWN:
-            settle(s, bounds, st, r.run[0].rows)
-            r.run[0].stands = False
+    code = _step_on(s, bounds, c, rules, st, requests, r, stops)
+    if st is not None and r.run[0].stands and code != UNKNOWN:
+        settle(s, bounds, st, r.run[0].rows)
+        r.run[0].stands = False
     return code

@@ -155,9 +155,7 @@ class StepsAhead:
         # One may be left under way.
         most = min(len(log.steps) - 1, int(log.counts[0]) + _STEPS_MAX)
         most = min(most, stops.steps - log.forgotten.steps)
-        record = StepRunRecord(
-            run=self._run, steps=log.steps, given=self._given, counts=log.counts
-        )
+        record = StepRunRecord(run=self._run, steps=log.steps, given=self._given, counts=log.counts)
         while True:
             code: int = kernel.run_steps(
                 schedulers.arrays,
@@ -167,8 +165,7 @@ class StepsAhead:
                 self._standing if schedulers.cache is None else None,
                 (self._coming, stops.judged),
                 record,
-                until_ns,
-                Stops(steps=most, at_ends=stops.at_ends),
+                Stops(until_ns=until_ns, steps=most, at_ends=stops.at_ends),
             )
             if code == FULL:
                 schedulers.make_cache()
