@@ -37,8 +37,8 @@ def test_the_files_that_kernels_are_made_of_are_listed(kept: list[str]) -> None:
         "closed_loop_kernel.py",
         "prefill_throttle.py",
         "scheduler_kernel.py",
+        "simulated_record.py",
         "step_run_kernel.py",
-        "steps_by_request.py",
     }
     assert all(Path(each).is_file() for each in kept)
 

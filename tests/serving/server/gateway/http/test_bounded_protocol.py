@@ -25,6 +25,8 @@ from serving.server.gateway.http.tls_arrival import TlsArrival
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
 
+pytestmark = pytest.mark.long  # most wait for limits of time
+
 GET = b"GET /a HTTP/1.1\r\nhost: a\r\n"
 KEYED = b"authorization: key alice\r\n"
 HANDSHAKE = (
@@ -208,7 +210,6 @@ def test_what_two_servers_could_read_in_two_ways_is_no_request(head: bytes) -> N
     run(use)
 
 
-@pytest.mark.long
 def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() -> None:
     async def use(server: Server) -> None:
         assert await server.answer() == b""
@@ -221,7 +222,6 @@ def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() ->
     run(use)
 
 
-@pytest.mark.long
 def test_a_request_takes_its_time_and_the_next_head_on_its_connection_has_its_own() -> None:
     async def use(server: Server) -> None:
         begin_s = time.monotonic()
@@ -233,7 +233,6 @@ def test_a_request_takes_its_time_and_the_next_head_on_its_connection_has_its_ow
     run(use, app=App(takes_s=0.4))
 
 
-@pytest.mark.long
 def test_line_ends_do_not_keep_a_connection_that_is_idle() -> None:
     async def use(server: Server) -> None:
         answer = await server.answer(GET + b"\r\n", *[b"\r\n"] * 30, pause_s=0.05)
@@ -254,7 +253,6 @@ def test_requests_in_one_packet_are_answered_in_order_as_far_as_the_limit() -> N
     run(use)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("half_bytes", [9, len(GET) - 3, len(GET), len(GET) + 20])
 def test_half_a_head_behind_a_request_is_that_of_the_next_one(half_bytes: int) -> None:
     first = GET + KEYED + b"\r\n"
@@ -270,7 +268,6 @@ def test_half_a_head_behind_a_request_is_that_of_the_next_one(half_bytes: int) -
     run(use, app=App(takes_s=0.02))
 
 
-@pytest.mark.long
 def test_a_stranger_s_body_is_thrown_away_and_its_connection_is_not_kept_for_it() -> None:
     head = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 4000000\r\n"
 
@@ -334,7 +331,6 @@ def test_heads_that_hold_too_much_together_make_room_for_the_last() -> None:
     run(use, limits=limits)
 
 
-@pytest.mark.long
 def test_who_does_not_read_its_answer_is_cut_off_and_who_reads_slowly_is_not() -> None:
     async def use(server: Server) -> None:
         _, deaf = await asyncio.open_connection("127.0.0.1", server.port, limit=2**12)
@@ -379,7 +375,6 @@ def test_one_connection_of_a_key_too_many_is_told_so_and_others_are_served() -> 
     run(use, limits=replace(LIMITS, key_connections_max=2))
 
 
-@pytest.mark.long
 def test_a_websocket_needs_a_key_and_then_has_no_limit_of_these() -> None:
     async def use(server: Server) -> None:
         refused = await server.answer(GET + HANDSHAKE)
@@ -394,7 +389,6 @@ def test_a_websocket_needs_a_key_and_then_has_no_limit_of_these() -> None:
     run(use)
 
 
-@pytest.mark.long
 def test_an_upgrade_to_what_is_not_offered_is_a_request_like_any_other() -> None:
     upgrade = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
 
@@ -407,7 +401,6 @@ def test_an_upgrade_to_what_is_not_offered_is_a_request_like_any_other() -> None
     run(use)
 
 
-@pytest.mark.long
 def test_what_comes_after_an_answer_to_half_a_body_ends_the_connection_without_another() -> None:
     head = b"POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
 
@@ -436,7 +429,6 @@ def test_vllm_s_flags_about_heads_hold_when_they_are_given() -> None:
         assert found == (expected or (64 * 2**10, 256))
 
 
-@pytest.mark.long
 def test_a_handshake_that_does_not_end_is_counted_and_ended_and_others_speak_tls() -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
