@@ -119,23 +119,11 @@ def fill_cache(s: SchedulerArrays, c: PrefixCache, block_tokens: int) -> None:
     kv_blocks.fill(s, c, block_tokens)
 
 
-@kept(
+run_steps = kept(
     sources_of(step_run_kernel, standing_decodes, prefill_throttle, cost_kernel)
     ^ SOURCES
     ^ cost_kernel.SOURCES
-)
-def run_steps(
-    s: SchedulerArrays,
-    bounds: SchedulerBounds,
-    c: Cache,
-    rules: StepRules,
-    st: StandingDecodes | None,
-    requests: tuple[Int64s, Bools],
-    r: StepRunRecord,
-    stops: Stops,
-) -> int:
-    """`step_run_kernel.run_steps`."""
-    return step_run_kernel.run_steps(s, bounds, c, rules, st, requests, r, stops)
+)(step_run_kernel.run_steps)
 
 
 @kept(SOURCES)

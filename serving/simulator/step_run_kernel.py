@@ -247,7 +247,7 @@ def _are_known(costs: StepTables, room: StepRoom) -> bool:
     return count_kernel.is_known(kinds.known_tokens, 0)
 
 
-@inlined
+@compiled
 def _begin(rules: StepRules, r: StepRunRecord, totals: Int64s, rows: int) -> None:
     """Cost the decided step, and log it; `StepCostModel.cost` of it.
 
@@ -574,7 +574,6 @@ def _step_on(
         _begin(rules, r, totals, rows)
 
 
-@compiled
 def run_steps(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
