@@ -430,24 +430,6 @@ def _complete_sums(tables: CountTables, into: RequestSums) -> None:
     add_idle(tables.heads, into.sums)
 
 
-@allocating
-def _count_ranks(tables: CountTables, batch: Batch) -> RankCounts:
-    """Count what each rank does itself; raises LookupError as `count`."""
-    logit_rows = batch[3]
-    ranks, rows = len(logit_rows), tables.ranks.kinds.by_tokens.shape[2]
-    of_ranks = RequestSums(
-        sums=np.empty((ranks, SUM_COLUMNS)),
-        tokens=np.empty(ranks),
-        requests=np.empty(ranks),
-        prefills=np.empty(ranks),
-    )
-    sum_requests(tables, batch, of_ranks)
-    terms = np.empty((ranks, rows, FIELDS))
-    for rank in range(ranks):
-        rank_terms(tables.ranks, of_ranks.sums, logit_rows, rank, terms)
-    return RankCounts(terms, of_ranks)
-
-
 @compiled
 def fill_experts(tables: CountTables, tokens: Float64s, room: ExpertRoom) -> None:
     """Fill `room.counts` of expected loads and exchanges, which depend on `tokens` [ranks] alone.
@@ -500,5 +482,17 @@ def count(tables: CountTables, given: GivenExperts, batch: Batch) -> StepCounts:
 
     Raises LookupError where the tables have not a rank's number of tokens or rows yet.
     """
-    ranks = _count_ranks(tables, batch)
-    return StepCounts(ranks=ranks, experts=count_experts(tables, given, ranks.of.tokens))
+    logit_rows = batch[3]
+    ranks, rows = len(logit_rows), tables.ranks.kinds.by_tokens.shape[2]
+    of_ranks = RequestSums(
+        sums=np.empty((ranks, SUM_COLUMNS)),
+        tokens=np.empty(ranks),
+        requests=np.empty(ranks),
+        prefills=np.empty(ranks),
+    )
+    sum_requests(tables, batch, of_ranks)
+    terms = np.empty((ranks, rows, FIELDS))
+    for rank in range(ranks):
+        rank_terms(tables.ranks, of_ranks.sums, logit_rows, rank, terms)
+    experts = count_experts(tables, given, of_ranks.tokens)
+    return StepCounts(ranks=RankCounts(terms, of_ranks), experts=experts)

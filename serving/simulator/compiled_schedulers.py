@@ -2,16 +2,18 @@
 
 from typing import Final
 
-from emulator.arrays import Bools, Int32s, Int64s
+from emulator.arrays import Int32s, Int64s
 from emulator.ultraserver import cost_kernel
 from emulator.ultraserver.compiled import kept, sources_of
 from serving.policy import prefill_throttle
 from serving.simulator import (
+    aborted_requests,
     kv_blocks,
     rank_queues,
     scheduler_arrays,
     standing_decodes,
     step_run_kernel,
+    step_run_record,
     verified_drafts,
 )
 from serving.simulator import scheduler_kernel as kernel
@@ -21,12 +23,12 @@ from serving.simulator.scheduler_arrays import (
     SchedulerArrays,
     SchedulerBounds,
 )
-from serving.simulator.standing_decodes import StandingDecodes
-from serving.simulator.step_run_kernel import StepRules, StepRunRecord, Stops
 
 Cache = PrefixCache | None
 
-SOURCES: Final = sources_of(scheduler_arrays, kv_blocks, rank_queues, verified_drafts, kernel)
+SOURCES: Final = sources_of(
+    scheduler_arrays, kv_blocks, rank_queues, verified_drafts, kernel, aborted_requests
+)
 
 
 @kept(SOURCES)
@@ -120,7 +122,7 @@ def fill_cache(s: SchedulerArrays, c: PrefixCache, block_tokens: int) -> None:
 
 
 run_steps = kept(
-    sources_of(step_run_kernel, standing_decodes, prefill_throttle, cost_kernel)
+    sources_of(step_run_kernel, step_run_record, standing_decodes, prefill_throttle, cost_kernel)
     ^ SOURCES
     ^ cost_kernel.SOURCES
 )(step_run_kernel.run_steps)
@@ -128,11 +130,11 @@ run_steps = kept(
 
 @kept(SOURCES)
 def abort(s: SchedulerArrays, c: Cache, request: int) -> None:
-    """`scheduler_kernel.abort`."""
-    kernel.abort(s, c, request)
+    """`aborted_requests.abort`."""
+    aborted_requests.abort(s, c, request)
 
 
 @kept(SOURCES)
 def abort_due(s: SchedulerArrays, c: Cache, now_ns: int) -> Int32s:
-    """`scheduler_kernel.abort_due`."""
-    return kernel.abort_due(s, c, now_ns)
+    """`aborted_requests.abort_due`."""
+    return aborted_requests.abort_due(s, c, now_ns)

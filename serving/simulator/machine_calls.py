@@ -98,3 +98,11 @@ def drawn_losses(
             timed.append(TimedCall(at_s=at_s + repair_s, call=heal, replica=engine))
         at_s += rng.exponential(every_s)
     return timed
+
+
+def check_replicas(calls: Sequence[TimedCall], replicas: int) -> None:
+    """Raises ConfigError for a call to an engine that is not one of so many."""
+    for call in calls:
+        if not 0 <= call.replica < replicas:
+            expected = f"0 to {replicas - 1}"
+            raise ConfigError(field="replica", value=call.replica, expected=expected)

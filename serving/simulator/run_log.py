@@ -11,7 +11,8 @@ from emulator.ultraserver.step_cost import StepCost
 from emulator.ultraserver.step_parts import THROTTLE
 from emulator.units import NS_PER_S
 from serving.simulator.scheduler_arrays import Records
-from serving.simulator.step_run_kernel import STEP
+from serving.simulator.step_run_record import STEP
+from serving.traffic.serving_run import ServedTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,6 +71,18 @@ class StepTotals:
     busy_ns: int = 0
     throttled_ns: float = 0.0
     end_ns: int = 0
+
+    @property
+    def sums(self) -> StepSums:
+        """Without joules, which a run without logs has from its engines."""
+        return StepSums(
+            busy_ns=self.busy_ns, throttled_ns=self.throttled_ns, joules=0.0, are_all=True
+        )
+
+    @property
+    def served(self) -> ServedTotals:
+        """What a run shows of them."""
+        return ServedTotals(steps=self.steps, tokens=self.tokens, emulated_s=self.end_ns / NS_PER_S)
 
 
 NO_TOKENS: Final = TokenLog(

@@ -8,10 +8,8 @@ input, KV connectors) has no arrays here.
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
-import numpy as np
-
 from emulator.arrays import Int32s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.compiled import compiled
 from serving.policy.prefill_throttle import UNLIMITED
 from serving.simulator.kv_blocks import (
     free_hit_blocks,
@@ -24,10 +22,8 @@ from serving.simulator.kv_blocks import (
 from serving.simulator.rank_queues import (
     chosen_rank,
     link,
-    note_deadline,
     put_in,
     unlink,
-    unlink_after,
 )
 from serving.simulator.scheduler_arrays import (
     NONE,
@@ -452,57 +448,3 @@ def give_tokens(
             stop_running(s, c, rank, request)
             s.requests[request].rank = NONE
     return tokens, ended
-
-
-@compiled
-def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
-    """`finish_requests`: a request that runs or waits is gone; of others, nothing changes."""
-    rank = s.requests[request].rank
-    if rank == NONE:
-        return
-    if s.requests[request].is_running:
-        stop_running(s, c, rank, request)
-    else:
-        unlink(s, rank, request)
-    s.requests[request].rank = NONE
-
-
-@allocating
-def abort_due(s: SchedulerArrays, c: PrefixCache | None, now_ns: int) -> Int32s:
-    """`finish_requests` of those that run or wait with a deadline by now: [aborted]."""
-    held = 0
-    for rank in range(len(s.ranks)):
-        held += s.ranks[rank].running_count + s.ranks[rank].waiting_count
-    aborted, count = np.empty(held, np.int32), 0
-    for rank in range(len(s.ranks)):
-        if s.ranks[rank].deadline_ns == NONE or s.ranks[rank].deadline_ns > now_ns:
-            continue
-        s.ranks[rank].deadline_ns = NONE
-        place = 0
-        while place < s.ranks[rank].running_count:
-            request = s.running[rank, place]
-            if _is_due(s, request, now_ns):
-                stop_running(s, c, rank, request)
-                aborted[count] = request
-                count += 1
-            else:
-                note_deadline(s, rank, request)
-                place += 1
-        before, request = NONE, s.ranks[rank].waiting_first
-        while request != NONE:
-            if _is_due(s, request, now_ns):
-                unlink_after(s, rank, before, request)
-                aborted[count] = request
-                count += 1
-            else:
-                note_deadline(s, rank, request)
-                before = request
-            request = s.requests[request].waiting_next
-    for place in range(count):
-        s.requests[aborted[place]].rank = NONE
-    return aborted[:count]
-
-
-@compiled
-def _is_due(s: SchedulerArrays, request: int, now_ns: int) -> bool:
-    return s.requests[request].deadline_ns != NONE and s.requests[request].deadline_ns <= now_ns

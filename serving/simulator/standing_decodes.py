@@ -12,7 +12,7 @@ of prefixes.
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,11 @@ from serving.simulator.scheduler_kernel import (
     stop_running,
     take,
 )
+
+PATIENCE: Final = 4
+"""Steps request by request before requests stand, which is worth it for some steps at least."""
+LONGER_PATIENCE: Final = 16
+"""Where they stood and lacked tokens or blocks."""
 
 
 class StandingDecodes(NamedTuple):

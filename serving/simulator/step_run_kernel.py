@@ -6,26 +6,20 @@ What `SimulatedEngine` does step by step, as long as nothing but new requests co
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
-from typing import Final, NamedTuple
-
-import numpy as np
-
-from emulator.arrays import Bools, Int32s, Int64s
+from emulator.arrays import Bools, Int64s
 from emulator.ultraserver import cost_kernel, count_kernel
 from emulator.ultraserver.compiled import compiled, inlined
-from emulator.ultraserver.cost_kernel import KeptStep, StepTables
+from emulator.ultraserver.cost_kernel import StepTables
 from emulator.ultraserver.power_kernel import Drawn
-from emulator.ultraserver.request_kernel import DECODE_TOTALS, STANDING
+from emulator.ultraserver.request_kernel import STANDING
 from emulator.units import NS_PER_S
 from serving.policy import prefill_throttle
-from serving.policy.prefill_throttle import EvenLevel
 from serving.simulator.kv_blocks import index_full_blocks
 from serving.simulator.rank_queues import chosen_rank, put_in
 from serving.simulator.scheduler_arrays import (
     NEVER_NS,
     NONE,
     PrefixCache,
-    Records,
     SchedulerArrays,
     SchedulerBounds,
 )
@@ -37,6 +31,7 @@ from serving.simulator.scheduler_kernel import (
     take,
 )
 from serving.simulator.standing_decodes import (
+    LONGER_PATIENCE,
     StandingDecodes,
     demand_beside,
     finish,
@@ -45,112 +40,19 @@ from serving.simulator.standing_decodes import (
     stand,
     write_given,
 )
-
-UNDER_WAY: Final = 0
-"""The step under way ends later than `until_ns`."""
-WAITS: Final = 1
-"""Nothing to do before `until_ns`."""
-STOPPED: Final = 2
-"""After a step, as `Stops` says."""
-EMPTY: Final = 3
-"""The schedulers have decided, and no rank computes anything."""
-UNKNOWN: Final = 4
-"""The tables do not know the tokens of the step that is decided."""
-FULL: Final = 5
-"""The next step may preempt requests, whose blocks a cache has to keep."""
-GO_ON: Final = 6
-"""A step is decided."""
-
-PATIENCE: Final = 4
-"""Steps request by request before requests stand, which is worth it for some steps at least."""
-_LONGER_PATIENCE: Final = 16
-"""Where they stood and lacked tokens or blocks."""
-
-RUN: Final = np.dtype(
-    [
-        ("now_ns", np.int64),
-        ("end_ns", np.int64),  # of the step under way, or NONE
-        ("rows", np.int64),  # of the step that is decided, or 0
-        ("requests", np.int64),  # that run or wait
-        ("taken", np.int64),  # of those that come
-        ("judged_left", np.int64),
-        ("done", np.int64),  # requests with all their tokens
-        ("ended", np.int64),  # of them, by the last step
-        ("free_blocks_min", np.int64),
-        ("empty_rank_steps", np.int64),
-        ("patience", np.int64),  # steps before requests stand
-        ("stands", np.bool_),  # whether they do
-        ("logs_tokens", np.bool_),
-        ("lacks_cache", np.bool_),  # which preempted requests would hit
-        ("busy_ns", np.int64),
-        ("joules", np.float64),
-    ]
+from serving.simulator.step_run_record import (
+    EMPTY,
+    FULL,
+    GO_ON,
+    STOPPED,
+    UNDER_WAY,
+    UNKNOWN,
+    WAITS,
+    StepRoom,
+    StepRules,
+    StepRunRecord,
+    Stops,
 )
-STEP: Final = np.dtype(
-    [
-        ("begin_ns", np.int64),
-        ("duration_ns", np.int64),
-        ("throttled_ns", np.float64),  # of the duration, by a power limit
-        ("joules", np.float64),
-        ("tokens", np.int64),
-    ]
-)
-
-
-class StepRoom(NamedTuple):
-    """Room for one step's arrays."""
-
-    pending: Int64s  # [ranks]
-    rows: Int64s  # [ranks]
-    nothing: Int64s  # totals of no standing requests, [ranks, DECODE_TOTALS]
-    decodes: Int64s  # [ranks]
-    budgets: Int64s  # [ranks]
-    logit_rows: Int64s  # [ranks]
-    rank: Int64s  # [rows]
-    new: Int64s  # [rows]
-    context: Int64s  # [rows]
-    request: Int64s  # [rows]
-    block_left: Int64s  # tokens for which the request's last block has room, [rows]
-
-
-def step_room(ranks: int, rows: int) -> StepRoom:
-    """For so many."""
-    of_ranks, of_rows = (ranks,), (rows,)
-    lengths = (of_ranks, of_ranks, (ranks, DECODE_TOTALS), *(of_ranks,) * 3, *(of_rows,) * 5)
-    return StepRoom(*(np.zeros(length, dtype=np.int64) for length in lengths))
-
-
-class StepRules(NamedTuple):
-    """How steps are decided and costed."""
-
-    pending_enough: int  # tokens that are enough to count, 0 for no counting
-    level: EvenLevel
-    costs: StepTables
-    keeps: KeptStep
-    room: StepRoom
-
-
-class StepRunRecord(NamedTuple):
-    """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far.
-
-    Where tokens are not logged, `given` is room for those of a step.
-    """
-
-    run: Records  # RUN [1]
-    steps: Records  # STEP [most steps]
-    given: Int32s  # requests that got a token, in order: [most tokens]
-    counts: Int64s  # [steps, tokens]
-
-
-class Stops(NamedTuple):
-    """When a run stops: before a step that would begin at `until_ns` or later; after one with so
-    many logged, or after one that ends requests.
-    """
-
-    until_ns: int
-    steps: int
-    at_ends: bool
-
 
 _level = compiled(prefill_throttle.even_level)
 
@@ -483,7 +385,7 @@ def _stand_or_settle(
     r.run[0].patience -= 1
     if r.run[0].stands and not _decide_beside(s, bounds, rules, st, r):
         settle(s, bounds, st, 0)
-        r.run[0].stands, r.run[0].patience = False, _LONGER_PATIENCE
+        r.run[0].stands, r.run[0].patience = False, LONGER_PATIENCE
 
 
 @inlined

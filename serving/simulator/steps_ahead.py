@@ -14,11 +14,10 @@ from serving.simulator import compiled_schedulers as kernel
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.run_log import EngineLog
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
-from serving.simulator.standing_decodes import nothing_stands
-from serving.simulator.step_run_kernel import (
+from serving.simulator.standing_decodes import PATIENCE, nothing_stands
+from serving.simulator.step_run_record import (
     EMPTY,
     FULL,
-    PATIENCE,
     RUN,
     UNDER_WAY,
     UNKNOWN,

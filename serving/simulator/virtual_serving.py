@@ -21,22 +21,15 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
-from serving.simulator.machine_calls import TimedCall
+from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.request_arrivals import RequestArrivals
-from serving.simulator.run_log import (
-    NO_TOKENS,
-    StepLog,
-    StepSums,
-    step_log,
-    token_log,
-    totals_of,
-)
+from serving.simulator.run_log import NO_TOKENS, StepLog, StepSums, step_log, token_log, totals_of
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.steps_ahead import RunStops, StepsDone
-from serving.traffic.serving_run import Ending, ServedTotals, ServingRun, missed_by
+from serving.traffic.serving_run import Ending, ServingRun, missed_by
 
 if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight
@@ -134,7 +127,7 @@ class _VirtualServing:
     ) -> None:
         self._traffic = traffic
         self._is_logged = logs
-        _check_replicas(calls, deployment.engines)
+        check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
@@ -462,10 +455,7 @@ class _VirtualServing:
         """The steps so far, or their sums."""
         if self._is_logged:
             return step_log(self._logs)
-        totals = totals_of(self._logs)
-        return StepSums(
-            busy_ns=totals.busy_ns, throttled_ns=totals.throttled_ns, joules=0.0, are_all=True
-        )
+        return totals_of(self._logs).sums
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
@@ -485,11 +475,7 @@ class _VirtualServing:
             token_request=token_request,
             step_end_s=tokens.end_ns / NS_PER_S,
             step_tokens=tokens.step_tokens,
-            totals=None
-            if self._is_logged
-            else ServedTotals(
-                steps=totals.steps, tokens=totals.tokens, emulated_s=last_ns / NS_PER_S
-            ),
+            totals=None if self._is_logged else totals.served,
             busy_s=totals.busy_ns / NS_PER_S,
             joules=sum(engine.joules(last_ns) for engine in self._engines),
             preemptions=sum(int(each["preemptions"].sum()) for each in self._tables),
@@ -504,13 +490,6 @@ class _VirtualServing:
         """Of requests, by pool."""
         pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
         return [pool.requests for pool in pools]
-
-
-def _check_replicas(calls: Sequence[TimedCall], replicas: int) -> None:
-    for call in calls:
-        if not 0 <= call.replica < replicas:
-            expected = f"0 to {replicas - 1}"
-            raise ConfigError(field="replica", value=call.replica, expected=expected)
 
 
 def _seconds(times_ns: Int64s) -> Float64s:
