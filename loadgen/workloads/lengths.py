@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from scipy.special import ndtri  # type: ignore[import-untyped]
 
 from loadgen.errors import OptionError
 from loadgen.records.arrays import Float64s, Int64s
@@ -84,6 +83,9 @@ class Lognormal:
 
     def at(self, uniforms: Float64s) -> Int64s:
         """Lengths at numbers in [0, 1), float64[n] -> int64[n]."""
+        # Imported here: it takes 0.2 s, and few need it.
+        from scipy.special import ndtri  # type: ignore[import-untyped]  # noqa: PLC0415
+
         # mean m and deviation s of exp(N(mu, v)): v = ln(1 + (s/m)^2), mu = ln m - v/2
         variance = math.log(1.0 + (self.deviation / self.mean) ** 2)
         middle = math.log(self.mean) - variance / 2.0

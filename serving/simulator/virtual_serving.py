@@ -5,9 +5,8 @@ machine alone and repeats exactly. Every step is scheduled. The clock counts who
 arrive during a step wait for its end.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.engine_pool import EnginePool
+from serving.simulator.engine_threads import EngineThreads
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.oversized_requests import refuse_what_never_fits
@@ -29,7 +29,7 @@ from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.steps_ahead import RunStops, StepsDone
-from serving.traffic.serving_run import Ending, ServingRun, missed_by
+from serving.traffic.serving_run import Ending, ServingRun, are_out_of_reach
 
 if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight
@@ -175,14 +175,22 @@ class _VirtualServing:
         self._failed = np.zeros(len(traffic), dtype=np.bool_)
         self._done = 0  # requests with all their tokens
         self._next_check = HOPE_STEPS
-        self._side_by_side = False  # whether engines have nothing to do with each other
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
         ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
         if ahead and self._first.expect_all(len(self._traffic)):
             self._arrivals.hand_over()
-            self._side_by_side = len(self._engines) > 1
+        several = len(self._engines) > 1
+        if not (ahead and several and all(each.can_go_ahead for each in self._engines)):
+            return self._serve(levels, until_ns=until_ns)
+        with EngineThreads() as threads:
+            return self._serve(levels, until_ns=until_ns, threads=threads)
+
+    def _serve(
+        self, levels: Sequence[Bound], *, until_ns: float, threads: EngineThreads | None = None
+    ) -> Ending:
+        """In `threads`, if engines have nothing to do with each other between two arrivals."""
         while self._judged_left:
             self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
             self._finish_due()
@@ -197,7 +205,10 @@ class _VirtualServing:
                     return Ending.HOPELESS
             if self._now_ns < until_ns:
                 self._take_arrivals()
-                self._begin_steps(until_ns, looks=bool(levels))
+                if threads is None:
+                    self._begin_steps(until_ns, looks=bool(levels))
+                else:
+                    self._go_ahead_side_by_side(until_ns, threads)
             elif not self._is_busy:
                 return Ending.TIME_UP
         return Ending.JUDGED
@@ -254,9 +265,6 @@ class _VirtualServing:
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
-        if self._side_by_side:
-            self._go_ahead_side_by_side(until_ns)
-            return
         goes_ahead = self._goes_ahead(looks=looks)
         for engine in self._called:
             gone = engine.dismiss(others_serve=self._pool_of(engine).others_open(engine))
@@ -271,32 +279,22 @@ class _VirtualServing:
             else:
                 engine.begin(self._now_ns)
 
-    def _steps_until_check(self, engine: SimulatedEngine, *, looks: bool) -> int:
-        """How many steps an engine has made when something looks at it, all before included."""
-        if looks:
-            return self._next_check
-        if self._progress is None:
-            return NEVER_NS
-        return engine.log.ended + max(PROGRESS_STEPS, engine.log.ended // 8)
+    def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:
+        """Let engines make all their steps until one gets a request that it does not expect."""
+        before_ns = min(until_ns, self._arrivals.next_ns())
+        if self._progress is not None:  # a look may end the run: none is much farther than others
+            before_ns = min(before_ns, self._now_ns + max(self._now_ns // 8, NS_PER_S))
+        begins: list[tuple[SimulatedEngine, int]] = []
+        for engine in self._engines:
+            begin_ns = self._now_ns if engine.paused_ns is None else engine.paused_ns
+            if engine.end_ns is not None and engine.end_ns < before_ns:
+                begin_ns = engine.end_ns
+                self._finish(engine)
+            if engine.can_begin and begin_ns < before_ns:
+                begins.append((engine, begin_ns))
 
-    def _go_ahead_side_by_side(self, until_ns: float) -> None:
-        """Let engines make many steps, whatever the others' times are: in threads, one a core.
-
-        NUMBA_NUM_THREADS says how many, as it does for Numba.
-        """
-
-        def go_ahead(engine: SimulatedEngine) -> StepsDone:
-            now_ns = self._now_ns if engine.paused_ns is None else engine.paused_ns
-            return engine.go_ahead(now_ns, until_ns, self._stops(engine, looks=False))
-
-        # A look may end the run: none is much farther than the others.
-        ahead_ns = self._now_ns + max(self._now_ns // 8, NS_PER_S)
-        before_ns = until_ns if self._progress is None else min(until_ns, ahead_ns)
-        engines = [e for e in self._engines if e.can_begin and (e.paused_ns or 0) < before_ns]
-        cores = os.environ.get("NUMBA_NUM_THREADS", len(os.sched_getaffinity(0)))
-        with ThreadPoolExecutor(int(cores)) as threads:
-            runs = list(threads.map(go_ahead, engines))
-        for engine, done in zip(engines, runs, strict=True):
+        stops = partial(self._stops, looks=False)
+        for engine, done in threads.go_ahead(begins, before_ns, stops):
             self._count(engine, done)
 
     def _count(self, engine: SimulatedEngine, done: StepsDone) -> None:
@@ -305,11 +303,17 @@ class _VirtualServing:
         self._judged_left -= done.judged
 
     def _stops(self, engine: SimulatedEngine, *, looks: bool) -> RunStops:
+        """Until all judged requests have their tokens, or something looks at the engine."""
         alone = len(self._engines) == 1
+        steps = NEVER_NS
+        if looks:
+            steps = self._next_check
+        elif self._progress is not None:
+            steps = engine.log.ended + max(PROGRESS_STEPS, engine.log.ended // 8)
         return RunStops(
             judged=self._judged,
             judged_left=self._judged_left if alone else len(self._judged) + 1,
-            steps=self._steps_until_check(engine, looks=looks),
+            steps=steps,
             at_ends=not self._arrivals.in_order,
         )
 
@@ -361,8 +365,9 @@ class _VirtualServing:
 
     def _go_on_after(self, ended: Int32s, now_ns: int) -> None:
         """Let come what waited for `ended` requests; what never comes any more is not judged."""
-        self._arrivals.after(ended, now_ns)
-        self._judge_sent()
+        if not self._arrivals.in_order:
+            self._arrivals.after(ended, now_ns)
+            self._judge_sent()
 
     def _judge_sent(self) -> None:
         unsent = self._judged & self._arrivals.unsent
@@ -436,20 +441,16 @@ class _VirtualServing:
         return outcome, tuple(self._day_night.calls)
 
     def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
-        """Whether more requests have missed a level than it allows."""
-        requests = int(self._judged.sum())
-        for level in levels:
-            missed = missed_by(
-                level,
-                self._traffic.output_tokens,
-                arrival_s=self._arrivals.arrival_s(),
-                first_token_s=_seconds(self._requests["first_token_ns"]),
-                last_token_s=_seconds(self._requests["last_token_ns"]),
-                now_s=self._now_ns / NS_PER_S,
-            )
-            if requests and (requests - int(missed[self._judged].sum())) / requests < level.share:
-                return True
-        return False
+        """Whether more of the judged requests have missed a level than it allows."""
+        return are_out_of_reach(
+            levels,
+            self._judged,
+            self._traffic.output_tokens,
+            arrival_s=self._arrivals.arrival_s(),
+            first_token_s=_seconds(self._requests["first_token_ns"]),
+            last_token_s=_seconds(self._requests["last_token_ns"]),
+            now_s=self._now_ns / NS_PER_S,
+        )
 
     def log(self) -> StepLog | StepSums:
         """The steps so far, or their sums."""

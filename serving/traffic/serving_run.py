@@ -3,6 +3,7 @@
 Emulated times on the traffic's own axis, NaN where unseen; a stopped run gives bounds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -177,3 +178,32 @@ def missed_by(
     # The span is 0 for a reply of one token, and without a first one: then nothing is missed yet.
     slow: Bools = (last_s - first_s) / gaps > bound.limit_s
     return slow
+
+
+def are_out_of_reach(
+    levels: Sequence[Bound],
+    judged: Bools,
+    output_tokens: Int64s,
+    *,
+    arrival_s: Float64s,
+    first_token_s: Float64s,
+    last_token_s: Float64s,
+    now_s: float,
+) -> bool:
+    """Whether more of the `judged` requests [requests] are certain to miss a level than it allows.
+
+    As `missed_by`.
+    """
+    requests = int(judged.sum())
+    for level in levels:
+        missed = missed_by(
+            level,
+            output_tokens,
+            arrival_s=arrival_s,
+            first_token_s=first_token_s,
+            last_token_s=last_token_s,
+            now_s=now_s,
+        )
+        if requests and (requests - int(missed[judged].sum())) / requests < level.share:
+            return True
+    return False

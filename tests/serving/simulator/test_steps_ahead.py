@@ -25,6 +25,7 @@ from serving.simulator import (
     StopSimulation,
     simulate,
 )
+from serving.simulator.routers import ROUTERS
 from serving.simulator.run_log import EngineLog, StepTotals
 from serving.traffic.serving_run import Ending
 
@@ -81,7 +82,7 @@ def sharing(traffic: Traffic, rng: np.random.Generator) -> Traffic:
 @given(
     seed=st.integers(0, 999),
     replicas=st.integers(1, 3),
-    router=st.sampled_from(["round-robin", "least-loaded", "prefix-aware"]),
+    router=st.sampled_from([*ROUTERS]),
     rate_per_s=st.sampled_from([5.0, 60.0, 2_000.0]),
     policy=st.sampled_from(["none", "capped:40", "balanced:4:16:64", "staggered:1"]),
     shares=st.booleans(),
@@ -121,9 +122,12 @@ def test_every_figure_of_a_run_is_equal(
     assert ahead.served.finished.all()
 
 
-def test_engines_in_several_threads_change_nothing_of_each_other_s() -> None:
-    traffic = Traffic.drawn(rate_per_s=400, lengths=LENGTHS, seed=5, requests=1_500)
-    deployment = deployment_of(SchedulerLimits(max_num_seqs=16), replicas=ReplicaSet(count=4))
+@pytest.mark.parametrize("router", ROUTERS)
+def test_engines_in_several_threads_change_nothing_of_each_other_s(router: str) -> None:
+    traffic = Traffic.drawn(rate_per_s=400, lengths=LENGTHS, seed=5, requests=500)
+    deployment = deployment_of(
+        SchedulerLimits(max_num_seqs=16), replicas=ReplicaSet(count=4, router=router)
+    )
 
     ahead, one_by_one = both(deployment, traffic)
     assert bits(ahead) == bits(one_by_one)
@@ -240,7 +244,7 @@ def test_so_is_any_run_with_lulls_and_levels(seed: int) -> None:
         how["levels"] = (Bound(measure="ttft", limit=50.0, percentile=90.0),)
     if rng.random() < 0.3:
         how["progress"] = lambda *_: None
-    replicas = ReplicaSet(count=int(rng.choice([1, 2])))
+    replicas = ReplicaSet(count=int(rng.choice([1, 2, 5])), router=str(rng.choice([*ROUTERS])))
     ahead, one_by_one = both(deployment_of(limits, replicas=replicas), traffic, **how)
     assert bits(ahead) == bits(one_by_one)
 
