@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -283,6 +285,23 @@ def interruptible(
     except KeyboardInterrupt:
         say(ended)
         raise
+
+
+@contextmanager
+def interrupted_by(caught: list[int]) -> Iterator[None]:
+    """Within it SIGINT and SIGTERM raise KeyboardInterrupt, and are noted in `caught`."""
+
+    def interrupt(number: int, frame: object) -> None:
+        del frame
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say(line: str) -> None:

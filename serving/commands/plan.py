@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from loadgen.option_values import some_duration_s
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import (
     PriceOptions,
@@ -19,22 +20,27 @@ from serving.commands.analysis_options import (
     SimulationOptions,
     check_absent,
     check_least,
+    interrupted_by,
     interruptible,
 )
 from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
-from startup.typed_options import REQUIRED, add_options, option, read_options
+from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.night import Day
-    from serving.analysis.plan.plan_choice import PlanQuestion
     from serving.analysis.plan.plan_demand import PlanDemand
+    from serving.analysis.plan.plan_question import PlanQuestion
 
 _OF_RATE: Final = ("isl", "osl", "spread", "lengths")
 _OF_TRACE: Final = ("speed_up", "scale", "window")
 _WINDOW_S: Final = 300.0
 _ISL, _OSL, _SPREAD = 1_024, 256, 0.5
+POLICIES: Final = (
+    *("balanced:32:64:256", "none", "capped:128", "balanced:64:256:1024", "capped:64"),
+    *("capped:256", "capped:512"),
+)
 _SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 
 
@@ -81,14 +87,23 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
     GROUP = SimulationOptions.GROUP
 
     disaggregated: bool = option(False, "add prefill and decode pools, by the steady state alone")
-    tries: int = option(3, "partitions to simulate")
-    effort: int = option(
-        1_500_000, "leave out partitions with more to simulate for one size", metavar="TOKENS"
+    prefill_policy: str | None = option(
+        None,
+        "how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
+        f"balanced:STEPS:FLOOR:CEILING (default: each of {', '.join(POLICIES)})",
+        metavar="POLICY,...",
+    )
+    tries: int = option(6, "partitions to simulate at each size")
+    budget_s: float = option(
+        60.0,
+        "time for the search, after which the best so far is the plan (default: 60s)",
+        type=some_duration_s,
+        metavar="TIME",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("requests", "tries", "effort"):
+        for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
         if self.lengths is not None:
@@ -108,12 +123,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
     add_options(parser, PlanOptions)
-    add_options(parser, SchedulerLimits, without=DRAFT_LIMITS, defaults=_SCHEDULERS)
+    add_options(
+        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=_SCHEDULERS
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print; returns 0. Raises UltraServeError."""
+    """Plan and print; returns 0, or 130 or 143 where a signal ended the search with the best so
+    far. Raises UltraServeError.
+    """
     from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan
     from serving.analysis.plan.plan_report import plan_data, plan_document
@@ -121,21 +140,27 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     options = read_options(PlanOptions, args)
-    found = interruptible(plan, question, options=options, ended=ended)
+    caught: list[int] = []
+    with interrupted_by(caught):
+        found = interruptible(plan, question, options=options, ended=ended)
     lines = document_lines(plan_document(found))
     print(json_text(plan_data(found)) if args.json else "\n".join(lines))
-    return 0
+    return 128 + caught[0] if caught else 0
 
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:
     """The plan by the arguments; raises UltraServeError."""
     from emulator.specs.models import model_by_name
     from serving.analysis.plan.plan_check import CheckTerms
-    from serving.analysis.plan.plan_choice import PlanQuestion, SearchTerms
+    from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
+    from serving.policy.prefill_throttle import parse_prefill_policy
     from serving.traffic.slo import parse_slo
 
     options = read_options(PlanOptions, args)
-    schedulers = read_options(SchedulerLimits, args)
+    policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES
+    policies = tuple(parse_prefill_policy(each).name for each in policies)
+    limits = {**given_options(SchedulerLimits, args), "prefill_policy": policies[0]}
+    schedulers = SchedulerLimits(**limits)
     slo = parse_slo(options.slo)
     demand, day = _demand(options, model_by_name(options.model))
     peak = demand.peak
@@ -146,7 +171,7 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
         day=day,
         prices=options.prices(),
         check=CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed),
-        search=SearchTerms(tries=options.tries, tokens_max=options.effort),
+        search=SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s),
         disaggregated=options.disaggregated,
         assumptions=tuple(options.assumptions),
     )

@@ -93,6 +93,12 @@ class Run:
         return self.tpot_s[several]
 
     @property
+    def e2e_s(self) -> Float64s:
+        """Arrival to last token, [judged]. Missing tokens as in `ttft_s`."""
+        times_s: Float64s = np.nan_to_num(self.served.e2e_s[self.judged], nan=self._open_s)
+        return times_s
+
+    @property
     def _open_s(self) -> float:
         is_open = self.served.ending in (Ending.HOPELESS, Ending.STOPPED)
         return np.nan if is_open else np.inf

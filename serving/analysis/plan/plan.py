@@ -10,6 +10,7 @@ that is simulated, and every queue with it.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Final
 
 from emulator.power.efficiency import TokenRates
 from emulator.specs.shipped_fits import PredictionInterval
@@ -18,17 +19,19 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
-from serving.analysis.plan.plan_choice import (
-    Choice,
-    PlanQuestion,
-    Progress,
-    SimulatedSizes,
-    choose,
-    most_tried,
-)
+from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_choice import Choice, choose
+from serving.analysis.plan.plan_options import NEAR
+from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_race import LAST_RUNS, Progress, Race
+from serving.analysis.plan.plan_search import size_ends
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.simulator import THIS_PROCESS, SimulationWorkers
+
+SIZES_AT_ONCE: Final = 2
+"""However many workers there are: what is tried is then the same everywhere."""
+A_FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,22 +181,31 @@ def _pools(
 def plan_range(
     question: PlanQuestion, choice: Choice, workers: SimulationWorkers, progress: Progress
 ) -> PlanRange | None:
-    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds."""
+    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds, and after a
+    search that was cut short.
+    """
     steps = question.sweep.assumptions.model_error.get("tpot")
     if steps is None:
         return None
-    chosen = choice.check
-    option = next(
-        each
-        for each in choice.options
-        if each.candidate == chosen.candidate and each.point.precision == chosen.precision
-    )
+    if not choice.is_whole:
+        return None
+    judged = question.check.judged
 
     def replicas(factor: float) -> int | None:
-        progress(f"with steps {factor:.2f} times as long")
-        sizes = SimulatedSizes(slowed(question, factor), workers, progress)
-        guess = max(1, ceil(factor * chosen.replicas))
-        return sizes.smallest(option, guess=guess, most=most_tried(chosen.replicas))
+        race = Race(slowed(question, factor), workers, progress)
+        race.say(f"with steps {factor:.2f} times as long")
+        guess = max(1, round(factor * choice.setting.replicas))
+        counts = size_ends(max(1, guess // 2), 3 * guess + A_FEW, ratio=NEAR)
+        for first in range(0, len(counts), SIZES_AT_ONCE):
+            settings = [
+                replace(choice.setting, replicas=count)
+                for count in counts[first : first + SIZES_AT_ONCE]
+            ]
+            tasks = [race.task(each, judged=judged, runs=LAST_RUNS) for each in settings]
+            for check in workers.map(check_size, tasks):
+                if check.meets:
+                    return check.replicas
+        return None
 
     return PlanRange(steps=steps, fewest=replicas(steps.least), most=replicas(steps.most))
 

@@ -6,6 +6,7 @@ at the end have missed the target; a size loaded above its steady state has too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -23,19 +24,22 @@ from serving.traffic.serving_run import Ending
 
 Float64s = NDArray[np.float64]
 
+_BY_FAR: Final = 3
+"""Times as many requests as may miss a limit."""
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTerms:
-    """A rank's limits, requests to judge, and the seed.
+    """A rank's limits, requests to judge in each of `runs` runs, and the seed of the first run.
 
-    `early_end` ends a run once it is certain to miss, which leaves percentiles open.
+    `early_end` ends a run once it misses the target by far, which leaves percentiles open.
     """
 
     schedulers: SchedulerLimits
     judged: int
     seed: int
+    runs: int = 1
     early_end: bool = True
 
 
@@ -45,7 +49,8 @@ class TermCheck:
 
     `share` of the judged requests kept it, and with 95 % confidence `share_low` to `share_high` do:
     requests that wait for each other count for fewer. After an early end it is an upper bound,
-    without an interval.
+    without an interval. With the same confidence one more run of another seed keeps it for at least
+    `again_low` of its requests; None for a single run.
     """
 
     name: str
@@ -55,6 +60,7 @@ class TermCheck:
     share: float
     share_low: float | None
     share_high: float | None
+    again_low: float | None = None
 
     @property
     def kept(self) -> bool:
@@ -69,15 +75,27 @@ class TermCheck:
         wanted = self.percentile / 100
         return self.share_low >= wanted or self.share_high < wanted
 
+    @property
+    def is_surely_kept(self) -> bool:
+        """Whether no interval leaves a doubt that it is; a bound does."""
+        lows = (self.share_low, self.share_low if self.again_low is None else self.again_low)
+        return all(low is not None and low >= self.percentile / 100 for low in lows)
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether the interval leaves room for `kept`."""
+        return self.share_high is not None and self.share_high >= self.percentile / 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One size, simulated.
 
     Attributes:
+        prefill_policy: of the schedulers.
         requests: judged ones; `simulated_requests` include those around them.
         begin_s, end_s: of the judged arrivals, in the traffic's own time.
-        percentiles_s: TTFT and TPOT of judged requests at `SHOWN_PERCENTILES`; None: not known.
+        percentiles_s: TTFT, TPOT, E2E of judged requests at `SHOWN_PERCENTILES`; None: not known.
         replica_chip_watts: of all chips of a replica while judged requests arrive.
         busy_share: of that time, the part with a step.
         throttled_share: of steps' time, the lengthening by power limits.
@@ -87,6 +105,7 @@ class Check:
 
     precision: str
     candidate: PartitionCandidate
+    prefill_policy: str | None
     replicas: int
     simulated_replicas: int
     requests: int
@@ -109,6 +128,16 @@ class Check:
     def meets(self) -> bool:
         """Whether every limit was kept, at a load that can last."""
         return self.load_share <= 1 and all(term.kept for term in self.terms)
+
+    @property
+    def surely_meets(self) -> bool:
+        """Whether it does with 95 % confidence."""
+        return self.load_share <= 1 and all(term.is_surely_kept for term in self.terms)
+
+    @property
+    def may_meet(self) -> bool:
+        """Whether more requests might show that it does."""
+        return self.load_share <= 1 and all(term.may_be_kept for term in self.terms)
 
     @property
     def chips(self) -> int:
@@ -137,20 +166,24 @@ class SizeTask:
 def check_size(task: SizeTask) -> Check:
     """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
     sweep, candidate, terms = task.sweep, task.candidate, task.terms
-    shares = task.demand.shares(
-        task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=terms.seed
-    )
+    seeds = range(terms.seed, terms.seed + terms.runs)
+    by_seed = [
+        task.demand.shares(task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=seed)
+        for seed in seeds
+    ]
+    shares = [*chain.from_iterable(by_seed)]
     limits = replace(terms.schedulers, max_model_len=sweep.model.max_context_tokens).with_kv(
         candidate.kv_capacity_tokens
     )
     costs = sweep.cost_model(task.precision, candidate)
     deployment = SimulatedDeployment(cost_model=costs, limits=limits)
     # One of several may miss what all together keep, so that none of them settles it alone.
-    early_end = terms.early_end and len(shares) == 1
+    early_end = terms.early_end and len(shares) == terms.runs
     runs = [_serve(share, deployment, task, early_end=early_end) for share in shares]
     return Check(
         precision=task.precision,
         candidate=candidate,
+        prefill_policy=terms.schedulers.prefill_policy,
         replicas=task.replicas,
         simulated_replicas=len(runs),
         requests=sum(int(share.judged.sum()) for share in shares),
@@ -158,7 +191,7 @@ def check_size(task: SizeTask) -> Check:
         begin_s=shares[0].begin_s,
         end_s=shares[0].end_s,
         warmup_s=shares[0].warmup_s,
-        terms=_terms(task.slo, runs),
+        terms=_terms(task.slo, runs, seeds=terms.runs),
         percentiles_s={
             name: tuple(known_percentile(times_s, each) for each in SHOWN_PERCENTILES)
             for name, times_s in _times_s(runs).items()
@@ -183,9 +216,15 @@ def _serve(
         share.traffic,
         judged=share.judged,
         window_s=share.judged_s,
-        levels=task.slo.bounds if early_end else (),
+        levels=[*map(_missed_by_far, task.slo.bounds)] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
     )
+
+
+def _missed_by_far(bound: Bound) -> Bound:
+    """The level of a run that another seed's would not lift to `bound`."""
+    may_miss = 1 - bound.share
+    return replace(bound, percentile=100 * (1 - min(_BY_FAR * may_miss, (1 + may_miss) / 2)))
 
 
 def _longest_allowed_s(share: Share, slo: Slo) -> float:
@@ -196,11 +235,14 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
     return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
 
 
-def _terms(slo: Slo, runs: Sequence[Run]) -> tuple[TermCheck, ...]:
-    times_s = _times_s(runs)
+def _terms(slo: Slo, runs: Sequence[Run], *, seeds: int) -> tuple[TermCheck, ...]:
+    """As many runs of each seed, one seed after the other."""
+    times_s, of_seed = _times_s(runs), len(runs) // seeds
     checks = []
     for bound in slo.bounds:
-        share = _share(np.concatenate([_kept(run, bound) for run in runs]), runs)
+        kept = [_kept(run, bound) for run in runs]
+        share = _share(np.concatenate(kept), runs)
+        by_seed = [np.concatenate(kept[at : at + of_seed]) for at in range(0, len(runs), of_seed)]
         checks.append(
             TermCheck(
                 name=bound.name,
@@ -210,6 +252,7 @@ def _terms(slo: Slo, runs: Sequence[Run]) -> tuple[TermCheck, ...]:
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
+                again_low=_again_low([part.mean() for part in by_seed if len(part)]),
             )
         )
     return tuple(checks)
@@ -232,8 +275,20 @@ def _share(kept: Float64s, runs: Sequence[Run]) -> Estimate:
     return share_estimate(Samples.in_order(kept))
 
 
+def _again_low(shares: Sequence[float]) -> float | None:
+    """Student's 95 % bound for one more of these shares; None for fewer than two."""
+    count = len(shares)
+    if count < 2:
+        return None
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
+    return float(np.mean(shares) - stdtrit(count - 1, 0.975) * spread)
+
+
 def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:
     return {
         "ttft": np.concatenate([run.ttft_s for run in runs]),
         "tpot": np.concatenate([run.tpot_of_several_s for run in runs]),
+        "e2e": np.concatenate([run.e2e_s for run in runs]),
     }

@@ -1,4 +1,4 @@
-"""Partitions that could meet a target, the smallest plan first, by the steady state alone.
+"""Partitions that could meet a target, by the steady state alone.
 
 The cost model bounds a replica's requests by the mean time between tokens and a long prompt's first
 token. Queues and percentiles are left to simulation, a thousand times slower.
@@ -6,8 +6,9 @@ token. Queues and percentiles are left to simulation, a thousand times slower.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
-from typing import Final
+from typing import Final, Self
 
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
@@ -16,10 +17,14 @@ from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
-from serving.analysis.steady_state.sweep import Sweep
+from serving.analysis.steady_state.sweep import PARALLEL_FROM, Sweep, Task
+from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 LEAST_SHARE: Final = 0.05
 """Prompts' least share of a replica's time in the first guess, which bounds the replicas."""
+NEAR: Final = 1.04
+"""Ratio of sizes that may stand for each other."""
+_PARTS_OF_PROCESS: Final = 4
 KV_BLOCK_TOKENS_MAX: Final = 256
 """A pool counts in blocks and keeps one for itself: two of the largest that there are."""
 
@@ -69,67 +74,48 @@ class Option:
         return self.replicas * self.replica_chips
 
 
-class Options:
-    """A machine's options for traffic and a target, evaluated lazily."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionTerms:
+    """What a partition is asked: a peak's rate and lengths, a target, and a rank's `seats`.
 
-    def __init__(self, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> None:
-        """`seats`: a rank's concurrency limit. Raises ConfigError when the model fits nowhere."""
+    `long_prompt` is the one that the target's percentile of prompts does not exceed.
+    """
+
+    sweep: Sweep
+    slo: Slo
+    seats: int
+    rate_per_s: float
+    long_prompt: int
+    longest: int
+
+    @classmethod
+    def of(cls, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> Self:
+        """Those of `demand`'s peak."""
         peak = demand.peak
-        self._sweep = sweep
-        self._slo = slo
-        self._seats = seats
-        self._peak_rate_per_s = demand.peak_rate_per_s
-        # The prompt that the target's percentile of prompts does not exceed.
-        self._long_prompt = int(percentile(peak.prompt_tokens, slo.ttft_percentile))
-        self._longest = int((peak.prompt_tokens + peak.output_tokens).max())
-        self._tasks = sweep.tasks()  # by chips of a replica
-        self._looked_at = 0
-        self._found: dict[tuple[int, int, int], Option] = {}
+        return cls(
+            sweep=sweep,
+            slo=slo,
+            seats=seats,
+            rate_per_s=demand.peak_rate_per_s,
+            long_prompt=int(percentile(peak.prompt_tokens, slo.ttft_percentile)),
+            longest=int((peak.prompt_tokens + peak.output_tokens).max()),
+        )
 
-    def smallest_first(self) -> tuple[Option, ...]:
-        """By chips of the plan, then power, until no larger partition can be a smaller plan.
-
-        Those that cannot meet the target come last, the fastest first. Of LNCs the best one stays.
-        """
-        while self._looked_at < len(self._tasks):
-            least = min((each.chips for each in self._found.values() if each.meets), default=None)
-            if least is not None and self._next_chips() > least:
-                break
-            self._look_at_next()
-        return self.known()
-
-    def below(self, chips: int) -> tuple[Option, ...]:
-        """All with replicas of fewer chips, in the same order."""
-        while self._looked_at < len(self._tasks) and self._next_chips() < chips:
-            self._look_at_next()
-        return tuple(each for each in self.known() if each.replica_chips < chips)
-
-    def known(self) -> tuple[Option, ...]:
-        """All evaluated ones, in the same order."""
-        return tuple(sorted(self._found.values(), key=_order))
-
-    def _next_chips(self) -> int:
-        return self._tasks[self._looked_at][1].partition.chips
-
-    def _look_at_next(self) -> None:
-        precision, candidate = self._tasks[self._looked_at]
-        self._looked_at += 1
-        if candidate.kv_capacity_tokens < self._longest + KV_BLOCK_TOKENS_MAX:
-            return  # the longest request would wait for ever
-        replica = self._sweep.replica(precision, candidate)
-        option = self._option(replica)
-        partition = candidate.partition
-        shape = (partition.chips, partition.tp, partition.ep)
-        self._found[shape] = min(self._found.get(shape, option), option, key=_order)
+    def option(self, task: Task) -> Option | None:
+        """None where the longest request would wait for ever."""
+        precision, candidate = task
+        if candidate.kv_capacity_tokens < self.longest + KV_BLOCK_TOKENS_MAX:
+            return None
+        return self._option(self.sweep.replica(precision, candidate))
 
     def _option(self, replica: Replica) -> Option:
-        slo, long_prompt = self._slo, self._long_prompt
-        longer = replace(self._sweep, shape=replace(self._sweep.shape, prompt_tokens=long_prompt))
+        slo, sweep = self.slo, self.sweep
+        longer = replace(sweep, shape=replace(sweep.shape, prompt_tokens=self.long_prompt))
         prompt_ns = longer.replica(replica.precision, replica.candidate).prompt_ns
         alone_ns = replica.decode(1).duration_ns
         in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
         limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-        points = [replica.operating_point(batch) for batch in replica.seated(self._seats) or [1]]
+        points = replica.operating_points(replica.seated(self.seats) or [1])
         point = _largest_within(replica, points, limit_ns)
         replicas = replica.candidate.replicas
         if point is not None:
@@ -142,29 +128,47 @@ class Options:
             alone_ns=alone_ns,
             prompt_ns=prompt_ns,
             requests_per_s=requests_per_s,
-            replicas=max(1, ceil(self._peak_rate_per_s / requests_per_s)),
+            replicas=max(1, ceil(self.rate_per_s / requests_per_s)),
             most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
             steady=tuple((each.requests_per_s / replicas, each.tpot_ns) for each in points),
         )
 
 
-def strongest(options: Iterable[Option], *, below_chips: int) -> Option | None:
-    """The option that takes the most with fewer chips; last any that misses the target idle."""
-    smaller = [option for option in options if option.replica_chips < below_chips]
-    return min(
-        smaller,
-        key=lambda option: (
-            not option.meets,
-            -replicas_below(option, below_chips) * option.requests_per_s,
-            _order(option),
-        ),
-        default=None,
-    )
+def options_of(
+    terms: OptionTerms, tasks: Sequence[Task], workers: SimulationWorkers = THIS_PROCESS
+) -> tuple[Option, ...]:
+    """Of each chips, tp and ep the best, by chips of the plan, then power.
+
+    Those that cannot meet the target come last, the fastest first.
+    """
+    parts = 1
+    if workers.count > 1 and len(tasks) >= PARALLEL_FROM:
+        parts = _PARTS_OF_PROCESS * workers.count
+    given = [(terms, tasks[first::parts]) for first in range(parts)]
+    best: dict[tuple[int, int, int], Option] = {}
+    for option in chain.from_iterable(workers.map(_options_of, given)):
+        partition = option.candidate.partition
+        shape = (partition.chips, partition.tp, partition.ep)
+        best[shape] = min(best.get(shape, option), option, key=_order)
+    return tuple(sorted(best.values(), key=_order))
 
 
-def replicas_below(option: Option, chips: int) -> int:
-    """The most replicas that together have fewer than `chips` chips."""
-    return (chips - 1) // option.replica_chips
+def _options_of(given: tuple[OptionTerms, Sequence[Task]]) -> list[Option]:
+    terms, tasks = given
+    return [option for task in tasks if (option := terms.option(task)) is not None]
+
+
+def near_sizes(sizes: Iterable[int], machine_chips: int) -> set[int]:
+    """Of ascending `sizes` of replicas, in chips, those to look at: the smallest, those that divide
+    a machine, and others at least `NEAR` times the one before.
+    """
+    chosen: set[int] = set()
+    last = 0.0
+    for size in sizes:
+        if machine_chips % size == 0 or size >= NEAR * last:
+            chosen.add(size)
+            last = size
+    return chosen
 
 
 def _order(option: Option) -> tuple[object, ...]:

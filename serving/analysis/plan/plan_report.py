@@ -20,7 +20,6 @@ from serving.analysis.steady_state.model_error import (
     interval_of,
     plain_error,
 )
-from serving.policy.prefill_throttle import parse_prefill_policy
 
 _RANGE_IN_WORDS: Final = (
     f"{RANGE}: times are the prediction times these ratios; sizes were simulated with steps at the "
@@ -41,8 +40,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         *([_RANGE_IN_WORDS] if plan.range is not None else []),
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
-        f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "
-        f"{parse_prefill_policy(check.prefill_policy).name}",
+        f"{check.max_num_batched_tokens:,} tokens a rank and step",
         "replicas are independent, each gets a random 1/n of the requests; no prompts share a "
         "prefix; a replica stands where its chips lie the farthest apart",
         "chips keep to their own power budget and their even part of their rack's: steps that "
@@ -89,7 +87,8 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
         f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, 'replica')} of "
-        f"{_partition(check)}; {plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
+        f"{_partition(check)}, prefill policy {check.prefill_policy}; "
+        f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
     yield from range_lines(plan)
     yield (
@@ -212,25 +211,40 @@ def _check_lines(plan: Plan) -> Iterator[str]:
     else:
         words = f"the next smaller one ({choice.smaller_words}), {_size(choice.smaller)}"
         yield from _one_check(words, choice.smaller, error)
-    others = [
-        check
-        for check in choice.tried
-        if check is not choice.check and check.candidate != choice.check.candidate
-    ]
-    for check in others:
-        verdict = "meets" if check.meets else "does not meet"
-        yield f"also tried, {_size(check)}: {verdict} the target"
+    for check in choice.frontier:
+        yield f"nearly as good: {_size(check)}: {_reached(check)}"
+    yield f"{len(choice.tried):,} settings of {len(choice.options):,} partitions were simulated" + (
+        ""
+        if choice.is_whole
+        else "; the search was cut short, and what has fewer chips may keep the target too"
+    )
+
+
+def _reached(check: Check) -> str:
+    return ", ".join(
+        f"{term.name.upper()} p{term.percentile:g} "
+        + ("not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms")
+        for term in check.terms
+    )
 
 
 def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
-    yield f"{what}: {'meets' if check.meets else 'DOES NOT MEET'} the target"
+    yield f"{what}: {_verdict(check)}"
     for term in check.terms:
         reached = "not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms"
         yield (
             f"  {term.name.upper()} p{term.percentile:g} {reached} ({_ranged(term, error)}limit "
-            f"{term.limit_s * 1e3:g} ms); {100 * term.share:.4g} % of requests within it"
+            f"{term.limit_s * 1e3:g} ms); {_bound(term)}{100 * term.share:.4g} % of requests "
+            f"within it"
             f"{_confidence(term)}"
         )
+    for name, times_s in check.percentiles_s.items():
+        if any(time_s is not None for time_s in times_s):
+            known = [
+                f"p{percentile:g} {'not known' if time_s is None else f'{time_s * 1e3:,.4g} ms'}"
+                for percentile, time_s in zip(SHOWN_PERCENTILES, times_s, strict=True)
+            ]
+            yield f"  {name.upper()} {', '.join(known)}"
     yield (
         f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
@@ -242,11 +256,21 @@ def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
     )
 
 
+def _verdict(check: Check) -> str:
+    if check.surely_meets:
+        return "meets the target"
+    return "does not surely meet the target" if check.meets else "DOES NOT MEET the target"
+
+
 def _ranged(term: TermCheck, error: ModelError) -> str:
     interval = interval_of(error, term.name, term.percentile)
     if interval is None or term.reached_s is None:
         return ""
     return f"{RANGE}: {range_words(interval.around(term.reached_s), scale=1e-3)}, "
+
+
+def _bound(term: TermCheck) -> str:
+    return "at most " if term.share_high is None else ""
 
 
 def _confidence(term: TermCheck) -> str:
@@ -327,6 +351,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "replicas_per_ultraserver": plan.replicas_per_machine,
             "partition": choice.check.candidate.partition,
             "precision": choice.check.precision,
+            "prefill_policy": choice.check.prefill_policy,
             "chips_in_service": plan.fleet.chips_in_service,
             "chips_bought": plan.fleet.chips,
             "ultraservers_with_spare": plan.machines_with_spare,
@@ -340,6 +365,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "plan": _check_data(choice.check, error),
             "next_smaller": _check_data(choice.smaller, error) if choice.smaller else None,
             "next_smaller_is": choice.smaller_words,
+            "is_whole_search": choice.is_whole,
+            "nearly_as_good": [_check_data(check, error) for check in choice.frontier],
             "tried": [_check_data(check, error) for check in choice.tried],
         },
         "candidates": [_option_data(option, error) for option in choice.options],
@@ -358,7 +385,7 @@ def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
     shares = ("share", "share_low", "share_high")
     terms = ("name", "limit_s", "percentile", "reached_s", *shares, "kept", "is_sure")
     return {
-        **_named(check, "meets", "chips", "replicas"),
+        **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy"),
         "partition": check.candidate.partition,
         "terms": [
             {**_named(term, *terms), "range_80_s": _range_s(term, error)} for term in check.terms
@@ -414,7 +441,8 @@ def _night_data(night: Night) -> dict[str, Any]:
 
 
 def _size(check: Check) -> str:
-    return f"{counted(check.chips, 'chip')} ({check.replicas:,} x {_partition(check)})"
+    partition = f"{check.replicas:,} x {_partition(check)}, {check.prefill_policy}"
+    return f"{counted(check.chips, 'chip')} ({partition})"
 
 
 def _partition(check: Check) -> str:

@@ -1,47 +1,79 @@
-"""The smallest size that passes an expensive test; several sizes are tested at once."""
+"""The search for a plan's size: which settings race, and in which order.
 
-from collections.abc import Callable, Sequence
+First any size that keeps the target, by a few partitions; then, among all, by halves between what
+is certainly too few and what passes; at last every size below the answer, from large to small.
+"""
 
-Test = Callable[[Sequence[int]], Sequence[bool]]
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, floor
+from typing import Final
 
-STEP = 1.08
-"""Ratio to the next size, while only failures or only passes are known."""
+from serving.analysis.plan.plan_options import NEAR, Option
+from serving.analysis.plan.plan_race import Race
 
-
-def smallest_passing(test: Test, *, guess: int, most: int, width: int = 1) -> int | None:
-    """The size n from 1 to `most` at which `test` passes and n - 1 fails, or n is 1; None without
-    one.
-
-    `test` gets up to `width` sizes at once, each once, `guess` first. Passing is assumed monotone
-    in size; if not, the result still passed and the size below it failed.
-    """
-    failed, passed = 0, most + 1  # the largest that failed below the smallest that passed
-    guess = min(max(guess, 1), most)
-    sizes = [size for size in range(guess - width + 1, guess + 1) if size >= 1]
-    while passed - failed > 1:
-        for size, passes in sorted(zip(sizes, test(sizes), strict=True)):
-            if passes:
-                passed = min(passed, size)
-                break  # what a larger one said of these does not matter any more
-            failed = size
-        sizes = _next_sizes(failed, passed, most=most, width=width)
-    return passed if passed <= most else None
+FAR: Final = 1.41
+"""Ratio of sizes, for the first answer."""
+MOST: Final = 6
+"""Times the chips of the steady state, up to which sizes are tried."""
+A_FEW_CHIPS: Final = 8
 
 
-def _next_sizes(failed: int, passed: int, *, most: int, width: int) -> list[int]:
-    """Ascending sizes between both: larger while none passed, smaller while none failed."""
-    sizes: set[int] = set()
-    if passed > most:
-        size = failed
-        for _ in range(width):
-            size = min(max(size + 1, round(size * STEP)), most)
-            sizes.add(size)
-    elif failed == 0:
-        size = passed
-        for _ in range(width):
-            size = max(min(size - 1, round(size / STEP)), 1)
-            sizes.add(size)
-    else:
-        parts = min(width, passed - failed - 1) + 1
-        sizes = {failed + part * (passed - failed) // parts for part in range(1, parts)}
-    return sorted(size for size in sizes if failed < size < passed)
+def first_answer(race: Race, options: Sequence[Option]) -> None:
+    """Any size that keeps the target, soon."""
+    likely = min((each.chips for each in options if each.meets), default=None)
+    if likely is not None:
+        for above, most in pairwise(size_ends(likely - 1, MOST * likely, ratio=FAR)):
+            if race.run(race.settings(options, above, most, first=True)):
+                break
+
+
+def search(race: Race, options: Sequence[Option]) -> None:
+    """The fewest chips that keep the target."""
+    able = [each for each in options if each.meets]
+    if not able:
+        return
+    least = min(
+        ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able
+    )
+    most = MOST * min(each.chips for each in able) + A_FEW_CHIPS
+    ends = size_ends(least - 1, most if race.best is None else race.best.chips, ratio=NEAR)
+    sizes = [*pairwise(ends)]
+    if race.best is None and not any(
+        race.run(race.settings(able, above, most)) for above, most in sizes
+    ):
+        return
+    tried = _halved(race, able, sizes)
+    for number in reversed(range(len(sizes))):
+        if number not in tried:
+            _run_size(race, able, sizes[number])
+
+
+def _halved(race: Race, options: Sequence[Option], sizes: Sequence[tuple[int, int]]) -> set[int]:
+    """Places of the sizes that were tried."""
+    assert race.best is not None
+    tried: set[int] = set()
+    low, high = -1, sum(above + 1 < race.best.chips for above, _ in sizes)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried.add(middle)
+        if _run_size(race, options, sizes[middle]):
+            high = middle
+        else:
+            low = middle
+    return tried
+
+
+def _run_size(race: Race, options: Sequence[Option], size: tuple[int, int]) -> bool:
+    """Race what has fewer chips than the best one, if anything has."""
+    assert race.best is not None
+    above, most = size
+    return race.run(race.settings(options, above, min(most, race.best.chips - 1)))
+
+
+def size_ends(least: int, most: int, *, ratio: float) -> list[int]:
+    """Numbers of chips from `least` on, each about `ratio` times the one before, to `most`."""
+    ends = [least]
+    while ends[-1] < most:
+        ends.append(min(most, max(ends[-1] + 1, floor(ends[-1] * ratio))))
+    return ends

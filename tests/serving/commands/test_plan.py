@@ -28,7 +28,7 @@ SMALL = (
         "--lnc",
         "2",
     ),
-    *("--requests", "30", "--processes", "1", "--tries", "1"),
+    *("--requests", "30", "--processes", "1", "--tries", "1", "--prefill-policy", "none"),
 )
 RATE = (*SMALL, "--rate", "60", "--isl", "400", "--osl", "12")
 
@@ -59,7 +59,7 @@ def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixtur
     assert data["question"]["peak_requests_per_s"] == 60
     assert data["power"]["peak_cost"]["machine_dollars_per_hour"] == pytest.approx(500)
     assert data["night"]["source"] == DEEPSEEK_SOURCE
-    assert "simulating" in captured.err
+    assert "keep the target" in captured.err
 
 
 @pytest.mark.long
@@ -151,6 +151,8 @@ def test_a_chip_that_has_not_the_stored_format_takes_the_narrowest_that_it_has()
         (("--rate", "5", "--routing", "odd"), "routing"),
         (("--rate", "5", "--calibration", "guess"), "calibration"),
         (("--rate", "5", "--requests", "0"), "requests"),
+        (("--rate", "5", "--tries", "0"), "tries"),
+        (("--rate", "5", "--prefill-policy", "none,hasty"), "prefill"),
         (("--rate", "5", "--seed", "-1"), "seed"),
         (("--rate", "5", "--price-hour", "-1"), "system_hour_dollars"),
         (("--rate", "5", "--price-hour", "1", "--price-chip-hour", "1"), "system_hour_dollars"),
@@ -189,20 +191,20 @@ def is_there(group: int) -> bool:
     return True
 
 
-@pytest.mark.process
-def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
-    long_run = [*RATE, "--requests", "200000", "--effort", "1000000000", "--processes", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "serving.main", "plan", *long_run],
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "serving.main", "plan", *RATE, *arguments, "--processes", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    assert process.stderr is not None
-    while "simulating" not in process.stderr.readline():
-        assert process.poll() is None
-    time.sleep(1.0)
+
+
+@pytest.mark.process
+def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
+    process = started("--requests", "500000")
+    time.sleep(3.0)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     out, rest = process.communicate(timeout=60)
 
@@ -213,3 +215,28 @@ def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
     while is_there(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not is_there(process.pid)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_search_with_the_best_so_far(number: int, code: int) -> None:
+    policies = ",".join(f"capped:{tokens}" for tokens in range(64, 320))  # minutes of them
+    process = started("--prefill-policy", policies, "--tries", "9", "--requests", "2000")
+    assert process.stderr is not None
+    while "keep the target" not in process.stderr.readline():
+        assert process.poll() is None
+    os.kill(process.pid, number)
+    out, _ = process.communicate(timeout=60)
+
+    assert process.returncode == code
+    assert "plan:  1 UltraServer" in out
+    assert "the search was cut short" in out
+
+
+@pytest.mark.long
+def test_a_budget_ends_the_search_with_the_best_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    args = parsed(*RATE, "--budget", "1ms")
+
+    with pytest.raises(ConfigError, match="budget"):
+        args.run(args)
+    assert "keep the target" not in capsys.readouterr().err

@@ -11,8 +11,8 @@ from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median
 from serving.analysis.plan.night import deepseek_day
 from serving.analysis.plan.plan_check import CheckTerms
-from serving.analysis.plan.plan_choice import PlanQuestion, SearchTerms
 from serving.analysis.plan.plan_demand import RateDemand
+from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.sweep import Sweep
@@ -48,7 +48,7 @@ QUESTION = PlanQuestion(
     slo=Slo.parse("ttft=300ms,tpot=20ms@p95"),
     day=deepseek_day(),
     check=CHECK,
-    search=SearchTerms(tries=2, tokens_max=1_500_000),
+    search=SearchTerms(policies=("balanced:64:256:1024", "capped:64"), tries=2),
 )
 
 

@@ -1,74 +1,103 @@
-"""The smallest size that passes, found with few tests."""
+"""Which settings race, and that none with fewer chips than the answer passes."""
 
-from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.analysis.plan.plan_search import smallest_passing
+from loadgen.measures.slo import Slo
+from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_options import OptionTerms, options_of
+from serving.analysis.plan.plan_race import FRESH_RUNS, OutOfTime, Race, Setting, quality
+from serving.analysis.plan.plan_search import first_answer, search, size_ends
+from serving.simulator import THIS_PROCESS
+from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
 
-
-class Passing:
-    """Passes from a size on, and counts what it was asked."""
-
-    def __init__(self, least: int) -> None:
-        self.least = least
-        self.asked: list[list[int]] = []
-
-    def __call__(self, sizes: Sequence[int]) -> list[bool]:
-        self.asked.append(list(sizes))
-        return [size >= self.least for size in sizes]
-
-
-def test_a_right_guess_is_settled_by_one_pair() -> None:
-    test = Passing(7)
-
-    assert smallest_passing(test, guess=7, most=50, width=2) == 7
-    assert test.asked == [[6, 7]]
-
-
-def test_a_guess_below_walks_up_and_above_walks_down_then_closes_in() -> None:
-    low, high = Passing(30), Passing(30)
-
-    assert smallest_passing(low, guess=20, most=99) == 30
-    assert low.asked == [[20], [22], [24], [26], [28], [30], [29]]
-    assert smallest_passing(high, guess=40, most=99) == 30
-    assert high.asked == [[40], [37], [34], [31], [29], [30]]
-
-
-def test_nothing_passes_up_to_the_most() -> None:
-    test = Passing(11)
-
-    assert smallest_passing(test, guess=3, most=10, width=2) is None
-    assert max(map(max, test.asked)) == 10
-
-
-@given(
-    least=st.integers(1, 300),
-    guess=st.integers(1, 300),
-    most=st.integers(1, 300),
-    width=st.integers(1, 4),
+ASKED = question(
+    demand=replace(DEMAND, rate_per_s=400.0),
+    slo=Slo.parse("ttft=300ms,tpot=20ms@p90"),
+    check=replace(CHECK, judged=150),
 )
-def test_it_finds_what_trying_all_sizes_finds(
-    least: int, guess: int, most: int, width: int
+OPTIONS = options_of(
+    OptionTerms.of(ASKED.sweep, ASKED.demand, ASKED.slo, seats=64), ASKED.sweep.tasks()
+)
+
+
+@pytest.fixture(scope="module")
+def race() -> Race:
+    found = Race(ASKED, THIS_PROCESS, lambda _: None)
+    first_answer(found, OPTIONS)
+    search(found, OPTIONS)
+    return found
+
+
+@given(least=st.integers(0, 300), more=st.integers(0, 900), ratio=st.floats(1.01, 2.0))
+def test_sizes_go_from_the_least_to_the_most_in_steps_of_a_ratio(
+    least: int, more: int, ratio: float
 ) -> None:
-    test = Passing(least)
-    expected = next((size for size in range(1, most + 1) if size >= least), None)
+    ends = size_ends(least, least + more, ratio=ratio)
 
-    assert smallest_passing(test, guess=guess, most=most, width=width) == expected
-    flat = [size for sizes in test.asked for size in sizes]
-    assert len(flat) == len(set(flat)), "no size is tested twice"
-    assert all(1 <= size <= most and len(sizes) <= width for sizes in test.asked for size in sizes)
+    assert ends[0] == least
+    assert ends[-1] == least + more
+    assert all(low < high <= max(low + 1, low * ratio) for low, high in pairwise(ends))
 
 
-@given(passing=st.sets(st.integers(1, 40)), guess=st.integers(1, 40), width=st.integers(1, 3))
-def test_even_where_chance_plays_in_the_size_below_failed(
-    passing: set[int], guess: int, width: int
-) -> None:
-    found = smallest_passing(
-        lambda sizes: [size in passing for size in sizes], guess=guess, most=40, width=width
-    )
+@pytest.mark.long
+def test_nothing_with_fewer_chips_passes(race: Race) -> None:
+    best = race.best
+    assert best is not None
+    assert race.checks[best].surely_meets
 
-    if found is not None:
-        assert found in passing
-        assert found == 1 or found - 1 not in passing
+    every = [
+        Setting(option=option, policy=policy, replicas=replicas)
+        for option in OPTIONS
+        for policy in ASKED.search.policies
+        for replicas in range(1, -(-best.chips // option.replica_chips))
+    ]
+    assert every
+    for setting in every:
+        task = race.task(setting, judged=ASKED.check.judged, runs=FRESH_RUNS)
+        assert not check_size(task).surely_meets, setting.words
+
+
+@pytest.mark.long
+def test_the_answer_passes_again_by_other_seeds(race: Race) -> None:
+    assert race.best is not None
+    task = race.task(race.best, judged=ASKED.check.judged, runs=FRESH_RUNS)
+    others = [replace(task, terms=replace(task.terms, seed=seed)) for seed in (100, 200, 300)]
+
+    assert all(check_size(each).meets for each in others)
+
+
+@pytest.mark.long
+def test_all_settings_of_a_race_get_the_same_arrivals(race: Race) -> None:
+    one, other = [*race.checks][:2]
+    tasks = [race.task(each, judged=150, runs=2) for each in (one, other)]
+
+    assert one.policy != other.policy
+    assert [each.terms.seed for each in tasks] == [ASKED.check.seed] * 2
+    assert len({each.terms.schedulers.prefill_policy for each in tasks}) == 2
+
+
+def test_a_race_ends_with_its_time() -> None:
+    race = Race(QUESTION, THIS_PROCESS, lambda _: None, ends_s=0.0)
+
+    with pytest.raises(OutOfTime):
+        first_answer(race, OPTIONS)
+    assert race.best is None
+    assert not race.checks
+
+
+@pytest.mark.long
+def test_the_worst_limit_decides_and_then_how_far_it_is(race: Race) -> None:
+    known = [
+        check
+        for check in race.checks.values()
+        if all(term.reached_s is not None for term in check.terms)
+    ]
+    for check in known:
+        share, ratio = quality(check)
+        assert (share == 1) == all(term.kept for term in check.terms)
+        assert ratio == -max((term.reached_s or 0) / term.limit_s for term in check.terms)

@@ -1,0 +1,218 @@
+"""The race of a plan's settings: partition, prefill policy and replicas, by simulation.
+
+Settings of about equally many chips run against each other on the same arrivals. Most are out after
+a few requests; what is left is judged by more of them, then by several seeds, and the best at last
+by seeds that had no part in their choice. That a larger size passes where a smaller one does is not
+assumed.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from emulator.units import NS_PER_S
+from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_options import Option
+from serving.analysis.plan.plan_question import PlanQuestion
+from serving.simulator import SimulationWorkers
+
+FIRST_SHARE: Final = 4
+"""A fourth of the requests to judge decides the first heat."""
+LAST_RUNS: Final = 4
+"""Seeds of the last heat."""
+FRESH_RUNS: Final = 12
+"""Seeds that no heat has seen, by which the best two are judged: what won by luck fails."""
+_CONFIRMED: Final = 2
+OVERLOAD_SHOWN: Final = 0.02
+"""A queue that grows by this share of the arrivals is longer than the target allows by the end of
+the last heat's warm-up.
+"""
+KEPT: Final = 3
+"""One of so many stays in the race after a heat."""
+POLICIES_KEPT: Final = 3
+"""That go on to the next sizes: those that have done best, and another by turns."""
+TASKS_OF_WORKER: Final = 4
+"""At once, between two looks at the time."""
+
+_LEFT_MIN: Final = 1e-3
+
+Progress = Callable[[str], None]
+
+
+class OutOfTime(Exception):
+    """The time for a race is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a deployer would set."""
+
+    option: Option
+    policy: str
+    replicas: int
+
+    @property
+    def chips(self) -> int:
+        """In service."""
+        return self.replicas * self.option.replica_chips
+
+    @property
+    def words(self) -> str:
+        """As `3 x 29 chips (tp 1, ep 29, lnc 2), capped:128`."""
+        partition = self.option.candidate.partition
+        return f"{self.replicas:,} x {partition.chips} chips ({partition.division}), {self.policy}"
+
+
+class Race:
+    """Settings for a question, and what the simulation of each has shown.
+
+    `ends_s` is on `time.monotonic`'s clock; what is asked after it raises OutOfTime.
+    """
+
+    def __init__(
+        self,
+        question: PlanQuestion,
+        workers: SimulationWorkers,
+        progress: Progress,
+        *,
+        ends_s: float = float("inf"),
+    ) -> None:
+        self._question = question
+        self._workers = workers
+        self._progress = progress
+        self._ends_s = ends_s
+        self._begun_s = time.monotonic()
+        peak = question.demand.peak
+        self.rate_per_s = question.demand.peak_rate_per_s
+        self._long_output = float(np.percentile(peak.output_tokens, 90))
+        self._places: dict[str, list[float]] = defaultdict(list)  # of each policy, 0 the best
+        self._turn = 0
+        self.checks: dict[Setting, Check] = {}
+        """Of each setting the longest."""
+        self.passed: list[Setting] = []
+        """Those that surely keep the target after the last heat."""
+
+    @property
+    def best(self) -> Setting | None:
+        """Of those that passed one with the fewest chips."""
+        return min(self.passed, key=lambda each: each.chips, default=None)
+
+    def settings(
+        self, options: Iterable[Option], above: int, most: int, *, first: bool = False
+    ) -> list[Setting]:
+        """The most promising of more than `above` and up to `most` chips.
+
+        Those with the lowest load, in what is left of the time to a long prompt's first token.
+        `first`: with fewer policies.
+        """
+        ttft_s = self._question.slo.ttft_s or float("inf")
+        sized = []
+        for option in options:
+            replicas = most // option.replica_chips
+            lasts = replicas * option.most_requests_per_s >= self.rate_per_s
+            if option.meets and lasts and replicas * option.replica_chips > above:
+                load = self.rate_per_s / (replicas * option.requests_per_s)
+                left = 1 - option.prompt_ns / (ttft_s * NS_PER_S)
+                sized.append((load / max(left, _LEFT_MIN), option, replicas))
+        sized.sort(key=lambda each: each[0])
+        search = self._question.search
+        policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
+        return [
+            Setting(option=option, policy=policy, replicas=replicas)
+            for _, option, replicas in sized[: search.tries]
+            for policy in policies
+        ]
+
+    def _promising_policies(self) -> Sequence[str]:
+        policies = self._question.search.policies
+        if any(policy not in self._places for policy in policies):
+            return policies
+        ranked = sorted(policies, key=lambda each: float(np.mean(self._places[each])))
+        kept, others = ranked[:POLICIES_KEPT], ranked[POLICIES_KEPT:]
+        if not others:
+            return kept
+        self._turn += 1
+        return [*kept, others[self._turn % len(others)]]
+
+    def run(self, settings: Sequence[Setting]) -> bool:
+        """Race them, and note those that pass; returns whether any did."""
+        judged = self._question.check.judged
+        field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE), runs=1)
+        for place, each in enumerate(_by_quality(checks)):
+            self._places[field[each].policy].append(place / len(field))
+        for runs in (1, LAST_RUNS):
+            kept = ceil(len(field) / KEPT)
+            field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
+            checks = self._simulated(field, judged, runs=runs)
+        field = [field[each] for each in _by_quality(checks) if checks[each].meets][:_CONFIRMED]
+        self._simulated(field, judged, runs=FRESH_RUNS)
+        through = [each for each in field if self.checks[each].surely_meets]
+        before = self.best
+        self.passed += sorted(through, key=lambda each: quality(self.checks[each]), reverse=True)
+        best = self.best
+        if best is not None and best is not before:
+            self.say(f"{best.chips:,} chips keep the target: {best.words}")
+        return bool(through)
+
+    def say(self, words: str) -> None:
+        """Show progress, with the time since the beginning."""
+        self._progress(f"{time.monotonic() - self._begun_s:6.1f} s  {words}")
+
+    def _simulated(self, field: Sequence[Setting], judged: int, *, runs: int) -> list[Check]:
+        found: list[Check] = []
+        step = TASKS_OF_WORKER * self._workers.count
+        for first in range(0, len(field), step):
+            if time.monotonic() > self._ends_s:
+                raise OutOfTime
+            part = field[first : first + step]
+            tasks = [self.task(setting, judged=judged, runs=runs) for setting in part]
+            for setting, check in zip(part, self._workers.map(check_size, tasks), strict=True):
+                self.checks[setting] = check
+                found.append(check)
+        return found
+
+    def task(self, setting: Setting, *, judged: int, runs: int, early_end: bool = True) -> SizeTask:
+        """To judge a setting by so many requests in each of so many runs; many have fresh seeds."""
+        question, option = self._question, setting.option
+        schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
+        tpot_ns = option.tpot_ns_at(self.rate_per_s / setting.replicas)
+        queue_s = (question.slo.ttft_s or 0.0) / OVERLOAD_SHOWN if runs > 1 else 0.0
+        return SizeTask(
+            sweep=question.sweep,
+            precision=option.point.precision,
+            candidate=option.candidate,
+            demand=question.demand,
+            slo=question.slo,
+            terms=replace(
+                question.check,
+                schedulers=schedulers,
+                seed=question.check.seed + (LAST_RUNS if runs > LAST_RUNS else 0),
+                judged=judged,
+                runs=runs,
+                early_end=early_end,
+            ),
+            replicas=setting.replicas,
+            # Batches become steady within the time of a request with a long reply.
+            lead_s=queue_s + (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S,
+            most_requests_per_s=option.most_requests_per_s,
+        )
+
+
+def _by_quality(checks: Sequence[Check]) -> list[int]:
+    """Places of `checks`, the best first."""
+    return sorted(range(len(checks)), key=lambda each: quality(checks[each]), reverse=True)
+
+
+def quality(check: Check) -> tuple[float, float]:
+    """The more, the better: the worst limit's share of requests, then how far it is from it."""
+    share = min(min(1.0, term.share / (term.percentile / 100)) for term in check.terms)
+    ratios = [
+        float("inf") if term.reached_s is None else term.reached_s / term.limit_s
+        for term in check.terms
+    ]
+    return share, -max(ratios)
