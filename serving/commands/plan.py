@@ -22,6 +22,7 @@ from serving.commands.analysis_options import (
     check_least,
     interrupted_by,
     interruptible,
+    say,
 )
 from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
@@ -94,6 +95,9 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
         metavar="POLICY,...",
     )
     tries: int = option(6, "partitions to simulate at each size")
+    effort: int | None = option(
+        None, "does nothing any more: --budget bounds the search; it goes in 0.2", metavar="TOKENS"
+    )
     budget_s: float = option(
         60.0,
         "time for the search, after which the best so far is the plan (default: 60s)",
@@ -103,6 +107,8 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.effort is not None:
+            say("warning: --effort does nothing any more: --budget bounds the search")
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
@@ -118,7 +124,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="how many UltraServers meet a latency target, their power, cost and free nights",
         description="How many UltraServers, and which partition, serve a model's traffic within a "
         "latency target; megawatts, dollars per million tokens, N+1, and what the night leaves "
-        "over. Checked by simulating the plan and the next smaller one. Modelled, not measured.",
+        "over. Partitions and prefill policies race in simulation. Modelled, not measured.",
         epilog="Example: ultraserve plan --model gpt-oss-120b --rate 20 --slo "
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )

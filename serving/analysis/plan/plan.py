@@ -23,7 +23,7 @@ from serving.analysis.plan.plan_check import check_size
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_options import NEAR
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import LAST_RUNS, Progress, Race
+from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
 from serving.analysis.plan.plan_search import size_ends
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
@@ -201,7 +201,7 @@ def plan_range(
                 replace(choice.setting, replicas=count)
                 for count in counts[first : first + SIZES_AT_ONCE]
             ]
-            tasks = [race.task(each, judged=judged, runs=LAST_RUNS) for each in settings]
+            tasks = [race.task(each, judged=LAST_TIMES * judged) for each in settings]
             for check in workers.map(check_size, tasks):
                 if check.meets:
                     return check.replicas

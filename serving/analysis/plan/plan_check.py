@@ -6,7 +6,6 @@ at the end have missed the target; a size loaded above its steady state has too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -33,13 +32,15 @@ SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 class CheckTerms:
     """A rank's limits, requests to judge in each of `runs` runs, and the seed of the first run.
 
-    `early_end` ends a run once it misses the target by far, which leaves percentiles open.
+    With `window` runs are judged by so many requests after each other, too. `early_end` ends a run
+    once it misses the target by far, which leaves percentiles open.
     """
 
     schedulers: SchedulerLimits
     judged: int
     seed: int
     runs: int = 1
+    window: int | None = None
     early_end: bool = True
 
 
@@ -49,8 +50,8 @@ class TermCheck:
 
     `share` of the judged requests kept it, and with 95 % confidence `share_low` to `share_high` do:
     requests that wait for each other count for fewer. After an early end it is an upper bound,
-    without an interval. With the same confidence one more run of another seed keeps it for at least
-    `again_low` of its requests; None for a single run.
+    without an interval. With the same confidence one more window of requests keeps it for at least
+    `again_low` of them; None for fewer than two windows.
     """
 
     name: str
@@ -167,11 +168,13 @@ def check_size(task: SizeTask) -> Check:
     """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
     sweep, candidate, terms = task.sweep, task.candidate, task.terms
     seeds = range(terms.seed, terms.seed + terms.runs)
-    by_seed = [
-        task.demand.shares(task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=seed)
+    shares = [
+        share
         for seed in seeds
+        for share in task.demand.shares(
+            task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=seed
+        )
     ]
-    shares = [*chain.from_iterable(by_seed)]
     limits = replace(terms.schedulers, max_model_len=sweep.model.max_context_tokens).with_kv(
         candidate.kv_capacity_tokens
     )
@@ -191,7 +194,7 @@ def check_size(task: SizeTask) -> Check:
         begin_s=shares[0].begin_s,
         end_s=shares[0].end_s,
         warmup_s=shares[0].warmup_s,
-        terms=_terms(task.slo, runs, seeds=terms.runs),
+        terms=_terms(task.slo, runs, terms.window),
         percentiles_s={
             name: tuple(known_percentile(times_s, each) for each in SHOWN_PERCENTILES)
             for name, times_s in _times_s(runs).items()
@@ -235,14 +238,18 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
     return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
 
 
-def _terms(slo: Slo, runs: Sequence[Run], *, seeds: int) -> tuple[TermCheck, ...]:
-    """As many runs of each seed, one seed after the other."""
-    times_s, of_seed = _times_s(runs), len(runs) // seeds
+def _terms(slo: Slo, runs: Sequence[Run], window: int | None) -> tuple[TermCheck, ...]:
+    times_s = _times_s(runs)
     checks = []
     for bound in slo.bounds:
         kept = [_kept(run, bound) for run in runs]
         share = _share(np.concatenate(kept), runs)
-        by_seed = [np.concatenate(kept[at : at + of_seed]) for at in range(0, len(runs), of_seed)]
+        windows = [
+            part.mean()
+            for of_run in kept
+            if window is not None and len(of_run)
+            for part in np.array_split(of_run, max(1, len(of_run) // window))
+        ]
         checks.append(
             TermCheck(
                 name=bound.name,
@@ -252,7 +259,7 @@ def _terms(slo: Slo, runs: Sequence[Run], *, seeds: int) -> tuple[TermCheck, ...
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again_low=_again_low([part.mean() for part in by_seed if len(part)]),
+                again_low=_again_low(windows),
             )
         )
     return tuple(checks)

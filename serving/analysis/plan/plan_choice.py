@@ -11,6 +11,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
+from loadgen.records.plain_number import counted
 from serving.analysis.plan.plan_check import Check, check_size
 from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, options_of
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -134,10 +135,8 @@ def _smaller(
     check = race.checks[nearest]
     if any(term.reached_s is None for term in check.terms):
         judged = question.check.judged
-        (check,) = workers.map(
-            check_size, [race.task(nearest, judged=judged, runs=1, early_end=False)]
-        )
-    return check, f"of {len(fewer):,} settings with fewer chips the one that came nearest"
+        (check,) = workers.map(check_size, [race.task(nearest, judged=judged, early_end=False)])
+    return check, f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
 
 
 def _no_room(question: PlanQuestion, chips: int) -> str:

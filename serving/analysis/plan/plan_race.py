@@ -23,15 +23,14 @@ from serving.simulator import SimulationWorkers
 
 FIRST_SHARE: Final = 4
 """A fourth of the requests to judge decides the first heat."""
-LAST_RUNS: Final = 4
-"""Seeds of the last heat."""
-FRESH_RUNS: Final = 12
-"""Seeds that no heat has seen, by which the best two are judged: what won by luck fails."""
-_CONFIRMED: Final = 2
-OVERLOAD_SHOWN: Final = 0.02
-"""A queue that grows by this share of the arrivals is longer than the target allows by the end of
-the last heat's warm-up.
+LAST_TIMES: Final = 4
+"""Times the requests to judge, in the last heat."""
+FRESH_RUNS: Final = 4
+FRESH_TIMES: Final = 5
+"""Runs of seeds that no heat has seen, and times the requests to judge in each, by which the best
+two are judged at last. What won by luck fails, and so does a queue that grows slowly.
 """
+_CONFIRMED: Final = 2
 KEPT: Final = 3
 """One of so many stays in the race after a heat."""
 POLICIES_KEPT: Final = 3
@@ -142,15 +141,15 @@ class Race:
     def run(self, settings: Sequence[Setting]) -> bool:
         """Race them, and note those that pass; returns whether any did."""
         judged = self._question.check.judged
-        field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE), runs=1)
+        field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE))
         for place, each in enumerate(_by_quality(checks)):
             self._places[field[each].policy].append(place / len(field))
-        for runs in (1, LAST_RUNS):
+        for times in (1, LAST_TIMES):
             kept = ceil(len(field) / KEPT)
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
-            checks = self._simulated(field, judged, runs=runs)
+            checks = self._simulated(field, times * judged)
         field = [field[each] for each in _by_quality(checks) if checks[each].meets][:_CONFIRMED]
-        self._simulated(field, judged, runs=FRESH_RUNS)
+        self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
         through = [each for each in field if self.checks[each].surely_meets]
         before = self.best
         self.passed += sorted(through, key=lambda each: quality(self.checks[each]), reverse=True)
@@ -163,25 +162,33 @@ class Race:
         """Show progress, with the time since the beginning."""
         self._progress(f"{time.monotonic() - self._begun_s:6.1f} s  {words}")
 
-    def _simulated(self, field: Sequence[Setting], judged: int, *, runs: int) -> list[Check]:
+    def _simulated(
+        self, field: Sequence[Setting], judged: int, *, is_fresh: bool = False
+    ) -> list[Check]:
         found: list[Check] = []
         step = TASKS_OF_WORKER * self._workers.count
         for first in range(0, len(field), step):
             if time.monotonic() > self._ends_s:
                 raise OutOfTime
             part = field[first : first + step]
-            tasks = [self.task(setting, judged=judged, runs=runs) for setting in part]
+            tasks = [self.task(setting, judged=judged, is_fresh=is_fresh) for setting in part]
             for setting, check in zip(part, self._workers.map(check_size, tasks), strict=True):
                 self.checks[setting] = check
                 found.append(check)
         return found
 
-    def task(self, setting: Setting, *, judged: int, runs: int, early_end: bool = True) -> SizeTask:
-        """To judge a setting by so many requests in each of so many runs; many have fresh seeds."""
+    def task(
+        self,
+        setting: Setting,
+        *,
+        judged: int,
+        is_fresh: bool = False,
+        early_end: bool = True,
+    ) -> SizeTask:
+        """To judge a setting by so many requests; if `is_fresh` in each of several fresh runs."""
         question, option = self._question, setting.option
         schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
         tpot_ns = option.tpot_ns_at(self.rate_per_s / setting.replicas)
-        queue_s = (question.slo.ttft_s or 0.0) / OVERLOAD_SHOWN if runs > 1 else 0.0
         return SizeTask(
             sweep=question.sweep,
             precision=option.point.precision,
@@ -191,14 +198,15 @@ class Race:
             terms=replace(
                 question.check,
                 schedulers=schedulers,
-                seed=question.check.seed + (LAST_RUNS if runs > LAST_RUNS else 0),
+                seed=question.check.seed + is_fresh,
                 judged=judged,
-                runs=runs,
+                runs=FRESH_RUNS if is_fresh else 1,
+                window=question.check.judged,
                 early_end=early_end,
             ),
             replicas=setting.replicas,
             # Batches become steady within the time of a request with a long reply.
-            lead_s=queue_s + (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S,
+            lead_s=(option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S,
             most_requests_per_s=option.most_requests_per_s,
         )
 

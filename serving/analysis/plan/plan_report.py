@@ -8,7 +8,7 @@ from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis
 from emulator.power.token_cost import TokenCost
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
-from reporting.numbers import range_words
+from reporting.numbers import four_digits, range_words
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
@@ -209,7 +209,7 @@ def _check_lines(plan: Plan) -> Iterator[str]:
     if choice.smaller is None:
         yield f"{choice.smaller_words}"
     else:
-        words = f"the next smaller one ({choice.smaller_words}), {_size(choice.smaller)}"
+        words = f"{choice.smaller_words}, {_size(choice.smaller)}"
         yield from _one_check(words, choice.smaller, error)
     for check in choice.frontier:
         yield f"nearly as good: {_size(check)}: {_reached(check)}"
@@ -222,38 +222,39 @@ def _check_lines(plan: Plan) -> Iterator[str]:
 
 def _reached(check: Check) -> str:
     return ", ".join(
-        f"{term.name.upper()} p{term.percentile:g} "
-        + ("not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms")
-        for term in check.terms
+        f"{term.name.upper()} p{term.percentile:g} " + _time(term.reached_s) for term in check.terms
     )
 
 
 def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
     yield f"{what}: {_verdict(check)}"
     for term in check.terms:
-        reached = "not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms"
         yield (
-            f"  {term.name.upper()} p{term.percentile:g} {reached} ({_ranged(term, error)}limit "
-            f"{term.limit_s * 1e3:g} ms); {_bound(term)}{100 * term.share:.4g} % of requests "
-            f"within it"
+            f"  {term.name.upper()} p{term.percentile:g} {_time(term.reached_s)} "
+            f"({_ranged(term, error)}limit {term.limit_s * 1e3:g} ms); {_bound(term)}"
+            f"{100 * term.share:.4g} % of requests within it"
             f"{_confidence(term)}"
         )
     for name, times_s in check.percentiles_s.items():
         if any(time_s is not None for time_s in times_s):
             known = [
-                f"p{percentile:g} {'not known' if time_s is None else f'{time_s * 1e3:,.4g} ms'}"
+                f"p{percentile:g} {_time(time_s)}"
                 for percentile, time_s in zip(SHOWN_PERCENTILES, times_s, strict=True)
             ]
             yield f"  {name.upper()} {', '.join(known)}"
     yield (
         f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
-        f"{check.simulated_requests:,} simulated on "
-        f"{counted(check.simulated_replicas, 'replica')}; "
+        f"{check.simulated_requests:,} simulated in "
+        f"{counted(check.simulated_replicas, 'run')} of a replica; "
         f"busy {100 * check.busy_share:.3g} % of the time with "
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
     )
+
+
+def _time(time_s: float | None) -> str:
+    return "not known" if time_s is None else f"{four_digits(time_s * 1e3)} ms"
 
 
 def _verdict(check: Check) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
 from serving.analysis.plan.plan_options import OptionTerms, options_of
-from serving.analysis.plan.plan_race import FRESH_RUNS, OutOfTime, Race, Setting, quality
+from serving.analysis.plan.plan_race import FRESH_TIMES, OutOfTime, Race, Setting, quality
 from serving.analysis.plan.plan_search import first_answer, search, size_ends
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
@@ -58,14 +58,14 @@ def test_nothing_with_fewer_chips_passes(race: Race) -> None:
     ]
     assert every
     for setting in every:
-        task = race.task(setting, judged=ASKED.check.judged, runs=FRESH_RUNS)
+        task = race.task(setting, judged=FRESH_TIMES * ASKED.check.judged, is_fresh=True)
         assert not check_size(task).surely_meets, setting.words
 
 
 @pytest.mark.long
 def test_the_answer_passes_again_by_other_seeds(race: Race) -> None:
     assert race.best is not None
-    task = race.task(race.best, judged=ASKED.check.judged, runs=FRESH_RUNS)
+    task = race.task(race.best, judged=FRESH_TIMES * ASKED.check.judged, is_fresh=True)
     others = [replace(task, terms=replace(task.terms, seed=seed)) for seed in (100, 200, 300)]
 
     assert all(check_size(each).meets for each in others)
@@ -74,7 +74,7 @@ def test_the_answer_passes_again_by_other_seeds(race: Race) -> None:
 @pytest.mark.long
 def test_all_settings_of_a_race_get_the_same_arrivals(race: Race) -> None:
     one, other = [*race.checks][:2]
-    tasks = [race.task(each, judged=150, runs=2) for each in (one, other)]
+    tasks = [race.task(each, judged=150) for each in (one, other)]
 
     assert one.policy != other.policy
     assert [each.terms.seed for each in tasks] == [ASKED.check.seed] * 2
