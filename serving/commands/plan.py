@@ -87,7 +87,10 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
 
     GROUP = SimulationOptions.GROUP
 
-    disaggregated: bool = option(False, "add prefill and decode pools, by the steady state alone")
+    no_pools: bool = option(False, "leave out pools of prefill and decode")
+    disaggregated: bool = option(
+        False, "does nothing any more: pools are tried unless --no-pools; it goes in 0.2"
+    )
     prefill_policy: str | None = option(
         None,
         "how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
@@ -109,6 +112,8 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
         super().__post_init__()
         if self.effort is not None:
             say("warning: --effort does nothing any more: --budget bounds the search")
+        if self.disaggregated:
+            say("warning: --disaggregated does nothing any more: pools are always tried")
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
@@ -178,7 +183,7 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
         prices=options.prices(),
         check=CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed),
         search=SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s),
-        disaggregated=options.disaggregated,
+        pools=not options.no_pools,
         assumptions=tuple(options.assumptions),
     )
 

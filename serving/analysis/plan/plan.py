@@ -14,7 +14,6 @@ from typing import Final
 
 from emulator.power.efficiency import TokenRates
 from emulator.specs.shipped_fits import PredictionInterval
-from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
@@ -25,8 +24,6 @@ from serving.analysis.plan.plan_options import NEAR
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
 from serving.analysis.plan.plan_search import size_ends
-from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.pools import pooled_points
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 SIZES_AT_ONCE: Final = 2
@@ -51,18 +48,8 @@ class PlanRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPlan:
-    """Prefill and decode on separate pools, by the steady state alone."""
-
-    point: OperatingPoint
-    machines: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer; `pools` is None when they were not asked for, or none keeps the target; `range`
-    is the answer over the model's 80 % range, None for a roofline.
-    """
+    """The answer; `range` is the answer over the model's 80 % range, None for a roofline."""
 
     question: PlanQuestion
     choice: Choice
@@ -71,7 +58,6 @@ class Plan:
     bill: Bill
     night: Night
     replicas_per_machine: int
-    pools: PoolPlan | None
     range: PlanRange | None
 
     @property
@@ -122,14 +108,13 @@ def plan(
     sweep, demand = question.sweep, question.demand
     choice = choose(question, workers, progress)
     check = choice.check
-    partition = check.candidate.partition
-    per_machine = sweep.system.chips.count // partition.chips
+    per_machine = sweep.system.chips.count // check.replica_chips
     fleet = BilledFleet(
         system=sweep.system,
         season=sweep.season,
         machines=ceil(check.replicas / per_machine),
         replicas=check.replicas,
-        replica_chips=partition.chips,
+        replica_chips=check.replica_chips,
         busy_watts=check.replica_chip_watts,
         idle_chip_watts=sweep.replica(check.precision, check.candidate).idle_chip_watts,
     )
@@ -148,7 +133,6 @@ def plan(
         bill=bill_of(fleet, night, rates, question.prices),
         night=night,
         replicas_per_machine=per_machine,
-        pools=_pools(question, workers, progress) if question.disaggregated else None,
         range=plan_range(question, choice, workers, progress),
     )
 
@@ -158,24 +142,6 @@ def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
         output_tokens_per_s=rate_per_s * float(peak.output_tokens.mean()),
         input_tokens_per_s=rate_per_s * float(peak.prompt_tokens.mean()),
     )
-
-
-def _pools(
-    question: PlanQuestion, workers: SimulationWorkers, progress: Progress
-) -> PoolPlan | None:
-    """The smallest pools for the peak with mean times within the target; None without any."""
-    progress("prefill and decode pools, by the steady state")
-    slo, rate_per_s = question.slo, question.demand.peak_rate_per_s
-    within = [
-        point
-        for point in pooled_points(question.sweep, workers=workers)
-        if (slo.tpot_s is None or point.tpot_ns <= slo.tpot_s * NS_PER_S)
-        and (slo.ttft_s is None or point.ttft_ns <= slo.ttft_s * NS_PER_S)
-    ]
-    if not within:
-        return None
-    best = max(within, key=lambda point: (point.requests_per_s, -point.drawn_watts))
-    return PoolPlan(point=best, machines=ceil(rate_per_s / best.requests_per_s))
 
 
 def plan_range(

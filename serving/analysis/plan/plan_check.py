@@ -16,9 +16,17 @@ from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
 from serving.analysis.plan.plan_demand import PlanDemand, Share
+from serving.analysis.plan.plan_options import unit_chips
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
-from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, known_percentile, simulate
+from serving.simulator import (
+    ReplicaSet,
+    Run,
+    SchedulerLimits,
+    SimulatedDeployment,
+    known_percentile,
+    simulate,
+)
 from serving.traffic.serving_run import Ending
 
 Float64s = NDArray[np.float64]
@@ -106,6 +114,7 @@ class Check:
 
     precision: str
     candidate: PartitionCandidate
+    prefill: PartitionCandidate | None
     prefill_policy: str | None
     replicas: int
     simulated_replicas: int
@@ -143,19 +152,26 @@ class Check:
     @property
     def chips(self) -> int:
         """In service."""
-        return self.replicas * self.candidate.partition.chips
+        return self.replicas * self.replica_chips
+
+    @property
+    def replica_chips(self) -> int:
+        """Of one replica, or unit of pools."""
+        return unit_chips(self.candidate, self.prefill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
     """One size to check.
 
-    `lead_s` of traffic surrounds the judged requests; a full replica takes `most_requests_per_s`.
+    With `prefill`, a replica is a unit of pools: so many engines of either candidate. `lead_s` of
+    traffic surrounds the judged requests; a full replica takes `most_requests_per_s`.
     """
 
     sweep: Sweep
     precision: str
     candidate: PartitionCandidate
+    prefill: PartitionCandidate | None = None
     demand: PlanDemand
     slo: Slo
     terms: CheckTerms
@@ -166,7 +182,7 @@ class SizeTask:
 
 def check_size(task: SizeTask) -> Check:
     """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
-    sweep, candidate, terms = task.sweep, task.candidate, task.terms
+    candidate, terms = task.candidate, task.terms
     seeds = range(terms.seed, terms.seed + terms.runs)
     shares = [
         share
@@ -175,17 +191,23 @@ def check_size(task: SizeTask) -> Check:
             task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=seed
         )
     ]
-    limits = replace(terms.schedulers, max_model_len=sweep.model.max_context_tokens).with_kv(
-        candidate.kv_capacity_tokens
-    )
-    costs = sweep.cost_model(task.precision, candidate)
-    deployment = SimulatedDeployment(cost_model=costs, limits=limits)
+    deployment = _deployment(task, candidate)
+    limits = deployment.limits
+    if task.prefill is not None:
+        deployment = replace(
+            deployment,
+            replicas=_balanced(candidate.replicas),
+            prefill=replace(
+                _deployment(task, task.prefill), replicas=_balanced(task.prefill.replicas)
+            ),
+        )
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = terms.early_end and len(shares) == terms.runs
     runs = [_serve(share, deployment, task, early_end=early_end) for share in shares]
     return Check(
         precision=task.precision,
         candidate=candidate,
+        prefill=task.prefill,
         prefill_policy=terms.schedulers.prefill_policy,
         replicas=task.replicas,
         simulated_replicas=len(runs),
@@ -209,6 +231,19 @@ def check_size(task: SizeTask) -> Check:
         steps=sum(run.served.steps for run in runs),
         ending=runs[-1].served.ending,
     )
+
+
+def _deployment(task: SizeTask, candidate: PartitionCandidate) -> SimulatedDeployment:
+    """One engine of a partition."""
+    schedulers = replace(task.terms.schedulers, max_model_len=task.sweep.model.max_context_tokens)
+    return SimulatedDeployment(
+        cost_model=task.sweep.cost_model(task.precision, candidate),
+        limits=schedulers.with_kv(candidate.kv_capacity_tokens),
+    )
+
+
+def _balanced(count: int) -> ReplicaSet:
+    return ReplicaSet(count=count, router="least-loaded")
 
 
 def _serve(

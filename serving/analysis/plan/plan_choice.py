@@ -14,6 +14,7 @@ from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
 from serving.analysis.plan.plan_check import Check, check_size
 from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, options_of
+from serving.analysis.plan.plan_pools import pool_options
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import OutOfTime, Progress, Race, Setting, quality
 from serving.analysis.plan.plan_search import first_answer, search
@@ -64,6 +65,9 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         options = options_of(terms, _quick(tasks, question.sweep.system.chips.count))
         first_answer(race, options)
         options = options_of(terms, _near(question, tasks), workers)
+        if question.pools:
+            even = _even(tasks, question.sweep.system.chips.count)
+            options += pool_options(terms, even, workers)
         if not any(each.meets for each in options):
             raise _out_of_reach(options, question.slo)
         race.say(f"{len(options):,} partitions; searching all sizes below")
@@ -102,6 +106,11 @@ def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
     return [*found.values()] or [*tasks]
 
 
+def _even(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
+    """Partitions of which pools are made: even parts of a machine."""
+    return [task for task in tasks if machine_chips % task[1].partition.chips == 0]
+
+
 def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
     """Without sizes of replicas for which others stand, unless they were asked for."""
     if question.sweep.asked.chips:
@@ -113,15 +122,18 @@ def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
 
 def _nearly_as_good(race: Race, best: Setting) -> list[Setting]:
     """Of each other partition and policy the smallest that passes."""
-    seen = {(best.option.candidate, best.policy)}
+    seen = {_kind(best)}
     found: list[Setting] = []
     order = sorted(race.passed, key=lambda each: (each.chips, -quality(race.checks[each])[1]))
     for setting in order:
-        named = (setting.option.candidate, setting.policy)
-        if named not in seen and setting.chips <= NEARLY * best.chips:
-            seen.add(named)
+        if _kind(setting) not in seen and setting.chips <= NEARLY * best.chips:
+            seen.add(_kind(setting))
             found.append(setting)
     return found[:SHOWN]
+
+
+def _kind(setting: Setting) -> tuple[object, ...]:
+    return setting.option.candidate, setting.option.point.prefill, setting.policy
 
 
 def _smaller(

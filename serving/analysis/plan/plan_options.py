@@ -13,6 +13,7 @@ from typing import Final, Self
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
+from loadgen.records.plain_number import counted
 from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -31,7 +32,7 @@ KV_BLOCK_TOKENS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A partition at the highest load of a replica.
+    """A partition, or a unit of pools, at the highest load of a replica.
 
     Attributes:
         point: of a full machine, the largest batch within the target when as many requests begin as
@@ -60,18 +61,42 @@ class Option:
 
     @property
     def candidate(self) -> PartitionCandidate:
-        """The partition."""
+        """The partition; of pools the one that decodes."""
         return self.point.candidate
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether it is a unit of pools."""
+        return self.point.prefill is not None
+
+    @property
     def replica_chips(self) -> int:
-        """Chips of one replica."""
-        return self.candidate.partition.chips
+        """Chips of one replica, or of one unit of pools."""
+        return unit_chips(self.candidate, self.point.prefill)
 
     @property
     def chips(self) -> int:
         """Chips of all replicas for the peak."""
         return self.replicas * self.replica_chips
+
+
+def unit_chips(candidate: PartitionCandidate, prefill: PartitionCandidate | None) -> int:
+    """Of one replica, or of all engines of a unit of pools: so many of each are in one."""
+    if prefill is None:
+        return candidate.partition.chips
+    return sum(each.replicas * each.partition.chips for each in (candidate, prefill))
+
+
+def unit_words(candidate: PartitionCandidate, prefill: PartitionCandidate | None) -> str:
+    """As `29 chips (tp 1, ep 29, lnc 2)`, or both pools of a unit."""
+    if prefill is None:
+        return _partition_words(candidate)
+    both = (f"{each.replicas} x {_partition_words(each)}" for each in (prefill, candidate))
+    return f"({' for prompts + '.join(both)} to decode)"
+
+
+def _partition_words(candidate: PartitionCandidate) -> str:
+    return f"{counted(candidate.partition.chips, 'chip')} ({candidate.partition.division})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +126,27 @@ class OptionTerms:
             longest=int((peak.prompt_tokens + peak.output_tokens).max()),
         )
 
+    def fits(self, task: Task) -> bool:
+        """Whether the longest request would not wait for ever."""
+        return task[1].kv_capacity_tokens >= self.longest + KV_BLOCK_TOKENS_MAX
+
+    def of_long_prompts(self) -> Sweep:
+        """The sweep, with `long_prompt` for the mean one."""
+        return replace(self.sweep, shape=replace(self.sweep.shape, prompt_tokens=self.long_prompt))
+
     def option(self, task: Task) -> Option | None:
-        """None where the longest request would wait for ever."""
-        precision, candidate = task
-        if candidate.kv_capacity_tokens < self.longest + KV_BLOCK_TOKENS_MAX:
-            return None
-        return self._option(self.sweep.replica(precision, candidate))
+        """None where it does not fit."""
+        return self._option(self.sweep.replica(*task)) if self.fits(task) else None
 
     def _option(self, replica: Replica) -> Option:
-        slo, sweep = self.slo, self.sweep
-        longer = replace(sweep, shape=replace(sweep.shape, prompt_tokens=self.long_prompt))
+        slo = self.slo
+        longer = self.of_long_prompts()
         prompt_ns = longer.replica(replica.precision, replica.candidate).prompt_ns
         alone_ns = replica.decode(1).duration_ns
         in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
         limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-        points = replica.operating_points(replica.seated(self.seats) or [1])
+        batches = replica.seated(self.seats) or [1]
+        points = replica.operating_points(sorted({*batches[::2], batches[-1]}))
         point = _largest_within(replica, points, limit_ns)
         replicas = replica.candidate.replicas
         if point is not None:
@@ -141,16 +172,21 @@ def options_of(
 
     Those that cannot meet the target come last, the fastest first.
     """
-    parts = 1
-    if workers.count > 1 and len(tasks) >= PARALLEL_FROM:
-        parts = _PARTS_OF_PROCESS * workers.count
-    given = [(terms, tasks[first::parts]) for first in range(parts)]
+    given = [(terms, part) for part in parts_of(tasks, workers)]
     best: dict[tuple[int, int, int], Option] = {}
     for option in chain.from_iterable(workers.map(_options_of, given)):
         partition = option.candidate.partition
         shape = (partition.chips, partition.tp, partition.ep)
         best[shape] = min(best.get(shape, option), option, key=_order)
     return tuple(sorted(best.values(), key=_order))
+
+
+def parts_of(tasks: Sequence[Task], workers: SimulationWorkers) -> list[Sequence[Task]]:
+    """For the workers, as far as it is worth their start."""
+    parts = 1
+    if workers.count > 1 and len(tasks) >= PARALLEL_FROM:
+        parts = _PARTS_OF_PROCESS * workers.count
+    return [tasks[first::parts] for first in range(parts)]
 
 
 def _options_of(given: tuple[OptionTerms, Sequence[Task]]) -> list[Option]:

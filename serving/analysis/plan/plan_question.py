@@ -34,7 +34,8 @@ class SearchTerms:
 class PlanQuestion:
     """A planning question; `assumptions` name the sources chosen for the machine's figures.
 
-    The schedulers of `check` have the first of the policies.
+    `pools`: of prefill and decode are tried, too. The schedulers of `check` have the first of the
+    policies.
     """
 
     sweep: Sweep
@@ -44,5 +45,5 @@ class PlanQuestion:
     prices: Prices | None = None
     check: CheckTerms
     search: SearchTerms
-    disaggregated: bool = False
+    pools: bool = True
     assumptions: tuple[str, ...] = ()

@@ -1,9 +1,8 @@
 """The race of a plan's settings: partition, prefill policy and replicas, by simulation.
 
 Settings of about equally many chips run against each other on the same arrivals. Most are out after
-a few requests; what is left is judged by more of them, then by several seeds, and the best at last
-by seeds that had no part in their choice. That a larger size passes where a smaller one does is not
-assumed.
+a few requests; what is left is judged by more of them, and the best at last by long runs of seeds
+that had no part in their choice. That a larger size passes where a smaller one does is not assumed.
 """
 
 import time
@@ -17,7 +16,7 @@ import numpy as np
 
 from emulator.units import NS_PER_S
 from serving.analysis.plan.plan_check import Check, SizeTask, check_size
-from serving.analysis.plan.plan_options import Option
+from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.simulator import SimulationWorkers
 
@@ -35,9 +34,16 @@ KEPT: Final = 3
 """One of so many stays in the race after a heat."""
 POLICIES_KEPT: Final = 3
 """That go on to the next sizes: those that have done best, and another by turns."""
+HOPELESS: Final = 0.5
+"""Of the wanted share: where no partition, or no pools, of a size come to it, none of clearly fewer
+chips are tried.
+"""
+CLEARLY: Final = 0.9
 TASKS_OF_WORKER: Final = 4
 """At once, between two looks at the time."""
 
+NO_POLICY: Final = ("none",)
+"""Of pools, in which prompts hold up no decodes."""
 _LEFT_MIN: Final = 1e-3
 
 Progress = Callable[[str], None]
@@ -63,8 +69,10 @@ class Setting:
     @property
     def words(self) -> str:
         """As `3 x 29 chips (tp 1, ep 29, lnc 2), capped:128`."""
-        partition = self.option.candidate.partition
-        return f"{self.replicas:,} x {partition.chips} chips ({partition.division}), {self.policy}"
+        return (
+            f"{self.replicas:,} x {unit_words(self.option.candidate, self.option.point.prefill)}"
+            + (f", {self.policy}" if self.option.point.prefill is None else "")
+        )
 
 
 class Race:
@@ -91,6 +99,7 @@ class Race:
         self._long_output = float(np.percentile(peak.output_tokens, 90))
         self._places: dict[str, list[float]] = defaultdict(list)  # of each policy, 0 the best
         self._turn = 0
+        self._hopeless_chips = {False: 0, True: 0}  # of partitions, and of pools
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
         self.passed: list[Setting] = []
@@ -106,25 +115,30 @@ class Race:
     ) -> list[Setting]:
         """The most promising of more than `above` and up to `most` chips.
 
-        Those with the lowest load, in what is left of the time to a long prompt's first token.
-        `first`: with fewer policies.
+        Of partitions and of pools those with the lowest load, in what is left of the time to a long
+        prompt's first token. `first`: with fewer policies.
         """
         ttft_s = self._question.slo.ttft_s or float("inf")
-        sized = []
+        alone: list[tuple[float, Option, int]] = []
+        pooled: list[tuple[float, Option, int]] = []
         for option in options:
             replicas = most // option.replica_chips
             lasts = replicas * option.most_requests_per_s >= self.rate_per_s
-            if option.meets and lasts and replicas * option.replica_chips > above:
+            is_hopeless = most < CLEARLY * self._hopeless_chips[option.is_pooled]
+            if not option.meets or is_hopeless:
+                continue
+            if lasts and replicas * option.replica_chips > above:
                 load = self.rate_per_s / (replicas * option.requests_per_s)
                 left = 1 - option.prompt_ns / (ttft_s * NS_PER_S)
-                sized.append((load / max(left, _LEFT_MIN), option, replicas))
-        sized.sort(key=lambda each: each[0])
+                kind = pooled if option.is_pooled else alone
+                kind.append((load / max(left, _LEFT_MIN), option, replicas))
         search = self._question.search
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
         return [
             Setting(option=option, policy=policy, replicas=replicas)
-            for _, option, replicas in sized[: search.tries]
-            for policy in policies
+            for sized, several in ((alone, policies), (pooled, NO_POLICY))
+            for _, option, replicas in sorted(sized, key=lambda each: each[0])[: search.tries]
+            for policy in several
         ]
 
     def _promising_policies(self) -> Sequence[str]:
@@ -143,7 +157,9 @@ class Race:
         judged = self._question.check.judged
         field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE))
         for place, each in enumerate(_by_quality(checks)):
-            self._places[field[each].policy].append(place / len(field))
+            if not field[each].option.is_pooled:
+                self._places[field[each].policy].append(place / len(field))
+        self._note_hopeless(field, checks)
         for times in (1, LAST_TIMES):
             kept = ceil(len(field) / KEPT)
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
@@ -157,6 +173,17 @@ class Race:
         if best is not None and best is not before:
             self.say(f"{best.chips:,} chips keep the target: {best.words}")
         return bool(through)
+
+    def _note_hopeless(self, field: Sequence[Setting], checks: Sequence[Check]) -> None:
+        for is_pooled, most_chips in self._hopeless_chips.items():
+            of_kind = [
+                (quality(check)[0], setting.chips)
+                for setting, check in zip(field, checks, strict=True)
+                if setting.option.is_pooled == is_pooled
+            ]
+            if of_kind and max(share for share, _ in of_kind) < HOPELESS:
+                chips = max(chips for _, chips in of_kind)
+                self._hopeless_chips[is_pooled] = max(most_chips, chips)
 
     def say(self, words: str) -> None:
         """Show progress, with the time since the beginning."""
@@ -193,6 +220,7 @@ class Race:
             sweep=question.sweep,
             precision=option.point.precision,
             candidate=option.candidate,
+            prefill=option.point.prefill,
             demand=question.demand,
             slo=question.slo,
             terms=replace(

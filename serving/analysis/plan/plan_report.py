@@ -12,11 +12,10 @@ from reporting.numbers import four_digits, range_words
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
-from serving.analysis.plan.plan_options import Option
+from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.steady_state.model_error import (
     RANGE,
     ModelError,
-    in_range,
     interval_of,
     plain_error,
 )
@@ -69,9 +68,6 @@ def plan_document(plan: Plan) -> Document:
         Lines(title="tokens and what they take:", rows=tuple(_power_lines(plan))),
         Lines(title="the night leaves over:", rows=tuple(_night_lines(plan))),
     ]
-    if question.disaggregated:
-        words = "prefill and decode pools, by the steady state alone, NOT checked by simulation:"
-        sections.append(Lines(title=words, rows=(_pool_line(plan),)))
     sections.append(Lines(title="assumed:", rows=assumptions(plan)))
     return Document(
         title=f"{question.sweep.model.name} on {question.sweep.system.name}, {question.slo}",
@@ -86,8 +82,8 @@ def plan_document(plan: Plan) -> Document:
 def _answer_lines(plan: Plan) -> Iterator[str]:
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
-        f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, 'replica')} of "
-        f"{_partition(check)}, prefill policy {check.prefill_policy}; "
+        f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
+        f"{unit_words(check.candidate, check.prefill)}{_policy(check)}; "
         f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
     yield from range_lines(plan)
@@ -257,6 +253,14 @@ def _time(time_s: float | None) -> str:
     return "not known" if time_s is None else f"{four_digits(time_s * 1e3)} ms"
 
 
+def _unit(check: Check) -> str:
+    return "replica" if check.prefill is None else "unit"
+
+
+def _policy(check: Check) -> str:
+    return f", prefill policy {check.prefill_policy}" if check.prefill is None else ""
+
+
 def _verdict(check: Check) -> str:
     if check.surely_meets:
         return "meets the target"
@@ -301,22 +305,6 @@ def _night_lines(plan: Plan) -> Iterator[str]:
         yield f"beside them {night.never_used_chips:,} chips bought are in service at no hour"
 
 
-def _pool_line(plan: Plan) -> str:
-    if plan.pools is None:
-        return "no pools keep the target's mean times"
-    point, error = plan.pools.point, plan.question.sweep.assumptions.model_error
-    assert point.prefill is not None
-    return (
-        f"{counted(plan.pools.machines, 'UltraServer')}, each {point.prefill.replicas} x "
-        f"{point.prefill.partition.chips} chips for prompts and {point.candidate.replicas} x "
-        f"{point.candidate.partition.chips} to decode: {point.requests_per_s:,.4g} requests/s"
-        f"{in_range(error.get('tokens_per_s'), point.requests_per_s)} at "
-        f"TTFT {point.ttft_ns / 1e6:,.4g} ms{in_range(error.get('ttft'), point.ttft_ns, scale=1e6)}"
-        f" with the KV's way, TPOT {point.tpot_ns / 1e6:,.4g} ms"
-        f"{in_range(error.get('tpot'), point.tpot_ns, scale=1e6)}"
-    )
-
-
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Everything, in base units, for JSON."""
     question, choice, bill = plan.question, plan.choice, plan.bill
@@ -351,6 +339,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "replicas": plan.fleet.replicas,
             "replicas_per_ultraserver": plan.replicas_per_machine,
             "partition": choice.check.candidate.partition,
+            "pools": _pools_data(choice.check),
             "precision": choice.check.precision,
             "prefill_policy": choice.check.prefill_policy,
             "chips_in_service": plan.fleet.chips_in_service,
@@ -372,9 +361,6 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         },
         "candidates": [_option_data(option, error) for option in choice.options],
         "night": _night_data(plan.night),
-        "disaggregated": {"checked_by_simulation": False, "pools": plan.pools}
-        if question.disaggregated
-        else None,
     }
 
 
@@ -388,10 +374,21 @@ def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
     return {
         **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy"),
         "partition": check.candidate.partition,
+        "pools": _pools_data(check),
         "terms": [
             {**_named(term, *terms), "range_80_s": _range_s(term, error)} for term in check.terms
         ],
         "run": check,
+    }
+
+
+def _pools_data(check: Check) -> dict[str, Any] | None:
+    """Of a unit; None where each engine computes its own prompts."""
+    if check.prefill is None:
+        return None
+    return {
+        name: {"partition": each.partition, "engines": each.replicas}
+        for name, each in (("prefill", check.prefill), ("decode", check.candidate))
     }
 
 
@@ -442,13 +439,9 @@ def _night_data(night: Night) -> dict[str, Any]:
 
 
 def _size(check: Check) -> str:
-    partition = f"{check.replicas:,} x {_partition(check)}, {check.prefill_policy}"
-    return f"{counted(check.chips, 'chip')} ({partition})"
-
-
-def _partition(check: Check) -> str:
-    partition = check.candidate.partition
-    return f"{counted(partition.chips, 'chip')} ({partition.division})"
+    partition = f"{check.replicas:,} x {unit_words(check.candidate, check.prefill)}"
+    policy = f", {check.prefill_policy}" if check.prefill is None else ""
+    return f"{counted(check.chips, 'chip')} ({partition}{policy})"
 
 
 def _machines(plan: Plan, count: int) -> str:

@@ -20,12 +20,14 @@ A_FEW_CHIPS: Final = 8
 
 
 def first_answer(race: Race, options: Sequence[Option]) -> None:
-    """Any size that keeps the target, soon."""
+    """Any size that keeps the target, soon; of those below the best one, if there is one."""
     likely = min((each.chips for each in options if each.meets), default=None)
-    if likely is not None:
-        for above, most in pairwise(size_ends(likely - 1, MOST * likely, ratio=FAR)):
-            if race.run(race.settings(options, above, most, first=True)):
-                break
+    if likely is None:
+        return
+    most_chips = MOST * likely if race.best is None else race.best.chips - 1
+    for above, most in pairwise(size_ends(likely - 1, most_chips, ratio=FAR)):
+        if race.run(race.settings(options, above, most, first=True)):
+            break
 
 
 def search(race: Race, options: Sequence[Option]) -> None:
@@ -37,6 +39,7 @@ def search(race: Race, options: Sequence[Option]) -> None:
         ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able
     )
     most = MOST * min(each.chips for each in able) + A_FEW_CHIPS
+    first_answer(race, [each for each in able if each.is_pooled])
     ends = size_ends(least - 1, most if race.best is None else race.best.chips, ratio=NEAR)
     sizes = [*pairwise(ends)]
     if race.best is None and not any(

@@ -107,7 +107,7 @@ def pooled_points(
             if split is not None:
                 from_chips = split.prefill.candidate.partition.tp
                 kv_ns = transfer_ns(from_chips, decode.candidate.partition.tp)
-                points.append(_point(sweep, decode, split, kv_ns))
+                points.append(pooled_point(sweep, decode, split, kv_ns))
     if not points:
         raise no_batch_fits(sweep)
     return tuple(sorted(points, key=point_order))
@@ -118,7 +118,7 @@ def _options_of(sweep: Sweep, task: Task) -> list[PrefillOption | DecodeOption]:
     replica = sweep.replica(precision, candidate)
     batches = list(replica.batches(sweep.batches, decode_only=True))
     return [
-        _prefill_option(precision, replica),
+        prefill_option(precision, replica),
         *(
             DecodeOption(
                 precision=precision,
@@ -132,7 +132,8 @@ def _options_of(sweep: Sweep, task: Task) -> list[PrefillOption | DecodeOption]:
     ]
 
 
-def _prefill_option(precision: str, replica: Replica) -> PrefillOption:
+def prefill_option(precision: str, replica: Replica) -> PrefillOption:
+    """A replica that computes prompts alone."""
     step, prompts = replica.prefill()
     return PrefillOption(
         precision=precision,
@@ -193,7 +194,7 @@ def _splits(
     return prefills[both], decodes[both]
 
 
-def _point(sweep: Sweep, decode: DecodeOption, split: Split, kv_ns: float) -> OperatingPoint:
+def pooled_point(sweep: Sweep, decode: DecodeOption, split: Split, kv_ns: float) -> OperatingPoint:
     """A pool with spare capacity idles in between, and draws less."""
     system, shape, prefill = sweep.system, sweep.shape, split.prefill
     power = SystemPower(system)

@@ -6,6 +6,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.power.token_cost import Prices
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.models import model_by_name
 from loadgen.measures.slo import Slo
 from reporting.plain_text import document_lines
@@ -20,6 +21,7 @@ from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP, 
 from tests.serving.analysis.steady_state.small_machines import trays
 
 FEW = replace(CHECK, judged=60)
+HEADS = (AttentionSplit.HEADS,)
 ONE_CHIP = replace(SWEEP, asked=PartitionFilter(chips=(1,), lnc=(2,)))
 
 
@@ -27,7 +29,7 @@ ONE_CHIP = replace(SWEEP, asked=PartitionFilter(chips=(1,), lnc=(2,)))
 def found() -> Plan:
     busy = replace(DEMAND, rate_per_s=900.0)
     prices = Prices(system_hour_dollars=500.0, kwh_dollars=0.08)
-    return plan(question(check=FEW, demand=busy, prices=prices))
+    return plan(question(check=FEW, demand=busy, prices=prices, pools=False))
 
 
 def again(of: Plan, replicas: int) -> bool:
@@ -185,23 +187,29 @@ def test_a_target_out_of_reach_names_what_is_in_reach() -> None:
 
 
 @pytest.mark.long
-def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
+def test_pools_win_where_prompts_hold_up_decodes() -> None:
+    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2), lnc=(2,), attention_split=HEADS))
     asked = question(
-        check=replace(CHECK, judged=20),
-        demand=replace(DEMAND, rate_per_s=1.0),
-        search=SearchTerms(policies=("balanced:64:256:1024",), tries=1),
-        disaggregated=True,
+        sweep=sweep,
+        demand=replace(DEMAND, rate_per_s=900.0),
+        slo=Slo.parse("ttft=300ms,tpot=8ms@p95"),
+        check=FEW,
     )
-    with_pools = plan(asked)
+    with_pools, without = plan(asked), plan(replace(asked, pools=False))
+    check = with_pools.choice.check
 
-    assert found.pools is None
-    assert with_pools.pools is not None
-    point = with_pools.pools.point
-    assert point.prefill is not None
-    assert point.tpot_ns <= 20e6
-    assert with_pools.pools.machines == 1
-    assert "NOT checked by simulation" in "\n".join(document_lines(plan_document(with_pools)))
-    assert plan_data(with_pools)["disaggregated"]["checked_by_simulation"] is False
+    assert check.prefill is not None
+    assert check.chips < without.choice.check.chips
+    assert check.replica_chips == sum(
+        each.replicas * each.partition.chips for each in (check.prefill, check.candidate)
+    )
+    assert with_pools.fleet.chips_in_service == check.chips
+    assert without.choice.check.prefill is None
+    text = "\n".join(document_lines(plan_document(with_pools)))
+    assert " for prompts + " in text
+    data = plan_data(with_pools)["plan"]["pools"]
+    assert data["prefill"]["engines"] == check.prefill.replicas
+    assert data["decode"]["engines"] == check.candidate.replicas
 
 
 def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None:
