@@ -96,7 +96,7 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
     yield (
         f"N+1:   {_machines(plan, plan.machines_with_spare)} "
         f"({_mw(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
-        f"{counted(plan.fleet.replicas + 1, 'replica')} so that one may fail, {room}"
+        f"{counted(plan.fleet.replicas + 1, _unit(check))} so that one may fail, {room}"
     )
     yield (
         f"night: {night.free_chip_hours:,} chip-hours a day freed by replicas that rest"
@@ -123,8 +123,9 @@ def range_lines(plan: Plan) -> Iterator[str]:
         verdict = f"the plan's {plan.fleet.replicas:,} do not keep the target at the bad end"
     else:
         verdict = f"the plan's {plan.fleet.replicas:,} keep the target at both ends"
+    unit = f"{_unit(plan.choice.check)}{'s' * (max(sizes) != 1)}"
     yield (
-        f"{RANGE}:  {_both(map(_count, sizes))} {'replica' if max(sizes) == 1 else 'replicas'} on "
+        f"{RANGE}:  {_both(map(_count, sizes))} {unit} on "
         f"{_both(map(_count, machines))} {_kind(plan, max(machines))}, {_both(map(_mw, watts))} "
         f"provisioned, {factors}; {verdict}"
     )
@@ -242,7 +243,7 @@ def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
         f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
         f"{check.simulated_requests:,} simulated in "
-        f"{counted(check.simulated_replicas, 'run')} of a replica; "
+        f"{counted(check.simulated_replicas, 'run')} of a {_unit(check)}; "
         f"busy {100 * check.busy_share:.3g} % of the time with "
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
