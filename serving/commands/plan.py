@@ -110,10 +110,6 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.effort is not None:
-            say("warning: --effort does nothing any more: --budget bounds the search")
-        if self.disaggregated:
-            say("warning: --disaggregated does nothing any more: pools are always tried")
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
@@ -151,9 +147,16 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     options = read_options(PlanOptions, args)
+    if options.effort is not None:
+        say("warning: --effort does nothing any more: --budget bounds the search")
+    if options.disaggregated:
+        say("warning: --disaggregated does nothing any more: see --no-pools")
     caught: list[int] = []
-    with interrupted_by(caught):
-        found = interruptible(plan, question, options=options, ended=ended)
+    try:
+        with interrupted_by(caught):
+            found = interruptible(plan, question, options=options, ended=ended)
+    except KeyboardInterrupt:
+        return 128 + caught[0] if caught else 130
     lines = document_lines(plan_document(found))
     print(json_text(plan_data(found)) if args.json else "\n".join(lines))
     return 128 + caught[0] if caught else 0

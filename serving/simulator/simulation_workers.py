@@ -61,9 +61,14 @@ class SimulationWorkers:
         if self._pool is None:
             return
         if error is not None:
+            self.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def stop(self) -> None:
+        """End what runs, at once; the processes simulate no more."""
+        if self._pool is not None:
             for child in set(active_children()) - self._before:
                 child.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def map(self, simulate: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """Results of `simulate`, a module's function, in the tasks' order.

@@ -108,7 +108,9 @@ def plan(
     sweep, demand = question.sweep, question.demand
     choice = choose(question, workers, progress)
     check = choice.check
-    per_machine = sweep.system.chips.count // check.replica_chips
+    per_machine = check.candidate.replicas
+    if check.prefill is not None:
+        per_machine = sweep.system.chips.count // check.replica_chips
     fleet = BilledFleet(
         system=sweep.system,
         season=sweep.season,
@@ -133,8 +135,19 @@ def plan(
         bill=bill_of(fleet, night, rates, question.prices),
         night=night,
         replicas_per_machine=per_machine,
-        range=plan_range(question, choice, workers, progress),
+        range=_range(question, choice, workers, progress),
     )
+
+
+def _range(
+    question: PlanQuestion, choice: Choice, workers: SimulationWorkers, progress: Progress
+) -> PlanRange | None:
+    """None, too, where an interrupt ends it: the plan itself is known."""
+    try:
+        return plan_range(question, choice, workers, progress)
+    except KeyboardInterrupt:
+        workers.stop()
+        return None
 
 
 def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:

@@ -31,6 +31,7 @@ from serving.traffic.serving_run import Ending
 
 Float64s = NDArray[np.float64]
 
+_IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), Ending.HOPELESS)
 _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
@@ -229,7 +230,7 @@ def check_size(task: SizeTask) -> Check:
         kv_used_share=max(run.served.kv_blocks_used_max for run in runs)
         / limits.kv_blocks_per_rank,
         steps=sum(run.served.steps for run in runs),
-        ending=runs[-1].served.ending,
+        ending=max((run.served.ending for run in runs), key=_IN_ORDER.index),
     )
 
 

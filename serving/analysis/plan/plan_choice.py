@@ -19,7 +19,7 @@ from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import OutOfTime, Progress, Race, Setting, quality
 from serving.analysis.plan.plan_search import first_answer, search
 from serving.analysis.steady_state.sweep import Task
-from serving.simulator import THIS_PROCESS, SimulationWorkers
+from serving.simulator import SimulationWorkers
 
 NEARLY: Final = 1.25
 """Times the answer's chips that count as nearly as good."""
@@ -76,10 +76,14 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     except (KeyboardInterrupt, OutOfTime) as end:
         if race.best is None and isinstance(end, KeyboardInterrupt):
             raise
-    best = race.best
+        if isinstance(end, KeyboardInterrupt):
+            workers.stop()
+    best = race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
-    smaller, words = _smaller(race, best, question, workers if is_whole else THIS_PROCESS)
+    smaller, words = None, "the search was cut short: what has fewer chips may keep the target too"
+    if is_whole:
+        smaller, words = _smaller(race, best, question, workers)
     return Choice(
         setting=best,
         check=race.checks[best],
@@ -143,11 +147,13 @@ def _smaller(
     fewer = [each for each in race.checks if each.chips < best.chips]
     if not fewer:
         return None, _no_room(question, best.option.replica_chips * best.replicas - 1)
-    nearest = max(fewer, key=lambda each: (race.checks[each].requests, *quality(race.checks[each])))
+    nearest = max(fewer, key=lambda each: quality(race.checks[each]))
     check = race.checks[nearest]
     if any(term.reached_s is None for term in check.terms):
         judged = question.check.judged
-        (check,) = workers.map(check_size, [race.task(nearest, judged=judged, early_end=False)])
+        (check,) = workers.map(
+            check_size, [race.task(nearest, judged=judged, is_fresh=True, early_end=False)]
+        )
     return check, f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
 
 
@@ -159,10 +165,10 @@ def _no_room(question: PlanQuestion, chips: int) -> str:
         return "there is none: the plan is one chip"
     usable = chips * sweep.system.chip.hbm_bytes * sweep.terms.utilization / _GIB
     return (
-        f"nothing smaller was tried: no partition of up to {chips} chips both holds the model and "
-        f"takes the load; the weights alone are {model.weight_bytes / _GIB:,.1f} of the "
-        f"{usable:,.1f} GiB that {chips} may use, beside each chip's reserves and the {longest:,} "
-        "tokens of the longest request on every rank"
+        f"nothing smaller was tried: no partition of up to {chips} chips, of those asked for, both "
+        "holds the model and takes the load; the weights alone are "
+        f"{model.weight_bytes / _GIB:,.1f} of the {usable:,.1f} GiB that {chips} may use, beside "
+        f"each chip's reserves and the {longest:,} tokens of the longest request on every rank"
     )
 
 
@@ -193,6 +199,6 @@ def _never_met(race: Race, slo: Slo) -> ConfigError:
     return ConfigError(
         "slo",
         slo,
-        f"a looser one, or more --tries or --budget: of {len(race.checks):,} settings "
+        f"a looser one, or more --requests, --tries or --budget: of {len(race.checks):,} settings "
         f"{nearest.words} came nearest, {shares}",
     )

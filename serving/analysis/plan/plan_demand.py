@@ -79,6 +79,11 @@ class RateDemand:
         """The rate and the lengths."""
         return f"{self.rate_per_s:g} requests/s, Poisson; {self.lengths_in_words}"
 
+    def runs(self, replicas: int, most: int) -> int:
+        """How many seeds, up to `most`, give shares that differ."""
+        del replicas
+        return most
+
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
         """One replica's share, with `lead_s` of traffic around `judged` requests; a random part of
         independent arrivals is independent too.
@@ -153,6 +158,10 @@ class TraceDemand:
             f"busiest {end_s - begin_s:,.0f} s: from {begin_s:,.0f} s on, {len(self.peak):,} "
             f"requests, {self.peak_rate_per_s:,.4g} requests/s"
         )
+
+    def runs(self, replicas: int, most: int) -> int:
+        """How many seeds, up to `most`, differ: they deal out what was recorded."""
+        return most if replicas > 1 else 1
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
         """Shares of some of `replicas`, with together about `judged` requests to judge.

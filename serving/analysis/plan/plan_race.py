@@ -39,7 +39,7 @@ HOPELESS: Final = 0.5
 chips are tried.
 """
 CLEARLY: Final = 0.9
-TASKS_OF_WORKER: Final = 4
+TASKS_OF_WORKER: Final = 2
 """At once, between two looks at the time."""
 
 NO_POLICY: Final = ("none",)
@@ -102,6 +102,7 @@ class Race:
         self._hopeless_chips = {False: 0, True: 0}  # of partitions, and of pools
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
+        self._known: dict[tuple[Setting, int, bool], Check] = {}
         self.passed: list[Setting] = []
         """Those that surely keep the target after the last heat."""
 
@@ -109,6 +110,13 @@ class Race:
     def best(self) -> Setting | None:
         """Of those that passed one with the fewest chips."""
         return min(self.passed, key=lambda each: each.chips, default=None)
+
+    @property
+    def perhaps(self) -> Setting | None:
+        """The fewest chips that keep the target, but not surely: too few requests tell."""
+        judged = self._question.check.judged
+        kept = [each for each, of in self.checks.items() if of.meets and of.requests >= judged]
+        return min(kept, key=lambda each: each.chips, default=None)
 
     def settings(
         self, options: Iterable[Option], above: int, most: int, *, first: bool = False
@@ -152,21 +160,27 @@ class Race:
         self._turn += 1
         return [*kept, others[self._turn % len(others)]]
 
-    def run(self, settings: Sequence[Setting]) -> bool:
-        """Race them, and note those that pass; returns whether any did."""
+    def run(self, settings: Sequence[Setting], *, first: bool = False) -> bool:
+        """Race them, and note those that pass; returns whether any did.
+
+        A `first` race, of a few, says nothing of others.
+        """
         judged = self._question.check.judged
         field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE))
         for place, each in enumerate(_by_quality(checks)):
             if not field[each].option.is_pooled:
                 self._places[field[each].policy].append(place / len(field))
-        self._note_hopeless(field, checks)
+        if not first:
+            self._note_hopeless(field, checks)
         for times in (1, LAST_TIMES):
             kept = ceil(len(field) / KEPT)
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
             checks = self._simulated(field, times * judged)
         field = [field[each] for each in _by_quality(checks) if checks[each].meets][:_CONFIRMED]
         self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
-        through = [each for each in field if self.checks[each].surely_meets]
+        through = [
+            each for each in field if self._known[each, FRESH_TIMES * judged, True].surely_meets
+        ]
         before = self.best
         self.passed += sorted(through, key=lambda each: quality(self.checks[each]), reverse=True)
         best = self.best
@@ -177,7 +191,7 @@ class Race:
     def _note_hopeless(self, field: Sequence[Setting], checks: Sequence[Check]) -> None:
         for is_pooled, most_chips in self._hopeless_chips.items():
             of_kind = [
-                (quality(check)[0], setting.chips)
+                (min(term.share for term in check.terms), setting.chips)
                 for setting, check in zip(field, checks, strict=True)
                 if setting.option.is_pooled == is_pooled
             ]
@@ -198,10 +212,13 @@ class Race:
             if time.monotonic() > self._ends_s:
                 raise OutOfTime
             part = field[first : first + step]
-            tasks = [self.task(setting, judged=judged, is_fresh=is_fresh) for setting in part]
-            for setting, check in zip(part, self._workers.map(check_size, tasks), strict=True):
-                self.checks[setting] = check
-                found.append(check)
+            new = [each for each in part if (each, judged, is_fresh) not in self._known]
+            tasks = [self.task(each, judged=judged, is_fresh=is_fresh) for each in new]
+            for setting, check in zip(new, self._workers.map(check_size, tasks), strict=True):
+                self._known[setting, judged, is_fresh] = check
+                longest = self.checks.setdefault(setting, check)
+                self.checks[setting] = check if check.requests >= longest.requests else longest
+            found += [self._known[each, judged, is_fresh] for each in part]
         return found
 
     def task(
@@ -228,7 +245,7 @@ class Race:
                 schedulers=schedulers,
                 seed=question.check.seed + is_fresh,
                 judged=judged,
-                runs=FRESH_RUNS if is_fresh else 1,
+                runs=question.demand.runs(setting.replicas, FRESH_RUNS) if is_fresh else 1,
                 window=question.check.judged,
                 early_end=early_end,
             ),
@@ -245,8 +262,13 @@ def _by_quality(checks: Sequence[Check]) -> list[int]:
 
 
 def quality(check: Check) -> tuple[float, float]:
-    """The more, the better: the worst limit's share of requests, then how far it is from it."""
+    """The more, the better: the worst limit's share of requests, then how far it is from it.
+
+    A run that was broken off is worse than any other: its shares are bounds.
+    """
     share = min(min(1.0, term.share / (term.percentile / 100)) for term in check.terms)
+    if any(term.share_high is None for term in check.terms):
+        share -= 1.0
     ratios = [
         float("inf") if term.reached_s is None else term.reached_s / term.limit_s
         for term in check.terms

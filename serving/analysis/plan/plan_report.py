@@ -22,7 +22,7 @@ from serving.analysis.steady_state.model_error import (
 
 _RANGE_IN_WORDS: Final = (
     f"{RANGE}: times are the prediction times these ratios; sizes were simulated with steps at the "
-    "ends of TPOT's, queues with them, in the plan's partition alone"
+    "ends of TPOT's, queues with them, in the plan's setting alone, each judged by one run"
 )
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
@@ -40,6 +40,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step",
+        *_without_pools(plan),
         "replicas are independent, each gets a random 1/n of the requests; no prompts share a "
         "prefix; a replica stands where its chips lie the farthest apart",
         "chips keep to their own power budget and their even part of their rack's: steps that "
@@ -54,6 +55,16 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     if plan.choice.check.requests < 100:
         said.append(f"only {plan.choice.check.requests} requests were judged: percentiles are weak")
     return tuple(said)
+
+
+def _without_pools(plan: Plan) -> Iterator[str]:
+    question = plan.question
+    if not question.pools:
+        return
+    if question.slo.tpot_s is None:
+        yield "pools of prefill and decode were not tried: they are sized by a limit of TPOT"
+    elif question.sweep.system.units > 1:
+        yield "pools of prefill and decode were not tried: the machine has several units"
 
 
 def plan_document(plan: Plan) -> Document:
@@ -210,10 +221,10 @@ def _check_lines(plan: Plan) -> Iterator[str]:
         yield from _one_check(words, choice.smaller, error)
     for check in choice.frontier:
         yield f"nearly as good: {_size(check)}: {_reached(check)}"
-    yield f"{len(choice.tried):,} settings of {len(choice.options):,} partitions were simulated" + (
-        ""
-        if choice.is_whole
-        else "; the search was cut short, and what has fewer chips may keep the target too"
+    kinds = {(each.candidate, each.prefill) for each in choice.tried}
+    yield (
+        f"{counted(len(choice.tried), 'setting')} of {len(kinds):,} partitions and units of pools "
+        "simulated"
     )
 
 

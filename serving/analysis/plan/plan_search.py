@@ -26,7 +26,7 @@ def first_answer(race: Race, options: Sequence[Option]) -> None:
         return
     most_chips = MOST * likely if race.best is None else race.best.chips - 1
     for above, most in pairwise(size_ends(likely - 1, most_chips, ratio=FAR)):
-        if race.run(race.settings(options, above, most, first=True)):
+        if race.run(race.settings(options, above, most, first=True), first=True):
             break
 
 

@@ -237,3 +237,33 @@ def test_what_is_not_finished_when_the_time_is_up_has_missed_everything() -> Non
 def test_a_request_that_no_rank_holds_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv_blocks_per_rank"):
         check_size(task(candidate=replace(ONE_CHIP, kv_capacity_tokens=200)))
+
+
+def test_a_trace_on_one_replica_has_one_run_and_a_rate_as_many_as_asked() -> None:
+    recorded = TraceDemand(
+        traffic=DEMAND.peak.first(200), window_s=1.0, source="the first requests of a rate"
+    )
+
+    assert DEMAND.runs(1, 4) == 4
+    assert recorded.runs(1, 4) == 1
+    one, other = (recorded.shares(1, judged=40, lead_s=0.1, seed=seed)[0] for seed in (1, 2))
+    assert (one.traffic.arrival_s == other.traffic.arrival_s).all()
+    assert recorded.runs(3, 4) == 4
+    first, second = (recorded.shares(3, judged=40, lead_s=0.1, seed=seed)[0] for seed in (1, 2))
+    assert (
+        len(first.traffic) != len(second.traffic)
+        or (first.traffic.arrival_s != second.traffic.arrival_s).any()
+    )
+
+
+def test_one_more_window_is_bounded_by_the_spread_of_those_there_are() -> None:
+    whole = check_size(task(terms=replace(CHECK_FEW, judged=40, runs=3, window=20)))
+    alone = check_size(task(terms=replace(CHECK_FEW, judged=40)))
+
+    assert alone.terms[0].again_low is None
+    assert whole.requests == 120
+    for term in whole.terms:
+        assert term.again_low is not None
+        assert term.again_low <= term.share
+        if term.share == 1:  # no window differs from another
+            assert term.again_low == 1
