@@ -6,6 +6,7 @@ its session, and processes that name its folder.
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -29,6 +30,7 @@ READY_TIMEOUT_S = 240.0
 END_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 30.0
 _SHARED = Path("/dev/shm")
+_PORTS = (15_000, 32_000)
 
 ULTRASERVE = (sys.executable, "-m", "serving.main")
 ULTRASERVE_SCRIPT = (str(Path(sys.executable).with_name("ultraserve")),)
@@ -38,11 +40,14 @@ Process = tuple[int, float]  # a process id may be used again; with its start it
 
 
 def free_port() -> int:
-    """A free port whose next one, the console's, is free too."""
+    """A free port whose next one, the console's, is free too.
+
+    Below those that the kernel gives to connections: a server takes its ports half a minute later.
+    """
     while True:
+        port = random.randrange(*_PORTS)  # noqa: S311  no secret
         with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
+            probe.bind((HOST, port))
             after.bind((HOST, port + 1))
             return port
 
