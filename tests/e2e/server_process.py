@@ -45,7 +45,7 @@ def free_port() -> int:
     Below those that the kernel gives to connections: a server takes its ports half a minute later.
     """
     while True:
-        port = random.randrange(*_PORTS)  # noqa: S311  no secret
+        port = random.randrange(*_PORTS)
         with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
             probe.bind((HOST, port))
             after.bind((HOST, port + 1))
