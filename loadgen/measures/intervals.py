@@ -53,7 +53,7 @@ def independent_estimate(values: Float64s) -> Estimate:
     mean = float(values.mean())
     if values.size < 2:
         return Estimate(value=mean)
-    half = _student(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
+    half = student_quantile(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
@@ -158,7 +158,7 @@ def _by_student(value: float, sums: Float64s, divisor: float, *, signed: bool) -
     if found is None or (value <= 0 and not signed):
         return Estimate(value=value)
     variance, freedom = found
-    half = _student(freedom) * math.sqrt(variance) / divisor
+    half = student_quantile(freedom) * math.sqrt(variance) / divisor
     if signed:
         return Estimate(value=value, low=value - half, high=value + half)
     factor = math.exp(half / value)  # the deviation of a logarithm is the relative one
@@ -175,7 +175,7 @@ def _independent(samples: Samples, held: Float64s | Bools, share: float) -> floa
     if variance <= 0:
         return float(size)
     count = share * (1 - share) * size**2 / variance
-    surer = _student(size - 1) / _student(freedom)  # the variance is a guess too
+    surer = student_quantile(size - 1) / student_quantile(freedom)  # the variance is a guess too
     return float(min(size, count * surer**2))
 
 
@@ -186,7 +186,7 @@ def _sums(samples: Samples, values: Float64s) -> Float64s:
     )
 
 
-def _student(freedom: float) -> float:
+def student_quantile(freedom: float) -> float:
     """The upper quantile of Student's t that leaves TAIL."""
     return float(special.stdtrit(freedom, 1 - TAIL))
 

@@ -164,9 +164,7 @@ def plan_range(
     search that was cut short.
     """
     steps = question.sweep.assumptions.model_error.get("tpot")
-    if steps is None:
-        return None
-    if not choice.is_whole:
+    if steps is None or not choice.is_whole:
         return None
     judged = question.check.judged
 

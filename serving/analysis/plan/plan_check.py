@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measures.intervals import share_estimate
+from loadgen.measures.intervals import share_estimate, student_quantile
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
@@ -323,10 +323,8 @@ def _again_low(shares: Sequence[float]) -> float | None:
     count = len(shares)
     if count < 2:
         return None
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
     spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
-    return float(np.mean(shares) - stdtrit(count - 1, 0.975) * spread)
+    return float(np.mean(shares) - student_quantile(count - 1) * spread)
 
 
 def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:

@@ -73,11 +73,12 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         race.say(f"{len(options):,} partitions; searching all sizes below")
         search(race, options)
         is_whole = True
-    except (KeyboardInterrupt, OutOfTime) as end:
-        if race.best is None and isinstance(end, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        if race.best is None:
             raise
-        if isinstance(end, KeyboardInterrupt):
-            workers.stop()
+        workers.stop()
+    except OutOfTime:
+        pass
     best = race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)

@@ -4,22 +4,25 @@ A unit has engines that compute prompts and engines that decode, on one machine;
 equal units. Prompts hold up no decode there, so that both sides are chosen by their own limit.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final
 
 from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.units import NS_PER_S
 from serving.analysis.plan.plan_options import Option, OptionTerms, parts_of
 from serving.analysis.steady_state.pools import (
     DecodeOption,
+    Engine,
     PrefillOption,
     Split,
     pooled_point,
     prefill_option,
+    strongest_of_each_size,
 )
+from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
@@ -31,16 +34,6 @@ UNITS_MAX: Final = 64
 """Of a plan."""
 WITHIN: Final = 0.95
 """Of the time between tokens, for steps that have more than the mean."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongPrefill(PrefillOption):
-    """`long_ns`: of a long prompt that comes to an idle replica."""
-
-    long_ns: float
-
-
-Engine = TypeVar("Engine", LongPrefill, DecodeOption)
 
 
 def pool_options(
@@ -65,41 +58,30 @@ def pool_options(
 
 def _engines_of(
     given: tuple[OptionTerms, Sequence[Task]],
-) -> list[tuple[LongPrefill | None, DecodeOption | None]]:
+) -> list[tuple[PrefillOption | None, DecodeOption | None]]:
     terms, tasks = given
-    return [(_prefill(terms, task), _decode(terms, task)) for task in tasks if terms.fits(task)]
+    replicas = (terms.sweep.replica(*task) for task in tasks if terms.fits(task))
+    return [(_prefill(terms, replica), _decode(terms, replica)) for replica in replicas]
 
 
-def _best(engines: Sequence[Engine]) -> list[Engine]:
+def _best(engines: Iterable[Engine]) -> list[Engine]:
     """Those that serve the most by the chip, of each number of chips one."""
-    best: dict[int, Engine] = {}
-    for engine in engines:
-        chips = engine.candidate.partition.chips
-        if chips not in best or engine.requests_per_s > best[chips].requests_per_s:
-            best[chips] = engine
-    return sorted(best.values(), key=lambda each: -each.requests_per_s / _chips(each))[:ENGINES]
+    strongest = strongest_of_each_size(engines)
+    strongest.sort(key=lambda each: -each.requests_per_s / each.candidate.partition.chips)
+    return strongest[:ENGINES]
 
 
-def _chips(engine: PrefillOption | DecodeOption) -> int:
-    return engine.candidate.partition.chips
-
-
-def _prefill(terms: OptionTerms, task: Task) -> LongPrefill | None:
-    """None where a long prompt alone takes too long."""
-    precision, candidate = task
+def _prefill(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
+    """With the time of a long prompt; None where that alone takes too long."""
+    precision, candidate = replica.precision, replica.candidate
     long_ns = terms.of_long_prompts().replica(precision, candidate).prompt_ns
     if terms.slo.ttft_s is not None and long_ns > terms.slo.ttft_s * NS_PER_S:
         return None
-    found = prefill_option(precision, terms.sweep.replica(precision, candidate))
-    return LongPrefill(
-        **{each.name: getattr(found, each.name) for each in fields(found)}, long_ns=long_ns
-    )
+    return replace(prefill_option(precision, replica), prompt_ns=long_ns)
 
 
-def _decode(terms: OptionTerms, task: Task) -> DecodeOption | None:
+def _decode(terms: OptionTerms, replica: Replica) -> DecodeOption | None:
     """The largest batch within the time between tokens; None where one request takes longer."""
-    precision, candidate = task
-    replica = terms.sweep.replica(precision, candidate)
     batches = [each for each in replica.batches(decode_only=True) if each <= terms.seats]
     assert terms.slo.tpot_s is not None
     limit_ns = WITHIN * terms.slo.tpot_s * NS_PER_S
@@ -113,8 +95,8 @@ def _decode(terms: OptionTerms, task: Task) -> DecodeOption | None:
     if not low:
         return None
     return DecodeOption(
-        precision=precision,
-        candidate=candidate,
+        precision=replica.precision,
+        candidate=replica.candidate,
         batch=low,
         step=replica.decode(low),
         output_tokens=terms.sweep.shape.output_tokens,
@@ -122,7 +104,7 @@ def _decode(terms: OptionTerms, task: Task) -> DecodeOption | None:
 
 
 def _paired(
-    terms: OptionTerms, prefill: LongPrefill, decode: DecodeOption, busy: float
+    terms: OptionTerms, prefill: PrefillOption, decode: DecodeOption, busy: float
 ) -> Option | None:
     """Units for the whole load, each of whole engines on one machine; None where none has room."""
     chips = terms.sweep.system.chips.count
@@ -150,12 +132,11 @@ def _paired(
         requests_per_s=min(prefills * prefill.requests_per_s, decodes * decode.requests_per_s),
     )
     point = pooled_point(terms.sweep, decode, split, kv_ns)
-    long_ns = prefill.long_ns + kv_ns
     return Option(
         point=point,
-        meets=terms.slo.ttft_s is None or long_ns <= terms.slo.ttft_s * NS_PER_S,
+        meets=terms.slo.ttft_s is None or point.ttft_ns <= terms.slo.ttft_s * NS_PER_S,
         alone_ns=point.tpot_ns,
-        prompt_ns=long_ns,
+        prompt_ns=point.ttft_ns,
         requests_per_s=split.requests_per_s,
         replicas=units,
         most_requests_per_s=split.requests_per_s,

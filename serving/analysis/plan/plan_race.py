@@ -35,8 +35,8 @@ KEPT: Final = 3
 POLICIES_KEPT: Final = 3
 """That go on to the next sizes: those that have done best, and another by turns."""
 HOPELESS: Final = 0.5
-"""Of the wanted share: where no partition, or no pools, of a size come to it, none of clearly fewer
-chips are tried.
+"""Of requests: where of the partitions, or the pools, that race at a size none keeps the target for
+so many, none of clearly fewer chips are tried.
 """
 CLEARLY: Final = 0.9
 TASKS_OF_WORKER: Final = 2
@@ -69,10 +69,9 @@ class Setting:
     @property
     def words(self) -> str:
         """As `3 x 29 chips (tp 1, ep 29, lnc 2), capped:128`."""
-        return (
-            f"{self.replicas:,} x {unit_words(self.option.candidate, self.option.point.prefill)}"
-            + (f", {self.policy}" if self.option.point.prefill is None else "")
-        )
+        unit = unit_words(self.option.candidate, self.option.point.prefill)
+        policy = "" if self.option.is_pooled else f", {self.policy}"
+        return f"{self.replicas:,} x {unit}{policy}"
 
 
 class Race:
@@ -177,10 +176,8 @@ class Race:
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
             checks = self._simulated(field, times * judged)
         field = [field[each] for each in _by_quality(checks) if checks[each].meets][:_CONFIRMED]
-        self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
-        through = [
-            each for each in field if self._known[each, FRESH_TIMES * judged, True].surely_meets
-        ]
+        checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
+        through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
         before = self.best
         self.passed += sorted(through, key=lambda each: quality(self.checks[each]), reverse=True)
         best = self.best

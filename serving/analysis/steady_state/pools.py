@@ -8,8 +8,10 @@ Placement is assumed: a prompt's KV goes between ranks half a unit apart (the ot
 middle of a torus); in a cluster, in two units. Chips keep to their even part of their rack's power.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +66,9 @@ class DecodeOption:
     def users(self) -> int:
         """Of one replica."""
         return self.candidate.partition.ranks * self.batch
+
+
+Engine = TypeVar("Engine", PrefillOption, DecodeOption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +154,8 @@ def best_split(
 ) -> Split | None:
     """The pools that serve the most, then answer the soonest; None when no prefill replica fits."""
     best: Split | None = None
-    for option in _fastest_of_each_size(prefills):
+    fastest = strongest_of_each_size(prefills)
+    for option in sorted(fastest, key=lambda option: option.prompt_ns):
         prefill_counts, decode_counts = _splits(system, option.candidate, decode.candidate)
         if not len(decode_counts):
             continue
@@ -167,14 +173,14 @@ def best_split(
     return best
 
 
-def _fastest_of_each_size(prefills: list[PrefillOption]) -> list[PrefillOption]:
-    """For each number of chips the option that serves most, by time to first token."""
-    fastest: dict[int, PrefillOption] = {}
-    for option in prefills:
-        chips = option.candidate.partition.chips
-        if chips not in fastest or option.requests_per_s > fastest[chips].requests_per_s:
-            fastest[chips] = option
-    return sorted(fastest.values(), key=lambda option: option.prompt_ns)
+def strongest_of_each_size(engines: Iterable[Engine]) -> list[Engine]:
+    """For each number of chips the option that serves the most requests."""
+    strongest: dict[int, Engine] = {}
+    for engine in engines:
+        chips = engine.candidate.partition.chips
+        if chips not in strongest or engine.requests_per_s > strongest[chips].requests_per_s:
+            strongest[chips] = engine
+    return list(strongest.values())
 
 
 def _splits(

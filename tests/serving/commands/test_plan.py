@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from emulator.errors import ConfigError, UltraServeError
@@ -204,7 +205,9 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.process
 def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
     process = started("--requests", "500000")
-    time.sleep(3.0)
+    while len(psutil.Process(process.pid).children()) < 2:  # a worker, and what tracks it
+        assert process.poll() is None
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     out, rest = process.communicate(timeout=60)
 
