@@ -62,12 +62,14 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     is_whole = False
     try:
         tasks = question.sweep.tasks()
-        options = options_of(terms, _quick(tasks, question.sweep.system.chips.count))
+        machine_chips = question.sweep.system.chips.count
+        options = options_of(terms, quick := _quick(tasks, machine_chips))
         first_answer(race, options)
+        if question.pools:
+            first_answer(race, pool_options(terms, quick))
         options = options_of(terms, _near(question, tasks), workers)
         if question.pools:
-            even = _even(tasks, question.sweep.system.chips.count)
-            options += pool_options(terms, even, workers)
+            options += pool_options(terms, _even(tasks, machine_chips), workers)
         if not any(each.meets for each in options):
             raise _out_of_reach(options, question.slo)
         race.say(f"{len(options):,} partitions; searching all sizes below")

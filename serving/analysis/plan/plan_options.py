@@ -5,7 +5,7 @@ token. Queues and percentiles are left to simulation, a thousand times slower.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 from typing import Final, Self
@@ -130,18 +130,13 @@ class OptionTerms:
         """Whether the longest request would not wait for ever."""
         return task[1].kv_capacity_tokens >= self.longest + KV_BLOCK_TOKENS_MAX
 
-    def of_long_prompts(self) -> Sweep:
-        """The sweep, with `long_prompt` for the mean one."""
-        return replace(self.sweep, shape=replace(self.sweep.shape, prompt_tokens=self.long_prompt))
-
     def option(self, task: Task) -> Option | None:
         """None where it does not fit."""
         return self._option(self.sweep.replica(*task)) if self.fits(task) else None
 
     def _option(self, replica: Replica) -> Option:
         slo = self.slo
-        longer = self.of_long_prompts()
-        prompt_ns = longer.replica(replica.precision, replica.candidate).prompt_ns
+        prompt_ns = replica.prompt_ns_of(self.long_prompt)
         alone_ns = replica.decode(1).duration_ns
         in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
         limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S

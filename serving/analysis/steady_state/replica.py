@@ -1,7 +1,7 @@
 """Cost of one replica's steps in steady state: decode, mixed and prefill."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -128,7 +128,12 @@ class Replica:
     @cached_property
     def prompt_ns(self) -> float:
         """From an idle replica's first step on a prompt to its first output token."""
-        return self._together(prompt_chunks(self._ranks, self.shape)).duration_ns
+        return self.prompt_ns_of(self.shape.prompt_tokens)
+
+    def prompt_ns_of(self, prompt_tokens: int) -> float:
+        """`prompt_ns` of a prompt of another length."""
+        shape = replace(self.shape, prompt_tokens=prompt_tokens)
+        return self._together(prompt_chunks(self._ranks, shape)).duration_ns
 
     def prefill(self) -> tuple[MeanStep, int]:
         """All ranks on prompts alone: the total step, and the prompts that a rank completes."""
