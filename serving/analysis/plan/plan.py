@@ -20,6 +20,7 @@ from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_check import check_size
 from serving.analysis.plan.plan_choice import Choice, choose
+from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
@@ -49,7 +50,10 @@ class PlanRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer; `range` is the answer over the model's 80 % range, None for a roofline."""
+    """The answer; `range` is the answer over the model's 80 % range, None for a roofline.
+
+    `range` and `margins` are None, too, where a signal ended the search.
+    """
 
     question: PlanQuestion
     choice: Choice
@@ -59,6 +63,7 @@ class Plan:
     night: Night
     replicas_per_machine: int
     range: PlanRange | None
+    margins: Margins | None
 
     @property
     def machines(self) -> int:
@@ -127,6 +132,13 @@ def plan(
         bought_chips=fleet.chips,
     )
     rates = _token_rates(demand.peak, demand.peak_rate_per_s)
+    margins = model_range = None
+    if not choice.is_interrupted:
+        try:
+            margins = _margins(question, choice, per_machine, workers, progress)
+            model_range = plan_range(question, choice, workers, progress)
+        except KeyboardInterrupt:  # the plan itself is known
+            workers.stop()
     return Plan(
         question=question,
         choice=choice,
@@ -135,19 +147,23 @@ def plan(
         bill=bill_of(fleet, night, rates, question.prices),
         night=night,
         replicas_per_machine=per_machine,
-        range=_range(question, choice, workers, progress),
+        range=model_range,
+        margins=margins,
     )
 
 
-def _range(
-    question: PlanQuestion, choice: Choice, workers: SimulationWorkers, progress: Progress
-) -> PlanRange | None:
-    """None, too, where an interrupt ends it: the plan itself is known."""
-    try:
-        return plan_range(question, choice, workers, progress)
-    except KeyboardInterrupt:
-        workers.stop()
-        return None
+def _margins(
+    question: PlanQuestion,
+    choice: Choice,
+    replicas_per_machine: int,
+    workers: SimulationWorkers,
+    progress: Progress,
+) -> Margins:
+    progress("headroom, and what lost chips cost")
+    race = Race(question, workers, progress)
+    return margins_of(
+        question, choice.setting, race, workers, replicas_per_machine=replicas_per_machine
+    )
 
 
 def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
@@ -160,11 +176,9 @@ def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
 def plan_range(
     question: PlanQuestion, choice: Choice, workers: SimulationWorkers, progress: Progress
 ) -> PlanRange | None:
-    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds, and after a
-    search that was cut short.
-    """
+    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds."""
     steps = question.sweep.assumptions.model_error.get("tpot")
-    if steps is None or not choice.is_whole:
+    if steps is None:
         return None
     judged = question.check.judged
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.specs.fault import Fault, FaultKind
 from loadgen.measures.intervals import share_estimate, student_quantile
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
@@ -24,10 +25,12 @@ from serving.simulator import (
     Run,
     SchedulerLimits,
     SimulatedDeployment,
+    TimedCall,
     known_percentile,
     simulate,
 )
 from serving.traffic.serving_run import Ending
+from serving.wire.control_call import InjectRequest
 
 Float64s = NDArray[np.float64]
 
@@ -166,7 +169,8 @@ class SizeTask:
     """One size to check.
 
     With `prefill`, a replica is a unit of pools: so many engines of either candidate. `lead_s` of
-    traffic surrounds the judged requests; a full replica takes `most_requests_per_s`.
+    traffic surrounds the judged requests; a full replica takes `most_requests_per_s`. Of the first
+    engine `lost_chips` are lost as the judged requests begin to arrive.
     """
 
     sweep: Sweep
@@ -179,6 +183,7 @@ class SizeTask:
     replicas: int
     lead_s: float
     most_requests_per_s: float
+    lost_chips: int = 0
 
 
 def check_size(task: SizeTask) -> Check:
@@ -257,7 +262,13 @@ def _serve(
         window_s=share.judged_s,
         levels=[*map(_missed_by_far, task.slo.bounds)] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
+        calls=[_loss(chip, at_s=share.judged_s[0]) for chip in range(task.lost_chips)],
     )
+
+
+def _loss(chip: int, *, at_s: float) -> TimedCall:
+    fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
+    return TimedCall(at_s=at_s, call=InjectRequest(fault=fault))
 
 
 def _missed_by_far(bound: Bound) -> Bound:

@@ -17,6 +17,7 @@ from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, 
 from serving.analysis.plan.plan_pools import pool_options
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import OutOfTime, Progress, Race, Setting, quality
+from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import first_answer, search
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers
@@ -24,7 +25,10 @@ from serving.simulator import SimulationWorkers
 NEARLY: Final = 1.25
 """Times the answer's chips that count as nearly as good."""
 SHOWN: Final = 5
+SEARCH_SHARE: Final = 0.7
+"""Of the budget; the rest is for margins and ranges of what was found."""
 _QUICK_TP: Final = 4
+_CUT_SHORT: Final = "the search was cut short: what has fewer chips may keep the target too"
 _GIB: Final = 2**30
 
 
@@ -33,33 +37,37 @@ class Choice:
     """The plan's setting, what comes nearest with fewer chips, and all that was tried.
 
     Attributes:
-        smaller: None: nothing smaller was tried; `smaller_words` say why, or which it is.
+        smaller: None: nothing smaller was tried; `smaller_words` say why, or which it is, and
+            `smaller_misses` why it misses the target.
         frontier: other partitions that keep the target, nearly as good, the best first.
         tried: of each setting the longest simulation.
-        is_whole: the search came to its end.
+        is_whole: the search came to its end; `is_interrupted`: a signal ended it.
     """
 
     setting: Setting
     check: Check
     smaller: Check | None
     smaller_words: str
+    smaller_misses: tuple[str, ...]
     frontier: tuple[Check, ...]
     tried: tuple[Check, ...]
     options: tuple[Option, ...]
     is_whole: bool
+    is_interrupted: bool
 
 
 def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progress) -> Choice:
     """Find the size. Raises ConfigError when no tried setting meets the target.
 
-    An interrupt, or the end of the question's budget, ends the search with the best so far.
+    An interrupt, or the end of its share of the question's budget, ends the search with the best so
+    far.
     """
-    ends_s = time.monotonic() + question.search.budget_s
+    ends_s = time.monotonic() + SEARCH_SHARE * question.search.budget_s
     seats = question.check.schedulers.max_num_seqs
     terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
     race = Race(question, workers, progress, ends_s=ends_s)
     options: tuple[Option, ...] = ()
-    is_whole = False
+    is_whole = is_interrupted = False
     try:
         tasks = question.sweep.tasks()
         machine_chips = question.sweep.system.chips.count
@@ -78,24 +86,30 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     except KeyboardInterrupt:
         if race.best is None:
             raise
+        is_interrupted = True
         workers.stop()
     except OutOfTime:
         pass
     best = race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
-    smaller, words = None, "the search was cut short: what has fewer chips may keep the target too"
-    if is_whole:
-        smaller, words = _smaller(race, best, question, workers)
+    smaller: Check | None = None
+    words, misses = "", tuple[str, ...]()
+    if not is_interrupted:
+        smaller, words, misses = _smaller(race, best, question, workers)
+    if not is_whole:
+        words = "; ".join(filter(None, (_CUT_SHORT, words)))
     return Choice(
         setting=best,
         check=race.checks[best],
         smaller=smaller,
         smaller_words=words,
+        smaller_misses=misses,
         frontier=tuple(race.checks[each] for each in _nearly_as_good(race, best)),
         tried=tuple(race.checks.values()),
         options=options,
         is_whole=is_whole,
+        is_interrupted=is_interrupted,
     )
 
 
@@ -145,11 +159,13 @@ def _kind(setting: Setting) -> tuple[object, ...]:
 
 def _smaller(
     race: Race, best: Setting, question: PlanQuestion, workers: SimulationWorkers
-) -> tuple[Check | None, str]:
-    """What came nearest with fewer chips, run until all is known, and which it is."""
+) -> tuple[Check | None, str, tuple[str, ...]]:
+    """What came nearest with fewer chips, run until all is known; which it is, and what it
+    misses.
+    """
     fewer = [each for each in race.checks if each.chips < best.chips]
     if not fewer:
-        return None, _no_room(question, best.option.replica_chips * best.replicas - 1)
+        return None, _no_room(question, best.option.replica_chips * best.replicas - 1), ()
     nearest = max(fewer, key=lambda each: quality(race.checks[each]))
     check = race.checks[nearest]
     if any(term.reached_s is None for term in check.terms):
@@ -157,7 +173,8 @@ def _smaller(
         (check,) = workers.map(
             check_size, [race.task(nearest, judged=judged, is_fresh=True, early_end=False)]
         )
-    return check, f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
+    words = f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
+    return check, words, tuple(missed_because(check, nearest, race.rate_per_s))
 
 
 def _no_room(question: PlanQuestion, chips: int) -> str:
@@ -193,7 +210,8 @@ def _never_met(race: Race, slo: Slo) -> ConfigError:
     if not race.checks:
         return ConfigError("budget", "", "more time: nothing was simulated within it")
     nearest = max(race.checks, key=lambda each: quality(race.checks[each]))
-    terms = race.checks[nearest].terms
+    check = race.checks[nearest]
+    terms = check.terms
     shares = ", ".join(
         f"{term.name.upper()} {'' if term.share_high is not None else 'at most '}"
         f"{100 * term.share:.4g} % of {term.percentile:g} %"
@@ -203,5 +221,6 @@ def _never_met(race: Race, slo: Slo) -> ConfigError:
         "slo",
         slo,
         f"a looser one, or more --requests, --tries or --budget: of {len(race.checks):,} settings "
-        f"{nearest.words} came nearest, {shares}",
+        f"{nearest.words} came nearest, {shares}; "
+        + "; ".join(missed_because(check, nearest, race.rate_per_s)),
     )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from loadgen.arrivals.arrival_spec import Gaps
 from loadgen.workloads.length_pairs import LengthPairs
 from loadgen.workloads.traffic import Traffic
 
@@ -54,6 +55,7 @@ class RateDemand:
     context_tokens: int
     lengths_in_words: str
     lengths_seed: int = 0
+    gaps: Gaps = "poisson"
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s < float("inf"):
@@ -74,6 +76,11 @@ class RateDemand:
     def sped_up(self, factor: float) -> "RateDemand":
         """The same requests, `factor` times as fast."""
         return replace(self, rate_per_s=factor * self.rate_per_s)
+
+    def multiplied(self, factor: float, *, seed: int) -> "RateDemand":
+        """So many times the requests, in the same time."""
+        del seed
+        return self.sped_up(factor)
 
     def in_words(self) -> str:
         """The rate and the lengths."""
@@ -105,7 +112,11 @@ class RateDemand:
 
     def _drawn(self, rate_per_s: float, requests: int, seed: int) -> Traffic:
         traffic = Traffic.drawn(
-            rate_per_s=rate_per_s, lengths=self.lengths, seed=seed, requests=requests
+            rate_per_s=rate_per_s,
+            lengths=self.lengths,
+            seed=seed,
+            requests=requests,
+            gaps=self.gaps,
         )
         return traffic.within_context(self.context_tokens)
 
@@ -149,6 +160,10 @@ class TraceDemand:
     def sped_up(self, factor: float) -> "TraceDemand":
         """The same requests, `factor` times as fast, and their window."""
         return replace(self, traffic=self.traffic.sped_up(factor), window_s=self.window_s / factor)
+
+    def multiplied(self, factor: float, *, seed: int) -> "TraceDemand":
+        """So many times the requests, in the same time; see `multiplied`."""
+        return replace(self, traffic=multiplied(self.traffic, factor, seed=seed))
 
     def in_words(self) -> str:
         """The window, counted from the first request."""

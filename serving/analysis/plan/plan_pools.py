@@ -73,11 +73,10 @@ def _best(engines: Iterable[Engine]) -> list[Engine]:
 
 def _prefill(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
     """With the time of a long prompt; None where that alone takes too long."""
-    precision, candidate = replica.precision, replica.candidate
     long_ns = replica.prompt_ns_of(terms.long_prompt)
     if terms.slo.ttft_s is not None and long_ns > terms.slo.ttft_s * NS_PER_S:
         return None
-    return replace(prefill_option(precision, replica), prompt_ns=long_ns)
+    return replace(prefill_option(replica.precision, replica), prompt_ns=long_ns)
 
 
 def _decode(terms: OptionTerms, replica: Replica) -> DecodeOption | None:

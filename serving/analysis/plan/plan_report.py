@@ -12,6 +12,7 @@ from reporting.numbers import four_digits, range_words
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
+from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.steady_state.model_error import (
     RANGE,
@@ -76,6 +77,7 @@ def plan_document(plan: Plan) -> Document:
             title="checked by simulation (the server's lockstep scheduler in virtual time):",
             rows=tuple(_check_lines(plan)),
         ),
+        *_margins(plan),
         Lines(title="tokens and what they take:", rows=tuple(_power_lines(plan))),
         Lines(title="the night leaves over:", rows=tuple(_night_lines(plan))),
     ]
@@ -88,6 +90,13 @@ def plan_document(plan: Plan) -> Document:
         f"{plan.rates.output_tokens_per_s:,.0f} output tokens/s",
         sections=tuple(sections),
     )
+
+
+def _margins(plan: Plan) -> Iterator[Lines]:
+    if plan.margins is not None:
+        rate_per_s = plan.question.demand.peak_rate_per_s
+        rows = tuple(margin_lines(plan.margins, rate_per_s))
+        yield Lines(title="beside the target, simulated:", rows=rows)
 
 
 def _answer_lines(plan: Plan) -> Iterator[str]:
@@ -219,6 +228,7 @@ def _check_lines(plan: Plan) -> Iterator[str]:
     else:
         words = f"{choice.smaller_words}, {_size(choice.smaller)}"
         yield from _one_check(words, choice.smaller, error)
+        yield from (f"  {each}" for each in choice.smaller_misses)
     for check in choice.frontier:
         yield f"nearly as good: {_size(check)}: {_reached(check)}"
     kinds = {(each.candidate, each.prefill) for each in choice.tried}
@@ -346,6 +356,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "assumptions": assumptions(plan),
         "model_error": plain_error(error),
         "range_80": range_data(plan),
+        "margins": None if plan.margins is None else margin_data(plan.margins),
         "plan": {
             "ultraservers": plan.machines,
             "replicas": plan.fleet.replicas,
