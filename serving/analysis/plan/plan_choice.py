@@ -16,7 +16,7 @@ from serving.analysis.plan.plan_check import Check, check_size
 from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, options_of
 from serving.analysis.plan.plan_pools import pool_options
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import OutOfTime, Progress, Race, Setting, quality
+from serving.analysis.plan.plan_race import FRESH_TIMES, OutOfTime, Progress, Race, Setting, quality
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import first_answer, search
 from serving.analysis.steady_state.sweep import Task
@@ -169,7 +169,7 @@ def _smaller(
     nearest = max(fewer, key=lambda each: quality(race.checks[each]))
     check = race.checks[nearest]
     if any(term.reached_s is None for term in check.terms):
-        judged = question.check.judged
+        judged = FRESH_TIMES * question.check.judged
         (check,) = workers.map(
             check_size, [race.task(nearest, judged=judged, is_fresh=True, early_end=False)]
         )

@@ -5,6 +5,7 @@ is certainly too few and what passes; at last every size below the answer, from 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil, floor
 from typing import Final
@@ -27,7 +28,18 @@ def first_answer(race: Race, options: Sequence[Option]) -> None:
     most_chips = MOST * likely if race.best is None else race.best.chips - 1
     for above, most in pairwise(size_ends(likely - 1, most_chips, ratio=FAR)):
         if race.run(race.settings(options, above, most, first=True), first=True):
+            _fewer_replicas(race)
             break
+
+
+def _fewer_replicas(race: Race) -> None:
+    """Of the best setting fewer and fewer, as long as they keep the target."""
+    best = race.best
+    while best is not None and best.replicas > 1:
+        fewer = min(best.replicas - 1, floor(best.replicas / NEAR))
+        if not race.run([replace(best, replicas=fewer)], first=True):
+            return
+        best = race.best
 
 
 def search(race: Race, options: Sequence[Option]) -> None:
@@ -50,6 +62,7 @@ def search(race: Race, options: Sequence[Option]) -> None:
     for number in reversed(range(len(sizes))):
         if number not in tried:
             _run_size(race, able, sizes[number])
+    _fewer_replicas(race)
 
 
 def _halved(race: Race, options: Sequence[Option], sizes: Sequence[tuple[int, int]]) -> set[int]:

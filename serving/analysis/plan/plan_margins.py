@@ -1,0 +1,188 @@
+"""What a plan has beside its target: the rate that it could take, and what it loses with chips.
+
+The highest rate is simulated in steps away from the steady state: mean lengths at even times, then
+the lengths asked for, then their arrivals. So what each of them costs stands beside the rate of the
+mean step, from which `pareto` draws its curve.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
+from loadgen.workloads.lengths import Uniform
+from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
+from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting
+from serving.simulator import SimulationWorkers
+
+GROWTH: Final = 1.3
+"""Between two rates tried, until one keeps the target and one does not."""
+FINE: Final = 1.03
+"""Ratio of both at last."""
+TRIES_MAX: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateKept:
+    """The highest rate tried that keeps the target under some traffic, in words; 0: none did.
+
+    `missed`: the limit that the next higher rate does not keep; empty where the steady state ends
+    it.
+    """
+
+    traffic: str
+    requests_per_s: float
+    missed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What is lost at once, and the requests that arrive from then on.
+
+    `check` judges those of the replica that loses chips, or of the replicas that are left; None:
+    none is left.
+    """
+
+    what: str
+    replicas_left: int
+    lost_chips: int  # of an engine that goes on without them; 0: whole replicas are gone
+    check: Check | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margins:
+    """Of a plan's setting; the last of `rates` is the one under the traffic asked for."""
+
+    rates: tuple[RateKept, ...]
+    losses: tuple[Loss, ...]
+
+    @property
+    def most_requests_per_s(self) -> float:
+        """Of the traffic asked for."""
+        return self.rates[-1].requests_per_s
+
+
+def margins_of(
+    question: PlanQuestion,
+    setting: Setting,
+    race: Race,
+    workers: SimulationWorkers,
+    *,
+    replicas_per_machine: int,
+) -> Margins:
+    """Simulate them, one worker for each rate, then for each loss."""
+    judged = LAST_TIMES * question.check.judged
+    under = _traffic(question)
+    rated = [replace(race.task(setting, judged=judged), demand=demand) for _, demand in under]
+    rates = [
+        replace(rate, traffic=words)
+        for (words, _), rate in zip(under, workers.map(highest_rate, rated), strict=True)
+    ]
+    steady = RateKept(
+        traffic="by the mean step of the steady state",
+        requests_per_s=setting.replicas * setting.option.requests_per_s,
+    )
+    losses = [*_losses(question, setting, race, replicas_per_machine)]
+    checks = iter(workers.map(check_size, [task for _, _, task in losses if task is not None]))
+    return Margins(
+        rates=(steady, *rates),
+        losses=tuple(
+            Loss(
+                what=what,
+                replicas_left=left,
+                lost_chips=0 if task is None else task.lost_chips,
+                check=None if task is None else next(checks),
+            )
+            for what, left, task in losses
+        ),
+    )
+
+
+def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
+    """From the steady state's to the one asked for."""
+    demand = question.demand
+    peak, rate_per_s = demand.peak, demand.peak_rate_per_s
+
+    def even(lengths: LengthPairs) -> RateDemand:
+        return RateDemand(
+            rate_per_s=rate_per_s,
+            lengths=lengths,
+            context_tokens=question.sweep.model.max_context_tokens,
+            lengths_in_words="",
+            gaps="constant",
+        )
+
+    mean_prompt, mean_output = (
+        max(1, round(float(tokens.mean()))) for tokens in (peak.prompt_tokens, peak.output_tokens)
+    )
+    equal = IndependentLengths(
+        prompt=Uniform(least=mean_prompt, most=mean_prompt),
+        output=Uniform(least=mean_output, most=mean_output),
+    )
+    asked = ObservedLengths(prompt_tokens=peak.prompt_tokens, output_tokens=peak.output_tokens)
+    return [
+        ("simulated with mean lengths at even times", even(equal)),
+        ("with the lengths asked for", even(asked)),
+        ("and the arrivals asked for", demand),
+    ]
+
+
+def highest_rate(task: SizeTask) -> RateKept:
+    """The highest rate of the task's traffic that keeps its target, between `FINE` of it and more.
+
+    By bisection, the same seed at each rate.
+    """
+    demand, seed = task.demand, task.terms.seed
+    most = task.replicas * task.most_requests_per_s / demand.peak_rate_per_s
+    low, high, missed = 0.0, most, ""
+    factor = min(1.0, most)
+    for _ in range(TRIES_MAX):
+        check = check_size(replace(task, demand=demand.multiplied(factor, seed=seed)))
+        if check.meets:
+            low = factor
+        else:
+            high, missed = factor, _missed(check)
+        if high <= FINE * low:
+            break
+        if not low:
+            factor = high / GROWTH
+        else:
+            factor = min(GROWTH * low, high) if not missed else (low * high) ** 0.5
+    return RateKept(traffic="", requests_per_s=low * demand.peak_rate_per_s, missed=missed)
+
+
+def _missed(check: Check) -> str:
+    """The limit that the fewest requests keep, of those that too few keep."""
+    late = [term for term in check.terms if not term.kept]
+    return min(late, key=lambda term: term.share).name if late else ""
+
+
+def _losses(
+    question: PlanQuestion, setting: Setting, race: Race, replicas_per_machine: int
+) -> Iterator[tuple[str, int, SizeTask | None]]:
+    """A chip, a tray and a machine: in words, the replicas that are left, and what is simulated.
+
+    An engine goes on without a chip as the live one does; one that is no larger than what is lost
+    is gone with its replica.
+    """
+    tray = question.sweep.system.chips_per_tray.count
+    engine_chips = setting.option.candidate.partition.chips
+    task = race.task(setting, judged=question.check.judged, early_end=False)
+
+    def without(replicas: int) -> SizeTask | None:
+        left = setting.replicas - replicas
+        if left < 1:
+            return None
+        fewer = replace(setting, replicas=left)
+        return race.task(fewer, judged=question.check.judged, early_end=False)
+
+    for what, chips in (("a chip", 1), (f"a tray, {tray} chips,", tray)):
+        if chips < engine_chips:
+            yield what, setting.replicas, replace(task, lost_chips=chips)
+        else:
+            gone = min(setting.replicas, max(1, chips // setting.option.replica_chips))
+            yield what, setting.replicas - gone, without(gone)
+    gone = min(setting.replicas, replicas_per_machine)
+    yield "a whole machine", setting.replicas - gone, without(gone)

@@ -1,0 +1,64 @@
+"""A plan's margins in words and as data."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from loadgen.records.plain_number import counted
+from reporting.numbers import four_digits
+from serving.analysis.plan.plan_margins import Loss, Margins
+
+
+def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
+    """Headroom, where the steady state's rate goes, and losses."""
+    most, last = margins.most_requests_per_s, margins.rates[-1]
+    if most > rate_per_s:
+        beyond = f"{last.missed.upper()} misses" if last.missed else "the steady state ends"
+        yield (
+            f"headroom: {100 * (most / rate_per_s - 1):,.3g} %: up to {four_digits(most)} "
+            f"requests/s keep the target, a little above it {beyond}"
+        )
+    else:
+        yield "headroom: none that the shorter runs by which it is searched could show"
+    ladder = ", ".join(
+        f"{four_digits(each.requests_per_s)} {each.traffic}" for each in margins.rates
+    )
+    yield f"requests/s that keep the target: {ladder}"
+    for loss in margins.losses:
+        yield f"{loss.what} lost: {_after(loss)}"
+
+
+def _after(loss: Loss) -> str:
+    check = loss.check
+    if check is None:
+        return "nothing is left that serves"
+    shares = ", ".join(
+        f"{term.name.upper()} {100 * term.share:.4g} % of {term.percentile:g} %"
+        for term in check.terms
+    )
+    verdict = "the target is kept" if check.meets else "the target is missed"
+    if loss.lost_chips:
+        who = f"of the {check.requests:,} requests that its replica gets from then on"
+    else:
+        who = f"with {counted(loss.replicas_left, 'replica')} for the whole traffic"
+    return f"{verdict}, {who} {shares} within the limits"
+
+
+def margin_data(margins: Margins) -> dict[str, Any]:
+    """The same in base units."""
+    return {
+        "requests_per_s_kept": [
+            {"traffic": each.traffic, "requests_per_s": each.requests_per_s, "missed": each.missed}
+            for each in margins.rates
+        ],
+        "losses": [
+            {
+                "lost": loss.what.strip(","),
+                "replicas_left": loss.replicas_left,
+                "meets": loss.check is not None and loss.check.meets,
+                "shares": {}
+                if loss.check is None
+                else {term.name: term.share for term in loss.check.terms},
+            }
+            for loss in margins.losses
+        ],
+    }
