@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from serving.analysis.compare.compare_report import CompareReport
     from serving.analysis.plan.plan_question import PlanQuestion
 
-_BUDGET_S: Final = 300.0
+_BUDGET_S: Final = 600.0
 _NOT_HERE: Final = (
     *("system", "disaggregated", "effort"),
     *("chip_hour_dollars", "system_hour_dollars", "kwh_dollars"),
@@ -45,7 +45,7 @@ class CompareOptions(PlanOptions):
     budget_s: float = option(
         _BUDGET_S,
         "time for the search of all systems together, divided evenly over those that hold the "
-        "model (default: 5m)",
+        "model (default: 10m)",
         type=some_duration_s,
         metavar="TIME",
     )

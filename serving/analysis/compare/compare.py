@@ -112,10 +112,6 @@ class ComparisonTerms:
     price_list: PriceFile | None = None
     price_term: PriceTerm = PriceTerm.ON_DEMAND
 
-    def __post_init__(self) -> None:
-        if not self.budget_s > 0:
-            raise ConfigError("budget", self.budget_s, "above 0")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:

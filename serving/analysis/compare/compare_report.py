@@ -127,7 +127,11 @@ def _verdict(found: Sequence[ComparedSystem]) -> str:
         for measure in MEASURES
         if measure.name in _IN_VERDICT and (order := best_of(measure, found))
     ]
-    return f"least: {'; '.join(said)}"
+    words = f"least: {'; '.join(said)}"
+    cut = sum(not row.plan.choice.is_whole for row in found)
+    if cut:
+        words += f"; not settled: {cut:,} of {len(found):,} searches were cut short (--budget)"
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +244,9 @@ def _limit_table(found: Sequence[ComparedSystem]) -> Table:
         return Cell(words="does not surely meet it", tone="bad")
 
     def searched(row: ComparedSystem) -> str:
-        return "all sizes" if row.plan.choice.is_whole else "cut short"
+        choice = row.plan.choice
+        words = "all sizes" if choice.is_whole else "cut short"
+        return f"{words}, {counted(len(choice.tried), 'setting')} simulated"
 
     terms = found[0].plan.choice.check.terms
     columns: list[Column[ComparedSystem]] = [

@@ -120,8 +120,9 @@ class _Reader:
 
     def _number(self, place: str, entry: dict[str, Any], name: str) -> float:
         value = entry.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not isfinite(value) or value < 0:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self._refuse(f"{place}.{name}", "a number from 0 on")
+        if not isfinite(value) or value < 0:
             raise self._refuse(f"{place}.{name}", "a number from 0 on")
         return float(value)
 
