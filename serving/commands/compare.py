@@ -44,8 +44,8 @@ class CompareOptions(PlanOptions):
     )
     budget_s: float = option(
         _BUDGET_S,
-        "time for the search of all systems together, divided evenly over those that hold the "
-        "model (default: 10m)",
+        "time for the search of all systems together: one half is divided evenly over those that "
+        "hold the model, the other by their partitions (default: 10m)",
         type=some_duration_s,
         metavar="TIME",
     )

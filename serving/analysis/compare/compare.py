@@ -19,6 +19,10 @@ from serving.analysis.plan.plan_choice import TargetOutOfReach
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
+EVEN_PART: Final = 0.5
+"""Of the budget, divided evenly; the rest goes by the partitions that a system has: those of a
+large machine are many times those of a small one, and all are looked at before the search.
+"""
 CLUSTER_MOST: Final = 16
 """Machines of a cluster, up to which one that holds the model is looked for."""
 
@@ -48,10 +52,13 @@ class SystemRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSystem:
-    """A system's plan; `unit` is one machine, of which a cluster has several."""
+    """A system's plan, searched for `budget_s`; `unit` is one machine, of which a cluster has
+    several.
+    """
 
     unit: SystemSpec
     plan: Plan
+    budget_s: float
     grid_gco2_per_kwh: float | None = None
 
     @property
@@ -122,7 +129,6 @@ class Comparison:
 
     terms: ComparisonTerms
     traffic: str
-    budget_s_of_each: float
     found: tuple[ComparedSystem, ...]
     refusals: tuple[SystemRefusal, ...]
 
@@ -133,6 +139,7 @@ class _Entry:
 
     unit: SystemSpec
     question: PlanQuestion
+    partitions: int
 
 
 def compare(
@@ -145,7 +152,7 @@ def compare(
     progress: Callable[[str], None] = lambda _: None,
     is_interrupted: Callable[[], bool] = lambda: False,
 ) -> Comparison:
-    """Plan each of `systems`; the budget is divided evenly over those that hold the model.
+    """Plan each of `systems`; those that hold the model share the budget (see `EVEN_PART`).
 
     After an interrupt, which `plan` may have answered with its best so far, no other is planned.
     `refused` is what was ruled out before.
@@ -158,12 +165,11 @@ def compare(
         else:
             entries.append(entry)
     found = []
-    each_s = terms.budget_s / max(1, len(entries))
-    for entry in entries:
+    for entry, budget_s in zip(entries, _budgets(entries, terms.budget_s), strict=True):
         said = SystemRefusal(
             system=entry.unit.name, kind=RefusalKind.INTERRUPTED, reason="before it had a plan"
         )
-        answer = said if is_interrupted() else _planned(entry, each_s, terms, workers, progress)
+        answer = said if is_interrupted() else _planned(entry, budget_s, terms, workers, progress)
         if isinstance(answer, SystemRefusal):
             refusals.append(answer)
         else:
@@ -171,10 +177,17 @@ def compare(
     return Comparison(
         terms=terms,
         traffic=entries[0].question.demand.in_words() if entries else "",
-        budget_s_of_each=each_s,
         found=tuple(found),
         refusals=tuple(refusals),
     )
+
+
+def _budgets(entries: Sequence[_Entry], budget_s: float) -> list[float]:
+    every = sum(entry.partitions for entry in entries)
+    return [
+        budget_s * (EVEN_PART / len(entries) + (1 - EVEN_PART) * entry.partitions / every)
+        for entry in entries
+    ]
 
 
 def _entry(unit: SystemSpec, question_on: QuestionOn) -> _Entry | SystemRefusal:
@@ -188,15 +201,15 @@ def _entry(unit: SystemSpec, question_on: QuestionOn) -> _Entry | SystemRefusal:
     except ConfigError as error:
         return refusal(RefusalKind.REFUSED, error)
     try:
-        question.sweep.tasks()
+        tasks = question.sweep.tasks()
     except ConfigError as error:
         if error.field != "partition":
             return refusal(RefusalKind.REFUSED, error)
         of_cluster = _cluster_question(unit, question_on)
         if of_cluster is None:
             return refusal(RefusalKind.DOES_NOT_FIT, error)
-        question = of_cluster
-    return _Entry(unit=unit, question=question)
+        question, tasks = of_cluster, of_cluster.sweep.tasks()
+    return _Entry(unit=unit, question=question, partitions=len(tasks))
 
 
 def _cluster_question(unit: SystemSpec, question_on: QuestionOn) -> PlanQuestion | None:
@@ -241,6 +254,7 @@ def _planned(
     return ComparedSystem(
         unit=entry.unit,
         plan=priced(found, entry.unit, terms),
+        budget_s=budget_s,
         grid_gco2_per_kwh=None if grid is None else grid.value,
     )
 

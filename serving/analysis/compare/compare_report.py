@@ -364,9 +364,10 @@ def _assumed_lines(comparison: Comparison) -> Iterator[str]:
         "modelled, not measured; each system is planned by itself, on the same arrivals, lengths "
         "and seeds; `ultraserve plan --system NAME` tells more of one"
     )
+    each = ", ".join(f"{row.name} {row.budget_s:.3g} s" for row in comparison.found) or "none"
     yield (
-        f"{comparison.terms.budget_s:g} s of search, divided evenly over the systems that hold the "
-        f"model: {comparison.budget_s_of_each:.3g} s each, the 80 % range beside it"
+        f"{comparison.terms.budget_s:g} s of search, one half divided evenly over the systems that "
+        f"hold the model, the other by their partitions: {each}; the 80 % range beside it"
     )
     cut = [row.name for row in comparison.found if not row.plan.choice.is_whole]
     if cut:
@@ -406,7 +407,6 @@ def compare_data(report: CompareReport) -> dict[str, Any]:
             "traffic": comparison.traffic,
             "slo": report.slo,
             "budget_s": terms.budget_s,
-            "budget_s_of_each": comparison.budget_s_of_each,
             "price_term": terms.price_term,
             "kwh_dollars": listed and listed.kwh_dollars,
             "grid_gco2_per_kwh": listed and listed.grid_gco2_per_kwh,
@@ -436,6 +436,7 @@ def _system_data(row: ComparedSystem, comparison: Comparison) -> dict[str, Any]:
         "dollars_per_hour": row.dollars_per_hour,
         "gco2_per_million_output": row.gco2_per_million_output,
         "gco2_per_million_total": row.gco2_per_million_total,
+        "search_budget_s": row.budget_s,
         "is_whole_search": row.plan.choice.is_whole,
         "assumptions": row.unit.turned_switches(),
         **{name: data[name] for name in ("plan", "range_80", "power")},
