@@ -24,7 +24,7 @@ _COMPLAINS: Final = "triton._C.libtriton"
 _MODULES: Final = (
     *("serve", "key", "train", "demo", "state", "watch", "console", "top", "monitor", "ls"),
     *("fault", "leases", "daynight", "publish", "engine", "profile"),
-    *("describe", "collectives", "power", "simulate", "pareto", "plan", "day"),
+    *("describe", "collectives", "power", "simulate", "pareto", "plan", "compare", "day"),
     *("explain", "validate"),
 )
 """Modules of `serving.commands`, in the order of the help."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from emulator.errors import ConfigError
 from serving.settings import CostModelOptions, MachineOptions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from emulator.power.token_cost import Prices
     from emulator.specs.rack_power import Season
     from emulator.specs.system import SystemSpec
+    from serving.analysis.compare.price_file import PriceFile
     from serving.analysis.steady_state.request_shape import RequestShape
     from serving.analysis.steady_state.sweep import Sweep
     from serving.simulator import SimulationWorkers
@@ -131,16 +132,29 @@ def one_of(kind: type[Word], field: str, value: str) -> Word:
 class ReplicaOptions(PartitionSweepOptions, MachineOptions):
     """Simulated replicas of one machine."""
 
-    def mean_sweep(
-        self, prompt_tokens: Int64s, output_tokens: Int64s, schedulers: SchedulerLimits
-    ) -> Sweep:
-        """The sweep for requests of mean lengths, in one precision; raises ConfigError."""
+    def machine(self) -> SystemSpec:
+        """The machine under its assumptions; raises ConfigError."""
         from emulator.specs.assumptions import with_assumptions
         from emulator.specs.systems import system_by_name
+
+        return with_assumptions(system_by_name(self.system), self.assumptions)
+
+    def mean_sweep(
+        self,
+        prompt_tokens: Int64s,
+        output_tokens: Int64s,
+        schedulers: SchedulerLimits,
+        *,
+        system: SystemSpec | None = None,
+    ) -> Sweep:
+        """The sweep for requests of mean lengths, in one precision; raises ConfigError.
+
+        `system` stands in for the options' own machine.
+        """
         from serving.analysis.steady_state.precision import as_stored_or_narrowest
         from serving.analysis.steady_state.request_shape import RequestShape
 
-        system = with_assumptions(system_by_name(self.system), self.assumptions)
+        system = system or self.machine()
         shape = RequestShape(
             prompt_tokens=max(1, round(float(prompt_tokens.mean()))),
             output_tokens=max(1, round(float(output_tokens.mean()))),
@@ -179,6 +193,37 @@ class PriceOptions:
         names = ("chip_hour_dollars", "system_hour_dollars", "kwh_dollars")
         given = {name: getattr(self, name) for name in names}
         return Prices(**given) if any(value is not None for value in given.values()) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceFileOptions(PriceOptions):
+    """Prices, or a file of them."""
+
+    price_file: Path | None = option(
+        None,
+        "or a TOML file of prices by system, as deploy/prices/example.toml",
+        "--prices",
+    )
+    price_term: Literal["on_demand", "reserved"] = option("on_demand", "which of a file's prices")
+
+    def price_list(self) -> PriceFile | None:
+        """The file; raises ConfigError, also for other prices beside it."""
+        from serving.analysis.compare.price_file import read_price_file
+
+        if self.price_file is None:
+            return None
+        names = ("chip_hour_dollars", "system_hour_dollars", "kwh_dollars")
+        check_absent(self, names, expected="nothing beside --prices")
+        return read_price_file(self.price_file)
+
+    def prices_on(self, system: str) -> Prices | None:
+        """Those of a machine of the catalog; raises ConfigError for one that the file lacks."""
+        from serving.analysis.compare.price_file import PriceTerm
+
+        listed = self.price_list()
+        if listed is None:
+            return self.prices()
+        return listed.required_prices_of(system, PriceTerm(self.price_term))
 
 
 @dataclass(frozen=True, kw_only=True)

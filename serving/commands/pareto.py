@@ -7,6 +7,7 @@ With both machines of the vendor's launch, its claims are held against the curve
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,15 +155,15 @@ def sweeps_of(options: ParetoOptions) -> tuple[Sweep, ...]:
             asked=replace(
                 sweep.asked,
                 across_units=options.across_units,
-                lnc=_lncs_of(sweep.system, systems, sweep.asked.lnc),
+                lnc=lncs_of(sweep.system, systems, sweep.asked.lnc),
             ),
         )
         for sweep in sweeps
     )
 
 
-def _lncs_of(
-    system: SystemSpec, systems: list[SystemSpec], asked: tuple[int, ...]
+def lncs_of(
+    system: SystemSpec, systems: Sequence[SystemSpec], asked: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The chip's LNCs among those asked for; all, where other machines have these.
 
@@ -173,12 +174,17 @@ def _lncs_of(
 
 
 def _systems(options: ParetoOptions) -> list[SystemSpec]:
-    """The machines, each with the assumptions on its own switches."""
+    systems = assumed_systems(options.systems.split(","), options.assumptions)
+    return [system.cluster(options.units) for system in systems]
+
+
+def assumed_systems(names: Sequence[str], assumptions: Sequence[str]) -> list[SystemSpec]:
+    """The machines, each with the assumptions on its own switches; raises ConfigError."""
     from emulator.specs.assumptions import with_assumptions
     from emulator.specs.systems import system_by_name
 
-    systems = [system_by_name(name) for name in options.systems.split(",")]
-    for text in options.assumptions:
+    systems = [system_by_name(name) for name in names]
+    for text in assumptions:
         name = text.partition("=")[0]
         having = [
             any(switch.name == name for switch in (*system.variants, *system.chip.switches))
@@ -188,4 +194,4 @@ def _systems(options: ParetoOptions) -> list[SystemSpec]:
             with_assumptions(system, [text]) if has or not any(having) else system
             for system, has in zip(systems, having, strict=True)
         ]
-    return [system.cluster(options.units) for system in systems]
+    return systems

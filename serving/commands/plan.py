@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from emulator.errors import ConfigError
 from loadgen.option_values import some_duration_s
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import (
-    PriceOptions,
+    PriceFileOptions,
     ReplicaOptions,
     SimulationOptions,
     check_absent,
@@ -29,6 +30,7 @@ from startup.typed_options import REQUIRED, add_options, given_options, option, 
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
+    from emulator.specs.system import SystemSpec
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan_demand import PlanDemand
@@ -42,7 +44,7 @@ POLICIES: Final = (
     *("balanced:32:64:256", "none", "capped:128", "balanced:64:256:1024", "capped:64"),
     *("capped:256", "capped:512"),
 )
-_SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
+SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class TrafficOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOptions):
+class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOptions):
     """All of a plan."""
 
     GROUP = SimulationOptions.GROUP
@@ -131,7 +133,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_options(parser, PlanOptions)
     add_options(
-        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=_SCHEDULERS
+        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=SCHEDULERS
     )
     parser.set_defaults(run=run)
 
@@ -164,13 +166,24 @@ def run(args: argparse.Namespace) -> int:
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:
     """The plan by the arguments; raises UltraServeError."""
+    options = read_options(PlanOptions, args)
+    machine = options.machine()
+    question = question_by_system(args, options)(machine)
+    return replace(question, prices=options.prices_on(machine.name))
+
+
+def question_by_system(
+    args: argparse.Namespace, options: PlanOptions
+) -> Callable[[SystemSpec], PlanQuestion]:
+    """The plan by the arguments on any system, without prices; raises UltraServeError for what is
+    wrong on each. What it returns raises ConfigError for what the system cannot do.
+    """
     from emulator.specs.models import model_by_name
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
     from serving.policy.prefill_throttle import parse_prefill_policy
     from serving.traffic.slo import parse_slo
 
-    options = read_options(PlanOptions, args)
     policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES
     policies = tuple(parse_prefill_policy(each).name for each in policies)
     limits = {**given_options(SchedulerLimits, args), "prefill_policy": policies[0]}
@@ -178,17 +191,24 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
     slo = parse_slo(options.slo)
     demand, day = _demand(options, model_by_name(options.model))
     peak = demand.peak
-    return PlanQuestion(
-        sweep=options.mean_sweep(peak.prompt_tokens, peak.output_tokens, schedulers),
-        demand=demand,
-        slo=slo,
-        day=day,
-        prices=options.prices(),
-        check=CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed),
-        search=SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s),
-        pools=not options.no_pools,
-        assumptions=tuple(options.assumptions),
-    )
+    check = CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed)
+    search = SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s)
+
+    def question_on(system: SystemSpec) -> PlanQuestion:
+        return PlanQuestion(
+            sweep=options.mean_sweep(
+                peak.prompt_tokens, peak.output_tokens, schedulers, system=system
+            ),
+            demand=demand,
+            slo=slo,
+            day=day,
+            check=check,
+            search=search,
+            pools=not options.no_pools,
+            assumptions=tuple(options.assumptions),
+        )
+
+    return question_on
 
 
 def _demand(options: PlanOptions, model: ModelSpec) -> tuple[PlanDemand, Day]:

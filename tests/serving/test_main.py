@@ -96,7 +96,7 @@ def test_the_commands_are_those_that_the_parser_knows() -> None:
         if isinstance(each, argparse._SubParsersAction)
     )
     assert set(commands.choices) == {
-        *("serve", "describe", "collectives", "power", "simulate", "pareto", "plan"),
+        *("serve", "describe", "collectives", "power", "simulate", "pareto", "plan", "compare"),
         "explain",
         *("demo", "key", "state", "watch", "fault", "profile", "validate", "train", "day"),
         *("drain", "lend", "resume", "daynight", "publish", "rollback", "engine"),

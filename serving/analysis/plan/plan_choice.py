@@ -32,6 +32,10 @@ _CUT_SHORT: Final = "the search was cut short: what has fewer chips may keep the
 _GIB: Final = 2**30
 
 
+class TargetOutOfReach(ConfigError):
+    """An idle replica does not keep the target, however many there are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The plan's setting, what comes nearest with fewer chips, and all that was tried.
@@ -192,13 +196,13 @@ def _no_room(question: PlanQuestion, chips: int) -> str:
     )
 
 
-def _out_of_reach(options: Sequence[Option], slo: Slo) -> ConfigError:
+def _out_of_reach(options: Sequence[Option], slo: Slo) -> TargetOutOfReach:
     if not options:
         expected = "shorter requests: no partition has room for the KV of a mean one"
-        return ConfigError("slo", slo, expected)
+        return TargetOutOfReach("slo", slo, expected)
     tpot_ms = min(option.alone_ns for option in options) / 1e6
     ttft_ms = min(option.prompt_ns for option in options) / 1e6
-    return ConfigError(
+    return TargetOutOfReach(
         "slo",
         slo,
         f"what an idle replica can do: at best TPOT {tpot_ms:.3g} ms, and TTFT "

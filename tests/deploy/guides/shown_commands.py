@@ -28,7 +28,9 @@ NOT_RUN: Final[Mapping[str, str]] = {
 """Commands that no test runs, and why; test_markdown_pages.py parses them."""
 
 QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
-LONG_SUBCOMMANDS: Final = {*("simulate", "pareto", "plan", "validate", "train", "day", "explain")}
+LONG_SUBCOMMANDS: Final = {
+    *("simulate", "pareto", "plan", "compare", "validate", "train", "day", "explain"),
+}
 ASKING_SUBCOMMANDS: Final = {
     *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
     *("lend", "drain", "resume", "daynight", "publish", "rollback"),
@@ -149,6 +151,10 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r" --compare-gzip", ""),
     (r"ultraserve-training/published/step-299", "emulator/data/small_moe_trained"),
     (r"^(\S*ultraserve plan .*)", r"\1 --chips 3 --requests 40 --tries 1"),
+    (
+        r"^(\S*ultraserve compare .*)--model deepseek-r1(.*)--rate 50(.*)",
+        r"\1--model qwen3-30b-a3b\2--rate 5\3 --chips 1 --requests 40 --tries 1 --no-pools",
+    ),
     (r"^(\S*ultraserve pareto .*)", r"\1 --chips 8 --batch 1,64"),
     (r"^(\S*ultraserve day .*)", r"\1 --requests 40"),
     (r"--seconds 10", "--seconds 1"),

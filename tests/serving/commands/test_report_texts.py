@@ -62,6 +62,10 @@ SIMULATIONS = {
     "plan_priced_pools": (
         *(*PLAN, "--price-hour", "500", "--price-kwh", "0.1", "--disaggregated"),
     ),
+    "compare": (
+        *("compare", *PLAN[1:], "--prefill-policy", "none", "--no-pools"),
+        *("--systems", "trn3-nl72x2,dgx-h200,trainium4"),
+    ),
     "profile": ("profile", "--model", "qwen3-30b-a3b", "--requests", "20", "--out", "trace.json"),
 }
 
