@@ -34,6 +34,7 @@ from loadgen.runs.options import RunOptions
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
+from loadgen.workloads.drawn_defaults import REQUESTS
 from loadgen.workloads.traffic_class_spec import (
     TrafficClassSpec,
     add_traffic_class_arguments,
@@ -42,7 +43,6 @@ from loadgen.workloads.traffic_class_spec import (
 from startup.typed_options import add_options
 
 NAME: Final = "sweep"
-DEFAULT_SESSIONS: Final = 500
 
 METHOD: Final = """\
 method:
@@ -150,7 +150,7 @@ def sweep_options(given: argparse.Namespace, *, parser: OneLineParser) -> SweepO
     if not classes:
         values[axis] = load[1]
     if {"sessions", "duration_s", "trace"}.isdisjoint(values):
-        values["sessions"] = DEFAULT_SESSIONS
+        values["sessions"] = REQUESTS
     loaded = [
         replace(each, settings=(load, *each.settings)) if each.name == vary else each
         for each in classes

@@ -11,6 +11,7 @@ from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
+from loadgen.workloads.drawn_defaults import SEED
 from loadgen.workloads.workload_spec import WorkloadSpec
 from startup.typed_options import RepeatedOption, option
 
@@ -57,7 +58,7 @@ class ClassOptions:
         None,
         "service level, as in ttft=200ms,tpot=20ms@p99: goodput is what keeps every bound",
         type=Slo.parse,
-        metavar="BOUNDS",
+        metavar="TARGET",
     )
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class RunOptions:
     server: ServerOptions
     classes: tuple[ClassOptions, ...]
     seed: int = option(
-        0,
+        SEED,
         "of lengths, prompts and arrivals; the same seed sends the same, which a server that was "
         "sent it before may have in its prefix cache",
         type=option_values.seed,

@@ -4,24 +4,39 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen import option_values
+from loadgen.workloads.drawn_defaults import INPUT, OUTPUT
 from startup.typed_options import option
 
 LENGTHS: Final = "LENGTHS"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """What `loadgen.workloads.class_specs` makes a `WorkloadSpec` of."""
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions:
+    """Tokens of prompts and replies, as typed: the same words in every command."""
 
-    GROUP = "sessions: what is laid over lengths, recorded or drawn; a session is what arrives"
+    GROUP = "lengths"
 
     input: str | None = option(
         None,
         "draw the prompts' tokens, instead of or over a trace's: 512, uniform:64-1024, "
-        "lognormal:MEAN,DEVIATION[,MIN-MAX] or histogram:FILE.csv (rows of length,weight)",
+        "lognormal:MEAN,DEVIATION[,MIN-MAX] or histogram:FILE.csv (rows of length,weight) "
+        f"(default: a trace's; of predictions without a trace {INPUT})",
         metavar=LENGTHS,
     )
-    output: str | None = option(None, "the replies' tokens, written likewise", metavar=LENGTHS)
+    output: str | None = option(
+        None,
+        "the replies' tokens, written likewise (default: a trace's; of predictions without a trace "
+        f"{OUTPUT})",
+        metavar=LENGTHS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions(LengthOptions):
+    """What `loadgen.workloads.class_specs` makes a `WorkloadSpec` of."""
+
+    GROUP = "sessions: what is laid over lengths, recorded or drawn; a session is what arrives"
+
     shared_prefix: tuple[int, int] | None = option(
         None,
         "begin each prompt with one of GROUPS system prompts of TOKENS tokens (default: x1)",

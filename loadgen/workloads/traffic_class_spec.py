@@ -71,7 +71,9 @@ class TrafficClassSpec:
 
 
 def add_traffic_class_arguments(
-    parser: argparse.ArgumentParser, *, own: str = "workload, sessions, arrivals and requests"
+    parser: argparse.ArgumentParser,
+    *,
+    own: str = "workload, lengths, sessions, arrivals and requests",
 ) -> None:
     """Add `--traffic-class` and `--classes`; `own` names the groups of a class's options."""
     group = parser.add_argument_group(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loadgen import option_values
 from loadgen.errors import FileError, OptionError
+from loadgen.workloads.drawn_defaults import REQUESTS
 from loadgen.workloads.trace_lines import read_text
 from startup.typed_options import option
 
@@ -85,7 +86,8 @@ class WorkloadSpec:
     output_lengths: Lengths | None = None
     sessions: int | None = option(
         None,
-        "send N sessions: the first N rows of a trace (default: all), or so many as are drawn",
+        "send N sessions: the first N rows of a trace (default: all), or so many as are drawn "
+        f"(default of predictions and sweeps: {REQUESTS})",
         *("--requests", "--sessions"),
         type=option_values.count,
     )

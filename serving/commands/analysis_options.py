@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from emulator.errors import ConfigError
+from loadgen.workloads.drawn_defaults import REQUESTS, SEED
+from reporting.data_forms import json_text
 from serving.settings import CostModelOptions, MachineOptions
+from serving.traffic.engine_limits import HBM_SHARE
 from startup.typed_options import REQUIRED, option
 
 if TYPE_CHECKING:
+    import altair as alt
     import numpy as np
     import numpy.typing as npt
 
@@ -35,6 +39,8 @@ Word = TypeVar("Word", bound=StrEnum)
 Found = TypeVar("Found")
 
 _PARTITION: Final = ("chips", "tp", "ep", "lnc")
+PRINTED: Final = "-"
+"""Where `--json` alone writes."""
 _USD: Final[Mapping[str, Any]] = {"metavar": "USD"}
 
 
@@ -76,7 +82,7 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
     precision: str | None = option(
         None, "of weights: bf16, fp8, mxfp4, nvfp4, stored", metavar="NAME,..."
     )
-    gpu_memory_utilization: float = option(0.92, "share of HBM to use", metavar="SHARE")
+    gpu_memory_utilization: float = option(HBM_SHARE, "share of HBM to use", metavar="SHARE")
 
     def sweep(self, system: SystemSpec, shape: RequestShape) -> Sweep:
         """The sweep of `system` for requests of `shape`; raises ConfigError."""
@@ -171,20 +177,11 @@ class PriceOptions:
 
     GROUP = "prices"
 
-    chip_hour_dollars: float | None = option(
-        None, "of a chip", "--chip-hour-dollars", "--price-chip-hour", "--chip-hour", **_USD
-    )
+    chip_hour_dollars: float | None = option(None, "an hour of a chip", "--price-chip-hour", **_USD)
     system_hour_dollars: float | None = option(
-        None,
-        "or of an UltraServer",
-        "--system-hour-dollars",
-        "--price-hour",
-        "--system-hour",
-        **_USD,
+        None, "or an hour of an UltraServer", "--price-hour", **_USD
     )
-    kwh_dollars: float | None = option(
-        None, "of energy, at the utility's meter", "--kwh-dollars", "--price-kwh", "--kwh", **_USD
-    )
+    kwh_dollars: float | None = option(None, "a kWh at the utility's meter", "--price-kwh", **_USD)
 
     def prices(self) -> Prices | None:
         """None without a given price; raises ConfigError."""
@@ -230,7 +227,35 @@ class PriceFileOptions(PriceOptions):
 class JsonOptions:
     """The form of the answer."""
 
-    json: bool = option(False, "print JSON, in base units")
+    json: str | None = option(
+        None,
+        "print JSON, in base units, for the text; to FILE, if one is named, beside the text",
+        nargs="?",
+        const=PRINTED,
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions:
+    """Pictures of the answer."""
+
+    plot: tuple[Path, ...] = option((), "write a picture: .png, .svg or .html; may be given again")
+
+    def check_plots(self) -> None:
+        """Raise ConfigError for a path that no picture can be written to."""
+        for path in self.plot:
+            from serving.analysis.chart_file import check_chart_path
+
+            check_chart_path(path, field="plot")
+
+    def write_plots(self, chart: Callable[[], alt.TopLevelMixin]) -> None:
+        """Write those asked for, and say so; raises ConfigError."""
+        for path in self.plot:
+            from serving.analysis.chart_file import write_chart
+
+            write_chart(chart(), path, field="plot")
+            say(f"picture: {path}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,12 +291,13 @@ class SimulationOptions(JsonOptions, WorkerOptions):
 
     GROUP = "simulation"
 
-    requests: int = option(600, "to judge by")
-    seed: int = option(0, "of arrivals and lengths")
+    requests: int = option(REQUESTS, "to judge by")
+    seed: int = option(SEED, "of arrivals and lengths")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least("seed", self.seed, 0)
+        check_outputs(self, ())
 
 
 def check_least(name: str, value: int | None, least: int) -> None:
@@ -286,24 +312,34 @@ def check_folder(name: str, path: Path) -> None:
         raise ConfigError(name, path, "a path in a folder that exists")
 
 
-def check_outputs(options: object, pictures: Sequence[str]) -> None:
-    """Raise ConfigError for a file, `json` or one of `pictures`, that cannot be written.
+def check_outputs(options: object, pages: Sequence[str]) -> None:
+    """Raise ConfigError for a file, `json`, a plot or one of `pages`, that cannot be written.
 
-    A picture's option is named as its suffix.
+    A page's option is named as its suffix.
     """
-    for name in pictures:
+    if isinstance(options, PlotOptions):
+        options.check_plots()
+    for name in pages:
         path = getattr(options, name)
         if path is not None and path.suffix.lower() != f".{name}":
             raise ConfigError(name, path, f"a path that ends in .{name}")
-    for name in ("json", *pictures):
+    for name in ("json", *pages):
         path = getattr(options, name)
-        if path is not None and str(path) != "-":
+        if path is not None and str(path) != PRINTED:
             check_folder(name, Path(path))
+
+
+def answer(lines: Iterable[str], data: Callable[[], object], *, json: str | None) -> None:
+    """Print `lines`, or `data` as JSON, as `JsonOptions` says; raises ConfigError for its file."""
+    if json != PRINTED:
+        print("\n".join(lines))
+    if json is not None:
+        write_json(json_text(data()), json)
 
 
 def write_json(text: str, where: str) -> None:
     """To a file, or standard output for `-`; raises ConfigError."""
-    if where == "-":
+    if where == PRINTED:
         print(text)
         return
     try:

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.option_values import some_duration_s
-from reporting.data_forms import json_text
-from serving.commands.analysis_options import check_folder, interrupted_by, say
+from serving.commands.analysis_options import (
+    PlotOptions,
+    answer,
+    check_outputs,
+    interrupted_by,
+    say,
+)
 from serving.commands.pareto import assumed_systems, lncs_of
-from serving.commands.plan import SCHEDULERS, PlanOptions, question_by_system
-from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
+from serving.commands.plan import PlanOptions, question_by_system
+from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ _NOT_HERE: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(PlanOptions):
+class CompareOptions(PlotOptions, PlanOptions):
     """All of a comparison of systems."""
 
     GROUP = PlanOptions.GROUP
@@ -50,19 +55,11 @@ class CompareOptions(PlanOptions):
         metavar="TIME",
     )
     html: Path | None = option(None, "a page that needs no network")
-    plot: Path | None = option(None, "a picture: .png, .svg or .html")
 
     def __post_init__(self) -> None:
         """Refuse unwritable paths before minutes of work."""
         super().__post_init__()
-        if self.html is not None:
-            if self.html.suffix.lower() != ".html":
-                raise ConfigError("html", self.html, "a path that ends in .html")
-            check_folder("html", self.html)
-        if self.plot is not None:
-            from serving.analysis.chart_file import check_chart_path
-
-            check_chart_path(self.plot, field="plot")
+        check_outputs(self, ("html",))
 
     def names(self) -> list[str]:
         """Of the systems, each once."""
@@ -87,7 +84,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_options(parser, CompareOptions, without=_NOT_HERE)
     add_options(
-        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=SCHEDULERS
+        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
     parser.set_defaults(run=run)
 
@@ -108,10 +105,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say("ultraserve compare: interrupted, nothing was compared")
         return 128 + caught[0] if caught else 130
-    if options.json:
-        print(json_text(compare_data(report)))
-    else:
-        print("\n".join(document_lines(report.document())))
+    answer(document_lines(report.document()), lambda: compare_data(report), json=options.json)
     _write_files(options, report)
     if caught:
         return 128 + caught[0]
@@ -200,9 +194,7 @@ def _write_files(options: CompareOptions, report: CompareReport) -> None:
             expected = f"a path to write to ({error.strerror})"
             raise ConfigError("html", options.html, expected) from error
         say(f"page: {options.html}")
-    if options.plot is not None and report.comparison.found:
-        from serving.analysis.chart_file import write_chart
+    if options.plot and report.comparison.found:
         from serving.analysis.compare.compare_chart import compare_chart
 
-        write_chart(compare_chart(report), options.plot, field="plot")
-        say(f"picture: {options.plot}")
+        options.write_plots(lambda: compare_chart(report))

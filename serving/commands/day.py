@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from reporting.data_forms import json_text
+from loadgen.workloads.session_options import LengthOptions
 from serving.commands.analysis_options import (
+    PlotOptions,
     ReplicaOptions,
     SimulationOptions,
+    answer,
+    check_absent,
     interruptible,
-    say,
 )
-from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
+from serving.commands.drawn_lengths import drawn_lengths
+from serving.commands.leases import GRACE_S
+from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -33,15 +37,13 @@ if TYPE_CHECKING:
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
 SLO: Final = "ttft=1s,tpot=30ms@p99"
-PROMPT_TOKENS, OUTPUT_TOKENS = 1_155, 211  # means of the Azure 2023 conversation trace
-_SPREAD, _SYNTHETIC_PAIRS = 0.8, 20_000
+_DRAWN_PAIRS: Final = 20_000
 _DAY_S: Final = 86_400.0
 _HEADLINE_SHARE: Final = 0.7
-_SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemandOptions:
+class DemandOptions(LengthOptions):
     """Demand and latency target."""
 
     GROUP = "demand"
@@ -70,8 +72,7 @@ class DemandOptions:
     )
     lengths: Path | None = option(
         None,
-        "draw prompts and replies from those of a recorded trace (default: lognormal, mean "
-        f"{PROMPT_TOKENS:,} and {OUTPUT_TOKENS} tokens)",
+        "or draw lengths from those of a trace",
     )
     cold: bool = option(
         False,
@@ -99,7 +100,12 @@ class PolicyOptions:
     train_model: str | None = option(
         None, "of the catalog (default: the served one)", metavar="NAME"
     )
-    grace: float = option(30.0, "of a drain", metavar="SECONDS")
+    drain_grace: str = option(
+        f"{GRACE_S:g}s",
+        "emulated seconds that running requests of leaving chips have to end before they go on "
+        "elsewhere",
+        metavar="S",
+    )
     start_seconds: float = option(
         30.0,
         "until processes run and models are loaded, weights left out; assumed",
@@ -114,16 +120,18 @@ class PolicyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DayOptions(PolicyOptions, DemandOptions, SimulationOptions, ReplicaOptions):
+class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, ReplicaOptions):
     """All of a day."""
 
     GROUP = "machine"
 
-    chips: str | None = option(
-        None, "of one replica (default: chosen)", "--replica-chips", metavar="N,..."
-    )
     ultraservers: int = option(1, "machines")
-    plot: Path | None = option(None, "a picture: .png, .svg or .html")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lengths is not None:
+            expected = "nothing beside --lengths"
+            check_absent(self, ("input", "output"), expected=expected)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -138,8 +146,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve day --trace sample --model gpt-oss-120b --policy demand --plot "
         "day.png",
     )
-    add_options(parser, DayOptions, defaults={"requests": 800})
-    add_options(parser, SchedulerLimits, without=DRAFT_LIMITS, defaults=_SCHEDULERS)
+    add_options(parser, DayOptions)
+    add_options(parser, SchedulerLimits, without=DRAFT_LIMITS, defaults=PLANNED_LIMITS)
     parser.set_defaults(run=run)
 
 
@@ -149,21 +157,14 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.day.day_report import day_data, day_document
     from serving.analysis.day.virtual_day import virtual_day
 
-    if args.plot is not None:
-        from serving.analysis.chart_file import check_chart_path
-
-        check_chart_path(args.plot, field="plot")
     ended = "ultraserve day: interrupted, no day was walked"
     options = read_options(DayOptions, args)
     found = interruptible(virtual_day, settings_of(args), options=options, ended=ended)
-    if args.plot is not None:
-        from serving.analysis.chart_file import write_chart
+    if options.plot:
         from serving.analysis.day.day_chart import day_chart
 
-        write_chart(day_chart(found), args.plot, field="plot")
-        say(f"picture: {args.plot}")
-    lines = document_lines(day_document(found))
-    print(json_text(day_data(found)) if args.json else "\n".join(lines))
+        options.write_plots(lambda: day_chart(found))
+    answer(document_lines(day_document(found)), lambda: day_data(found), json=options.json)
     return 0
 
 
@@ -174,6 +175,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from serving.analysis.day.day_trace_file import day_trace
     from serving.analysis.day.exact_hour import HourCheck
     from serving.analysis.day.virtual_day import DaySettings
+    from serving.policy.day_night.options import duration_s
     from serving.traffic.slo import parse_slo
 
     options = read_options(DayOptions, args)
@@ -198,7 +200,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
         job=_job(options, sweep),
         question=_question(options, trace),
         curve=CurveTerms(required_share=max(shares), judged=options.requests, seed=options.seed),
-        grace_s=options.grace,
+        grace_s=duration_s(options.drain_grace, field="drain_grace"),
         headline_share=_HEADLINE_SHARE,
         check=check,
     )
@@ -251,12 +253,13 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
     """Pairs of lengths within the context, and their source."""
     import numpy as np
 
-    from loadgen.workloads.length_pairs import IndependentLengths, ObservedLengths
-    from loadgen.workloads.lengths import lognormal_of_median
+    from loadgen.workloads.length_pairs import ObservedLengths
     from loadgen.workloads.traffic import Traffic
 
     context = model.max_context_tokens
     recorded = Traffic.recorded(options.lengths) if options.lengths is not None else trace.traffic
+    if options.input is not None or options.output is not None:
+        recorded = None
     if recorded is not None:
         within = recorded.within_context(context)
         if not len(within):
@@ -266,20 +269,16 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
         if len(within) < len(recorded):
             words += f", {len(recorded) - len(within):,} longer than the context left out"
         return within.lengths, words
-    ratio = float(np.exp(-(_SPREAD**2) / 2))
-    prompt, output = (
-        lognormal_of_median(median=round(mean * ratio), sigma=_SPREAD, most=most)
-        for mean, most in ((PROMPT_TOKENS, context // 2), (OUTPUT_TOKENS, context // 4))
-    )
-    lengths = IndependentLengths(prompt=prompt, output=output)
-    rng = np.random.default_rng(options.seed)
-    prompts, outputs = lengths.draw_pairs(rng, _SYNTHETIC_PAIRS)
+    drawn = drawn_lengths(options)
+    prompts, outputs = drawn.draw_pairs(np.random.default_rng(options.seed), _DRAWN_PAIRS)
+    fits = prompts + outputs <= context
+    if not fits.any():
+        raise ConfigError("input", drawn.prompt.words, f"some within {context:,} tokens")
     words = (
-        f"made-up lengths (assumed): lognormal, sigma {_SPREAD:g}, means of about "
-        f"{PROMPT_TOKENS:,} prompt and {OUTPUT_TOKENS:,} output tokens, those of the Azure "
-        "2023 conversation trace"
+        f"drawn lengths (assumed): prompts of {drawn.prompt.words} tokens, replies of "
+        f"{drawn.output.words}"
     )
-    return ObservedLengths(prompt_tokens=prompts, output_tokens=outputs), words
+    return ObservedLengths(prompt_tokens=prompts[fits], output_tokens=outputs[fits]), words
 
 
 def _job(options: DayOptions, sweep: Sweep) -> JobTerms:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from emulator.errors import ConfigError
-from serving.commands.day import OUTPUT_TOKENS, PROMPT_TOKENS, SLO
+from loadgen.workloads.drawn_defaults import INPUT, OUTPUT
+from loadgen.workloads.session_options import LENGTHS
+from serving.commands.day import SLO
+from serving.commands.drawn_lengths import mean_tokens
 from serving.commands.leases import GRACE_S
 from serving.policy.day_night.day_clock import DAY_S
 from serving.policy.day_night.handover_settings import MANUAL, HandoverSettings, check_weighs
@@ -77,12 +80,18 @@ class TargetOptions:
     GROUP = "what a group serves: by which policies keep as many groups as the load needs"
 
     slo: str | None = option(None, f"of TTFT and TPOT, emulated (default: {SLO})", metavar="TARGET")
-    isl: int | None = option(None, f"mean prompt tokens of a request (default: {PROMPT_TOKENS:,})")
-    osl: int | None = option(None, f"mean reply tokens (default: {OUTPUT_TOKENS})")
+    input: str | None = option(
+        None,
+        f"tokens of a request's prompt, of several lengths their mean (default: {INPUT})",
+        metavar=LENGTHS,
+    )
+    output: str | None = option(
+        None, f"tokens of its reply, written likewise (default: {OUTPUT})", metavar=LENGTHS
+    )
     group_requests_per_s: float | None = option(
         None,
         "requests that a group serves in an emulated second within the target (default: from the "
-        "cost model, of requests of --isl and --osl)",
+        "cost model, of requests of --input and --output)",
         "--group-requests-per-s",
         metavar="R",
     )
@@ -184,8 +193,8 @@ def with_cost_model(
     from serving.analysis.steady_state.request_shape import RequestShape
 
     shape = RequestShape(
-        prompt_tokens=PROMPT_TOKENS if args.isl is None else args.isl,
-        output_tokens=OUTPUT_TOKENS if args.osl is None else args.osl,
+        prompt_tokens=mean_tokens("input", args.input or INPUT),
+        output_tokens=mean_tokens("output", args.output or OUTPUT),
     )
     return with_group_rate(
         with_training_groups(settings, args, machine),

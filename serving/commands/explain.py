@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
+from loadgen.workloads.session_options import LENGTHS
 from serving.commands.analysis_options import check_least, one_of, say
 from serving.commands.control_connection import add_connection_group
+from serving.commands.drawn_lengths import mean_tokens
 from serving.commands.explain_server import ExplainOutput, RecordedStepOptions, explain_server, show
 from serving.commands.profile import LiveOptions
 from serving.settings import PartitionOptions
+from serving.traffic.engine_limits import HBM_SHARE
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -35,14 +38,17 @@ class StepOptions(ExplainOutput, PartitionOptions):
     batch: int = option(1, "decoding requests of each rank", metavar="N")
     context: int = option(1_024, "tokens in each request's cache", metavar="N")
     prefill_tokens: int = option(0, "prompt tokens of each rank in the step", metavar="N")
-    gpu_memory_utilization: float = option(0.92, "share of HBM to use", metavar="SHARE")
-    prompt: int | None = option(
-        None, "of prompts of so many tokens (default: one prompt)", metavar="N"
+    gpu_memory_utilization: float = option(HBM_SHARE, "share of HBM to use", metavar="SHARE")
+    input: str | None = option(
+        None,
+        "tokens of the prompts that --prefill-tokens are of; of several lengths their mean "
+        "(default: one prompt)",
+        metavar=LENGTHS,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("batch", 0), ("context", 1), ("prefill_tokens", 0), ("prompt", 1)):
+        for name, least in (("batch", 0), ("context", 1), ("prefill_tokens", 0)):
             check_least(name, getattr(self, name), least)
         if not self.batch and not self.prefill_tokens:
             raise ConfigError("batch", 0, "at least 1 without prefill tokens")
@@ -82,7 +88,9 @@ class StepOptions(ExplainOutput, PartitionOptions):
             load=DeclaredLoad(
                 context_tokens=self.context,
                 prefill_tokens=self.prefill_tokens * partition.ranks,
-                prompt_tokens=self.prompt or max(1, self.prefill_tokens),
+                prompt_tokens=mean_tokens("input", self.input)
+                if self.input
+                else max(1, self.prefill_tokens),
             ),
             requests=self.batch * partition.ranks,
             assumptions=assumed,
@@ -140,7 +148,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_options(step, StepOptions)
     step.set_defaults(run=run_step)
     point = subjects.add_parser("point", help="a point of a pareto, or a plan, from its JSON")
-    point.add_argument("file", type=Path, metavar="FILE", help="of pareto --json or plan --json")
+    point.add_argument(
+        "file", type=Path, metavar="FILE", help="of pareto --json FILE or plan --json FILE"
+    )
     add_options(point, PointOptions)
     point.set_defaults(run=run_point)
     row = subjects.add_parser("row", help="a measured row: predicted against measured")
@@ -150,7 +160,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_connection_group(server)
     add_options(server, LiveOptions)
     add_options(server, RecordedStepOptions)
-    server.set_defaults(run=run_server, steps=None)
+    server.set_defaults(run=run_server, keep_steps=None)
 
 
 def run_step(args: argparse.Namespace) -> int:

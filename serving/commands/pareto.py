@@ -9,21 +9,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.workloads.drawn_defaults import INPUT, OUTPUT
+from loadgen.workloads.session_options import LengthOptions
 from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX
 from serving.commands.analysis_options import (
+    PRINTED,
+    JsonOptions,
     PartitionSweepOptions,
+    PlotOptions,
     PriceOptions,
     WorkerOptions,
     check_least,
     check_outputs,
     one_of,
-    say,
     whole_numbers,
     write_json,
 )
+from serving.commands.drawn_lengths import mean_tokens
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -32,35 +36,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestOptions:
-    """The requests of the steps."""
+class RequestOptions(LengthOptions):
+    """The requests of the steps, by their mean lengths."""
 
     GROUP = "requests"
 
-    isl: int = option(1_024, "prompt tokens")
-    osl: int = option(1_024, "output tokens")
-    prefill_chunk: int | None = option(
+    prefill_tokens: int | None = option(
         None, "prompt tokens of a rank in a step that computes any (default: spread evenly)"
     )
-    max_batched_tokens: int = option(BATCHED_TOKENS_MAX, "new tokens of a rank in a step")
+    max_num_batched_tokens: int = option(BATCHED_TOKENS_MAX, "new tokens of a rank in a step")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions(WorkerOptions):
+class OutputOptions(JsonOptions, PlotOptions, WorkerOptions):
     """Destinations of the answer."""
 
     GROUP = "output"
 
     rows: int = option(16, "of each envelope in the table")
-    json: str | None = option(None, "write every point; - for standard output", metavar="FILE")
-    png: Path | None = option(None, "write a picture")
-    html: Path | None = option(None, "a page that needs no network")
 
     def __post_init__(self) -> None:
         """Refuse unwritable paths before a minute's work."""
         super().__post_init__()
         check_least("rows", self.rows, 2)
-        check_outputs(self, ("png", "html"))
+        check_outputs(self, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,17 +120,14 @@ def run(args: argparse.Namespace) -> int:
 
         data = msgspec.json.encode(as_data(found, prices))  # a line: it has every point
         write_json(data.decode(), options.json)
-    if options.json != "-":
+    if options.json != PRINTED:
         from serving.analysis.pareto.pareto_report import report_lines
 
         print("\n".join(report_lines(found, options.rows, prices)))
-    for path in (options.png, options.html):
-        if path is not None:
-            from serving.analysis.chart_file import write_chart
-            from serving.analysis.pareto.pareto_chart import pareto_chart
+    if options.plot:
+        from serving.analysis.pareto.pareto_chart import pareto_chart
 
-            write_chart(pareto_chart(found), path, field="picture")
-            say(f"wrote {path}")
+        options.write_plots(lambda: pareto_chart(found))
     return 0
 
 
@@ -140,10 +136,10 @@ def sweeps_of(options: ParetoOptions) -> tuple[Sweep, ...]:
     from serving.analysis.steady_state.request_shape import RequestShape
 
     shape = RequestShape(
-        prompt_tokens=options.isl,
-        output_tokens=options.osl,
-        prefill_chunk_tokens=options.prefill_chunk,
-        batched_tokens_max=options.max_batched_tokens,
+        prompt_tokens=mean_tokens("input", options.input or INPUT),
+        output_tokens=mean_tokens("output", options.output or OUTPUT),
+        prefill_chunk_tokens=options.prefill_tokens,
+        batched_tokens_max=options.max_num_batched_tokens,
     )
     batches = whole_numbers("batch", options.batch)
     systems = _systems(options)

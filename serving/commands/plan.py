@@ -6,7 +6,6 @@ Starts no server: the steady state proposes, the server's own scheduler decides 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.option_values import some_duration_s
-from reporting.data_forms import json_text
+from loadgen.workloads.session_options import LengthOptions
 from serving.commands.analysis_options import (
     PriceFileOptions,
     ReplicaOptions,
     SimulationOptions,
+    answer,
     check_absent,
     check_least,
     interrupted_by,
     interruptible,
     say,
 )
-from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
+from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
+from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 if TYPE_CHECKING:
@@ -36,19 +37,17 @@ if TYPE_CHECKING:
     from serving.analysis.plan.plan_demand import PlanDemand
     from serving.analysis.plan.plan_question import PlanQuestion
 
-_OF_RATE: Final = ("isl", "osl", "spread", "lengths")
-_OF_TRACE: Final = ("speed_up", "scale", "window")
+_OF_RATE: Final = ("input", "output", "lengths")
+_OF_TRACE: Final = ("speedup", "scale", "peak_window")
 _WINDOW_S: Final = 300.0
-_ISL, _OSL, _SPREAD = 1_024, 256, 0.5
 POLICIES: Final = (
     *("balanced:32:64:256", "none", "capped:128", "balanced:64:256:1024", "capped:64"),
     *("capped:256", "capped:512"),
 )
-SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrafficOptions:
+class TrafficOptions(LengthOptions):
     """Traffic and latency target."""
 
     GROUP = "traffic"
@@ -65,15 +64,10 @@ class TrafficOptions:
         needs_one=True,
     )
     rate: float | None = option(None, "requests per second, Poisson", metavar="R", one_of="source")
-    speed_up: float | None = option(None, "of a trace: its times over X")
+    speedup: float | None = option(None, "of a trace: its times over X (default: 1)")
     scale: float | None = option(None, "of a trace: X times the requests, same times")
-    window: float | None = option(
+    peak_window: float | None = option(
         None, f"of a trace: length of its peak (default: {_WINDOW_S:g})", metavar="SECONDS"
-    )
-    isl: float | None = option(None, f"mean prompt tokens (default: {_ISL:,})", metavar="N")
-    osl: float | None = option(None, f"mean output tokens (default: {_OSL})", metavar="N")
-    spread: float | None = option(
-        None, f"of both lengths, lognormal; 0: fixed (default: {_SPREAD})", metavar="SIGMA"
     )
     lengths: Path | None = option(None, "or draw lengths from those of a trace")
     day: Path | None = option(
@@ -114,9 +108,10 @@ class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOp
         super().__post_init__()
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
-        names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
+        names: tuple[str, ...] = _OF_RATE if self.trace else _OF_TRACE
+        source = "--rate" if self.trace else "--trace"
         if self.lengths is not None:
-            names = (*names, "isl", "osl", "spread")
+            names = (*names, "input", "output")
         check_absent(self, names, expected=f"nothing without {source}, or beside --lengths")
 
 
@@ -133,7 +128,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_options(parser, PlanOptions)
     add_options(
-        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=SCHEDULERS
+        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
     parser.set_defaults(run=run)
 
@@ -159,8 +154,7 @@ def run(args: argparse.Namespace) -> int:
             found = interruptible(plan, question, options=options, ended=ended)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
-    lines = document_lines(plan_document(found))
-    print(json_text(plan_data(found)) if args.json else "\n".join(lines))
+    answer(document_lines(plan_document(found)), lambda: plan_data(found), json=options.json)
     return 128 + caught[0] if caught else 0
 
 
@@ -220,15 +214,15 @@ def _demand(options: PlanOptions, model: ModelSpec) -> tuple[PlanDemand, Day]:
     if options.trace is None:
         return _rate_demand(options, model), day or deepseek_day()
     recorded, words = _recorded(options.trace, model)
-    window_s = _WINDOW_S if options.window is None else options.window
+    window_s = _WINDOW_S if options.peak_window is None else options.peak_window
     as_recorded = TraceDemand(traffic=recorded, window_s=window_s, source=words)
     day = day or day_of_trace(
         recorded, window_s=window_s, peak_rate_per_s=as_recorded.peak_rate_per_s
     )
     traffic = recorded
-    if options.speed_up is not None:
-        traffic = traffic.sped_up(options.speed_up)
-        words = f"{words}, {options.speed_up:g} times as fast"
+    if options.speedup is not None:
+        traffic = traffic.sped_up(options.speedup)
+        words = f"{words}, {options.speedup:g} times as fast"
     if options.scale is not None:
         traffic = multiplied(traffic, options.scale, seed=options.seed)
         words = f"{words}, {options.scale:g} times the requests"
@@ -237,9 +231,7 @@ def _demand(options: PlanOptions, model: ModelSpec) -> tuple[PlanDemand, Day]:
 
 
 def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
-    from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs
-    from loadgen.workloads.lengths import lognormal_of_median
-    from loadgen.workloads.workload_spec import Lengths
+    from loadgen.workloads.length_pairs import LengthPairs
     from serving.analysis.plan.plan_demand import RateDemand
 
     lengths: LengthPairs
@@ -247,20 +239,12 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
         recorded, words = _recorded(options.lengths, model)
         lengths, words = recorded.lengths, f"lengths of {words}"
     else:
-        isl = _ISL if options.isl is None else options.isl
-        osl = _OSL if options.osl is None else options.osl
-        spread = _SPREAD if options.spread is None else options.spread
-        if not 0 <= spread <= 3:
-            raise ConfigError("spread", spread, "0 to 3")
-
-        def lognormal(name: str, mean: float) -> Lengths:
-            if not 1 <= mean <= model.max_context_tokens:
-                raise ConfigError(name, mean, f"1 to the context, {model.max_context_tokens:,}")
-            median = max(1, round(mean * math.exp(-(spread**2) / 2)))
-            return lognormal_of_median(median=median, sigma=spread)
-
-        lengths = IndependentLengths(prompt=lognormal("isl", isl), output=lognormal("osl", osl))
-        words = f"lognormal lengths of mean {isl:,g} and {osl:,g} tokens, sigma {spread:g}"
+        for name in ("input", "output"):
+            text = getattr(options, name)
+            if text is not None and mean_tokens(name, text) > model.max_context_tokens:
+                raise ConfigError(name, text, f"at most the context, {model.max_context_tokens:,}")
+        lengths = drawn_lengths(options)
+        words = f"prompts of {lengths.prompt.words} tokens, replies of {lengths.output.words}"
     assert options.rate is not None  # the parser asks for it or for a trace
     return RateDemand(
         rate_per_s=options.rate,

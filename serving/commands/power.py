@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from reporting.data_forms import json_text
-from serving.commands.analysis_options import JsonOptions, PriceOptions, SeasonOptions
+from serving.commands.analysis_options import PriceOptions, SeasonOptions
 from serving.commands.power_text import report_lines
 from serving.settings import AssumptionOptions
 from startup.typed_options import add_options, option, read_options
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOptions(JsonOptions, PriceOptions, SeasonOptions, AssumptionOptions):
+class PowerOptions(PriceOptions, SeasonOptions, AssumptionOptions):
     """Options of a system's power."""
 
     GROUP = ""
 
+    json: bool = option(False, "print JSON, in base units")
     chips: int | None = option(None, "of the system, with their share (default: all)")
     busy: str | None = option(
         None,

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
+from loadgen.workloads.drawn_defaults import REQUESTS, SEED
+from loadgen.workloads.session_options import LengthOptions
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import check_folder, one_of, say
 from serving.commands.control_connection import add_connection_arguments
+from serving.commands.drawn_lengths import drawn_lengths
 from serving.settings import PartitionOptions
 from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import add_options, given_options, option, read_options
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VirtualOptions(PartitionOptions):
+class VirtualOptions(LengthOptions, PartitionOptions):
     """Traffic in virtual time and its engine."""
 
     GROUP = "traffic in virtual time"
@@ -35,11 +38,8 @@ class VirtualOptions(PartitionOptions):
         None, "a catalog name: simulate instead of recording a server", metavar="NAME"
     )
     rate: float = option(10.0, "requests per second, Poisson", metavar="R")
-    requests: int = option(200, "requests to serve")
-    prompt_tokens: int = option(1_024, "median prompt")
-    output_tokens: int = option(128, "median reply")
-    spread: float = option(0.5, "of both lengths, lognormal; 0 for fixed ones", metavar="SIGMA")
-    seed: int = option(0, "of arrivals and lengths")
+    requests: int = option(REQUESTS, "requests to serve")
+    seed: int = option(SEED, "of arrivals and lengths")
 
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
@@ -65,7 +65,7 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         options.partition(system),
         distribution=ExpertDistribution.parse(options.routing or "uniform", model, seed=0),
         limits=read_options(SchedulerLimits, args),
-        steps_max=STEPS_DEFAULT if args.steps is None else args.steps,
+        steps_max=STEPS_DEFAULT if args.keep_steps is None else args.keep_steps,
         assumed=StepAssumptions(
             overlap=one_of(Overlap, "overlap", options.overlap),
             calibration=calibration_for(system.chip.name, name=options.calibration),
@@ -74,16 +74,13 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
 
 
 def _traffic(options: VirtualOptions) -> Traffic:
-    from loadgen.workloads.length_pairs import IndependentLengths
-    from loadgen.workloads.lengths import lognormal_of_median
     from loadgen.workloads.traffic import Traffic
 
-    lengths = IndependentLengths(
-        prompt=lognormal_of_median(median=options.prompt_tokens, sigma=options.spread),
-        output=lognormal_of_median(median=options.output_tokens, sigma=options.spread),
-    )
     return Traffic.drawn(
-        rate_per_s=options.rate, lengths=lengths, seed=options.seed, requests=options.requests
+        rate_per_s=options.rate,
+        lengths=drawn_lengths(options),
+        seed=options.seed,
+        requests=options.requests,
     )
 
 
@@ -120,7 +117,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the trace; gzipped when the name ends in .gz (default: %(default)s)",
     )
     parser.add_argument(
-        "--steps",
+        "--keep-steps",
         type=int,
         metavar="N",
         help="keep at most so many steps, the last ones (default: 4,000)",
@@ -163,7 +160,7 @@ def report(run: ProfiledRun, ceilings: Ceilings, out: Path, *, as_json: bool) ->
     from serving.commands.profile_text import summary_lines
 
     if run.dropped:
-        say(f"the first {run.dropped:,} steps are not in it: --steps keeps {len(run.steps):,}")
+        say(f"the first {run.dropped:,} steps are not in it: --keep-steps keeps {len(run.steps):,}")
     if not run.steps:
         window_s = (run.end_ns - run.begin_ns) / 1e9
         say(f"no step ran in {window_s:.3f} emulated seconds: no trace")

@@ -37,7 +37,7 @@ def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(name, value, "a number above 0")
     with connect(args) as client:
-        begun = client.call(control_call.RECORD_STEPS, steps_max=args.steps)
+        begun = client.call(control_call.RECORD_STEPS, steps_max=args.keep_steps)
         try:
             if args.emulated_seconds is None:
                 say(f"recording for {wall_s:g} s")

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from reporting.data_forms import json_text
 from serving.commands.analysis_options import (
     JsonOptions,
     WorkerOptions,
+    answer,
     check_absent,
     check_least,
+    check_outputs,
     one_of,
     say,
 )
@@ -83,11 +84,12 @@ class SimulateOptions(
         for each in (*kinds, SimulatedHandoverOptions, SimulatedFileOptions, WorkerOptions):
             each.__post_init__(self)
         check_least("seeds", self.seeds, 2)
+        check_outputs(self, ())
         if self.seeds is None:
             expected = "nothing without --seeds: one run is one process's"
             check_absent(self, ("processes", "ray_address"), expected=expected)
         else:
-            check_absent(self, ("results", "plot"), expected="nothing beside --seeds, many runs")
+            check_absent(self, ("results", "html"), expected="nothing beside --seeds, many runs")
 
     def deployment(self, schedulers: SchedulerLimits) -> SimulatedDeployment:
         """The machine; raises ConfigError."""
@@ -248,7 +250,7 @@ def run(args: argparse.Namespace) -> int:
         return simulate_seeds(args, options)
     asked = SimulatedQuestion.of(args)
     deployment = asked.deployment
-    steps = None if options.plot is None else StepSeries(deployment.cost_model.idle_chip_watts)
+    steps = None if options.html is None else StepSeries(deployment.cost_model.idle_chip_watts)
     with options.writer() as writer:
         compile_s = asked.compiled(watched=steps is not None)
         started_at, begun_s = datetime.now(UTC), time.perf_counter()
@@ -271,7 +273,7 @@ def run(args: argparse.Namespace) -> int:
             )
             options.write(made, report, steps, writer=writer, say=say)
     lines = document_lines(simulated_document(report))
-    print(json_text(report) if options.json else "\n".join(lines))
+    answer(lines, lambda: report, json=options.json)
     if watch.stopped is None:
         return 0
     say(f"ultraserve simulate: interrupted, {report.completed_requests:,} requests were served")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from serving.analysis.simulate.simulated_report import SimulatedReport
     from serving.analysis.simulate.step_series import StepSeries
 
-OUTPUTS: Final = frozenset(("--results", "--plot"))
+OUTPUTS: Final = frozenset(("--results", "--html"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +33,22 @@ class SimulatedFileOptions:
         "the run as `ultraserve-loadgen` writes one, for its `report` and `compare`; a file that "
         "is not there yet, or empty",
     )
-    plot: Path | None = option(None, "figures and charts as a page that needs no network: .html")
+    html: Path | None = option(None, "figures and charts as a page that needs no network: .html")
 
     def __post_init__(self) -> None:
         """Refuse a page that cannot be written, before the run."""
-        if self.plot is None:
+        if self.html is None:
             return
-        if self.plot.suffix.lower() != ".html":
-            raise ConfigError("plot", self.plot, "a path that ends in .html")
-        check_folder("plot", self.plot)
-        if self.results is not None and self.results.absolute() == self.plot.absolute():
-            raise ConfigError("plot", self.plot, "another file than --results")
+        if self.html.suffix.lower() != ".html":
+            raise ConfigError("html", self.html, "a path that ends in .html")
+        check_folder("html", self.html)
+        if self.results is not None and self.results.absolute() == self.html.absolute():
+            raise ConfigError("html", self.html, "another file than --results")
 
     @property
     def has_files(self) -> bool:
         """Whether any was asked for."""
-        return self.results is not None or self.plot is not None
+        return self.results is not None or self.html is not None
 
     def writer(self) -> AbstractContextManager[ResultsWriter | None]:
         """What writes the results, tried before the run; raises OptionError."""
@@ -66,14 +66,14 @@ class SimulatedFileOptions:
         say: Callable[[str], None],
     ) -> None:
         """Write what was asked for; raises OptionError, and ConfigError for the page."""
-        record = None if self.plot is None else made.record()
+        record = None if self.html is None else made.record()
         if writer is not None:
             writer.header(made.header())
             for result in made.results() if record is None else record.results:
                 writer.result(result)
             writer.end(made.end())
             say(f"results: {self.results}")
-        if record is not None and self.plot is not None and steps is not None:
+        if record is not None and self.html is not None and steps is not None:
             from loadgen.measures.measurement import measure_run
             from loadgen.reports.run_report import RunReport
             from reporting.html import to_html
@@ -87,11 +87,11 @@ class SimulatedFileOptions:
                 steps=steps,
             )
             try:
-                self.plot.write_text(to_html(page), encoding="utf-8")
+                self.html.write_text(to_html(page), encoding="utf-8")
             except OSError as error:
                 expected = f"a file that can be written ({error.strerror})"
-                raise ConfigError("plot", self.plot, expected) from error
-            say(f"page: {self.plot}")
+                raise ConfigError("html", self.html, expected) from error
+            say(f"page: {self.html}")
 
 
 def repeating_command(words: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.arrivals.rate_shape import parse_rate
 from loadgen.errors import OptionError
+from loadgen.workloads.drawn_defaults import INPUT, OUTPUT, REQUESTS, SEED
 from loadgen.workloads.session_options import SessionOptions
 from loadgen.workloads.traffic_class_spec import (
     add_traffic_class_arguments,
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from loadgen.workloads.planned_traffic import ClassTraffic
     from loadgen.workloads.traffic import Traffic
     from serving.simulator import Run
-
-REQUESTS: Final = 1_000
-LENGTHS: Final = "512"
-"""Where nothing else is said."""
 
 _KINDS: Final = (
     (WorkloadSpec, ()),
@@ -60,7 +57,9 @@ class SimulatedTargetOptions:
     GROUP = "traffic"
 
     slo: str | None = option(
-        None, "a target, such as ttft=500ms,tpot=30ms@p99: the share that keeps it", metavar="SLO"
+        None,
+        "a target, such as ttft=500ms,tpot=30ms@p99: the share that keeps it",
+        metavar="TARGET",
     )
 
 
@@ -70,7 +69,7 @@ class SimulatedTrafficOptions(SimulatedTargetOptions):
 
     GROUP = SimulatedTargetOptions.GROUP
 
-    seed: int = option(0, "of arrivals and lengths")
+    seed: int = option(SEED, "of arrivals and lengths")
     tokenizer: str | None = option(
         None,
         "what counts recorded conversations: a tokenizer.json, its folder, or words",
@@ -135,7 +134,7 @@ class SimulatedTraffic:
 def add_traffic_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of workload, sessions, arrivals and classes, which have no defaults."""
     _add_class_arguments(parser)
-    add_traffic_class_arguments(parser, own="workload, sessions and arrivals, and --slo")
+    add_traffic_class_arguments(parser, own="workload, lengths, sessions and arrivals, and --slo")
 
 
 def _add_class_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,7 +213,7 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError("--rate", None, "a rate, a --concurrency or a --trace")
     ends = "duration_s" in values or (rate is not None and parse_rate(rate).end_s is not None)
     requests = {} if ends else {"sessions": REQUESTS}
-    return {"input": LENGTHS, "output": LENGTHS, **requests, **values}
+    return {"input": INPUT, "output": OUTPUT, **requests, **values}
 
 
 def _counted(draft: ClassDraft, tokenizer: str | None) -> ClassDraft:

@@ -30,13 +30,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "train",
         help="train a model on emulated chips",
         description="Train a Qwen3-MoE model on emulated chips, from a folder of text. Everything "
-        "about the job is kept in --output; started again on it, the job goes on from its newest "
+        "about the job is kept in --dir; started again on it, the job goes on from its newest "
         "checkpoint. SIGTERM or Ctrl-C saves a checkpoint and ends.",
-        epilog="Example: ultraserve train --output job --chips 2 --steps 500 --init 1",
+        epilog="Example: ultraserve train --dir job --chips 2 --steps 500 --init 1",
     )
     job = parser.add_argument_group("the job's files and its answer")
     job.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="the job's directory"
+        "--dir", dest="output", type=Path, required=True, metavar="DIR", help="the job's directory"
     )
     job.add_argument(
         "--compare-gzip",

@@ -1,5 +1,6 @@
 """Limits of one engine's schedulers: vLLM's flags, and the KV that fits into HBM."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, get_args
 
@@ -17,6 +18,19 @@ HBM_SHARE: Final = 0.92
 
 DRAFT_LIMITS: Final = ("speculative_tokens", "draft_method", "acceptance")
 """Options of commands whose cost models know drafts."""
+
+
+MAX_NUM_SEQS: Final = 128
+MAX_NUM_BATCHED_TOKENS: Final = 2_048
+"""Of a server that nobody tells otherwise, as vLLM chooses them where its tensors are on a CPU, and
+of what runs as one: `simulate`, `profile`.
+"""
+PLANNED_LIMITS: Final[Mapping[str, int]] = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
+"""Of what says which settings to serve with: `plan`, `compare`, `day`, and `pareto`'s steps. vLLM
+chooses them for a server on an accelerator of 70 GiB or more. 128 would decide the answer: at 200
+requests/s of 1,024 and 1,024 tokens and TPOT 100 ms gpt-oss-120b gets 54 Trn3 chips with it, and 32
+without.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +116,8 @@ class SchedulerLimits(PrefillOptions):
     platform, blocks as the vendor's plugin has them (HARDWARE: vllm-neuron, block_size 32).
     """
 
-    max_num_seqs: int = option(128, "requests at once on a rank")
-    max_num_batched_tokens: int = option(2_048, "new tokens of a rank in a step")
+    max_num_seqs: int = option(MAX_NUM_SEQS, "requests at once on a rank")
+    max_num_batched_tokens: int = option(MAX_NUM_BATCHED_TOKENS, "new tokens of a rank in a step")
     block_tokens: int = option(32, "tokens of a KV block", "--block-size")
     max_model_len: int | None = None
     prefix_caching: bool = option(

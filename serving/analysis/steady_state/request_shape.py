@@ -5,8 +5,9 @@ from math import ceil
 from typing import Final
 
 from emulator.errors import ConfigError
+from serving.traffic.engine_limits import PLANNED_LIMITS
 
-BATCHED_TOKENS_MAX: Final = 8_192
+BATCHED_TOKENS_MAX: Final = PLANNED_LIMITS["max_num_batched_tokens"]
 """New tokens of one rank in one step, for which HbmTerms reserves activations."""
 
 
@@ -25,15 +26,15 @@ class RequestShape:
     batched_tokens_max: int = BATCHED_TOKENS_MAX
 
     def __post_init__(self) -> None:
-        for name, flag in (("prompt_tokens", "isl"), ("output_tokens", "osl")):
+        for name, flag in (("prompt_tokens", "input"), ("output_tokens", "output")):
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(flag, value, "at least 1")
         if self.batched_tokens_max < 1:
-            raise ConfigError("max-batched-tokens", self.batched_tokens_max, "at least 1")
+            raise ConfigError("max-num-batched-tokens", self.batched_tokens_max, "at least 1")
         chunk = self.prefill_chunk_tokens
         if chunk is not None and not 1 <= chunk <= self.batched_tokens_max:
-            raise ConfigError("prefill-chunk", chunk, f"1 to {self.batched_tokens_max}")
+            raise ConfigError("prefill-tokens", chunk, f"1 to {self.batched_tokens_max}")
 
     @property
     def tokens(self) -> int:

@@ -142,7 +142,7 @@ def job_command(
     sequences = max(BATCH_SEQUENCES, chips_max)
     rate = LEARNING_RATE if training.learning_rate is None else training.learning_rate
     command = [sys.executable, "-P", "-m", "serving.main", "train"]
-    command += ["--weights", str(training.weights_dir), "--output", str(training.directory)]
+    command += ["--weights", str(training.weights_dir), "--dir", str(training.directory)]
     command += ["--system", training.system, "--chips", str(len(chips))]
     command += ["--first-chip", str(training.first_chip + min(chips))]
     command += ["--batch-tokens", str(sequences * SEQUENCE_TOKENS)]

@@ -10,6 +10,7 @@ import msgspec
 
 from emulator.data import BUNDLED_WEIGHTS
 from emulator.errors import ConfigError
+from loadgen.workloads.drawn_defaults import SEED
 from startup.typed_options import REQUIRED, option
 
 
@@ -160,7 +161,7 @@ class JobSpec:
         "of products; sums, weights and moments are FP32",
         choices=_PRECISIONS,
     )
-    seed: int = option(0, "of the order of the data")
+    seed: int = option(SEED, "of the order of the data")
     one_batch: bool = option(False, "learn the first batch again and again", "--overfit")
     save_every_steps: int = option(200, "steps between checkpoints", "--save-every")
     eval_every_steps: int = option(
@@ -254,7 +255,7 @@ def read_spec(path: Path) -> JobSpec:
     try:
         return msgspec.json.decode(path.read_bytes(), type=JobSpec)
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError("output", path, f"a training job ({error})") from error
+        raise ConfigError("dir", path, f"a training job ({error})") from error
 
 
 def check_same_job(before: JobSpec, now: JobSpec) -> None:
@@ -265,5 +266,5 @@ def check_same_job(before: JobSpec, now: JobSpec) -> None:
             raise ConfigError(
                 field.name,
                 is_now,
-                f"{was}, with which this directory's job began; or another --output",
+                f"{was}, with which this directory's job began; or another --dir",
             )

@@ -20,7 +20,7 @@ from startup.typed_options import read_options
 DEMAND = (
     *("--model", "qwen3-30b-a3b", "--slo", "ttft=300ms,tpot=20ms@p90", "--chips", "1"),
     *("--requests", "30", "--processes", "1", "--tries", "1", "--prefill-policy", "none"),
-    *("--rate", "60", "--isl", "400", "--osl", "12", "--no-pools"),
+    *("--rate", "60", "--input", "400", "--output", "12", "--no-pools"),
 )
 SYSTEMS = ("--systems", "trn3-nl72x2,dgx-h200,trainium4,inf2.48xlarge")
 PRICES = """

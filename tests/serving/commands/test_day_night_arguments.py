@@ -80,7 +80,7 @@ def test_the_server_s_process_is_told_the_same(tmp_path: Path) -> None:
     [
         (["--day-night", "sometimes"], "policy=sometimes: expected never"),
         (["--day-night", "never", "--slo", "fast"], "slo=fast: expected ttft=500ms"),
-        (["--isl", "100"], "isl=100: expected --day-night or --schedule with it"),
+        (["--input", "100"], "input=100: expected --day-night or --schedule with it"),
         (["--day-night", "never", "--schedule", "22:00-06:00"], "one policy, not never"),
         (["--schedule", "22:00"], "expected"),
         (["--schedule", "22:00-06:00@Nowhere"], "time zone=Nowhere"),
@@ -131,7 +131,7 @@ def test_the_cost_model_says_what_a_group_serves_unless_somebody_does(tmp_path: 
     assert asked.group_requests_per_s is not None
     assert asked.group_requests_source.startswith("from the cost model, 1,155 + 211 tokens")
     assert "assumed: queues leave 50%" in asked.group_requests_source
-    shorter = with_costs(tmp_path, "--day-night", "demand", "--isl", "100", "--osl", "20")
+    shorter = with_costs(tmp_path, "--day-night", "demand", "--input", "100", "--output", "20")
     assert shorter.group_requests_per_s is not None
     assert shorter.group_requests_per_s > asked.group_requests_per_s
 

@@ -14,7 +14,7 @@ STEP = ("explain", "step", "--model", "gpt-oss-20b", "--chips", "2", "--context"
 PARETO = (
     *("pareto", "--model", "gpt-oss-20b", "--systems", "trn3-nl72x2", "--processes", "1"),
     *("--tp", "1,2", "--ep", "2", "--lnc", "2", "--batch", "4", "--precision", "fp8"),
-    *("--assumption", "links=tenth", "--prefill-chunk", "700"),
+    *("--assumption", "links=tenth", "--prefill-tokens", "700"),
 )
 
 
@@ -83,7 +83,7 @@ def test_a_plans_partition_is_explained(tmp_path: Path, capsys: pytest.CaptureFi
     plan = (
         *("plan", "--model", "qwen3-30b-a3b", "--slo", "ttft=300ms,tpot=20ms@p90", "--json"),
         *("--chips", "1", "--lnc", "2", "--requests", "30", "--processes", "1", "--tries", "1"),
-        *("--rate", "60", "--isl", "400", "--osl", "12"),
+        *("--rate", "60", "--input", "400", "--output", "12"),
     )
     assert main([*plan]) == 0
     path = tmp_path / "plan.json"
@@ -120,7 +120,7 @@ def test_a_row_is_predicted_as_validation_does(
 @pytest.mark.long
 def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     png, svg = tmp_path / "step.png", tmp_path / "step.svg"
-    assert main([*STEP, "--png", str(png), "--svg", str(svg)]) == 0
+    assert main([*STEP, "--plot", str(png), "--plot", str(svg)]) == 0
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "engines take turns" in svg.read_text()
 
@@ -128,7 +128,7 @@ def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((*STEP, "--png", "step.jpg"), "png=step.jpg: expected a path that ends in .png"),
+        ((*STEP, "--plot", "step.jpg"), "plot=step.jpg: expected a path that ends in .png"),
         ((*STEP, "--batch", "0"), "batch=0: expected at least 1 without prefill tokens"),
         ((*STEP, "--batch", "9999", "--context", "90000"), "tokens of KV on a rank"),
         ((*STEP, "--json", "/nowhere/step.json"), "a path in a folder that exists"),

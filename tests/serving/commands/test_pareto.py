@@ -17,7 +17,7 @@ def asked(capsys: pytest.CaptureFixture[str], *more: str) -> str:
 
 
 def test_json_on_standard_output_is_json_alone(capsys) -> None:
-    data = json.loads(asked(capsys, "--json", "-", "--isl", "100", "--osl", "50"))
+    data = json.loads(asked(capsys, "--json", "-", "--input", "100", "--output", "50"))
 
     assert [machine["system"] for machine in data["machines"]] == ["dgx-h200", "trn2.48xlarge"]
     for machine in data["machines"]:
@@ -29,7 +29,7 @@ def test_json_on_standard_output_is_json_alone(capsys) -> None:
 
 @pytest.mark.long
 def test_it_writes_json_and_a_page(capsys, tmp_path: Path) -> None:
-    asked(capsys, "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html"))
+    asked(capsys, "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.html"))
 
     assert json.loads((tmp_path / "a.json").read_text())["model"] == "gpt-oss-20b"
     assert (tmp_path / "a.html").read_text().lstrip().startswith("<!DOCTYPE html>")
@@ -74,7 +74,7 @@ def test_pools_of_their_own_are_named_in_the_table(capsys) -> None:
 
 
 def test_prices_add_dollars(capsys) -> None:
-    assert "$/M out" in asked(capsys, "--chip-hour-dollars", "2")
+    assert "$/M out" in asked(capsys, "--price-chip-hour", "2")
     assert "$/M out" not in asked(capsys)
 
 
@@ -91,8 +91,8 @@ def test_prices_add_dollars(capsys) -> None:
         (["--batch", "0"], "batch=0: expected at least 1"),
         (["--batch", "9999999"], "batch=9999999: expected one that fits the KV pool"),
         (["--precision", "fp2"], "precision=fp2: expected one of bf16, fp8"),
-        (["--isl", "0"], "isl=0: expected at least 1"),
-        (["--max-batched-tokens", "0"], "max-batched-tokens=0: expected at least 1"),
+        (["--input", "0"], "--input=0: expected 512, uniform:64-1024"),
+        (["--max-num-batched-tokens", "0"], "max-num-batched-tokens=0: expected at least 1"),
         (["--overlap", "some"], "overlap=some: expected one of none, two-batch, full"),
         (["--calibration", "mine"], "calibration=mine: expected one of roofline, fitted"),
         (["--power", "nuclear"], "power=nuclear: expected one of provisioned, drawn, all-in"),
@@ -102,9 +102,9 @@ def test_prices_add_dollars(capsys) -> None:
         (["--routing", "zipf:x"], "routing=zipf:x: expected"),
         (["--units", "0"], "units=0: expected at least 1"),
         (["--gpu-memory-utilization", "2"], "gpu_memory_utilization=2.0: expected above 0"),
-        (["--kwh-dollars", "-1"], "kwh_dollars=-1.0: expected at least 0"),
-        (["--png", "a.jpg"], "png=a.jpg: expected a path that ends in .png"),
-        (["--html", "no/such/a.html"], "html=no/such/a.html: expected a path in a folder"),
+        (["--price-kwh", "-1"], "kwh_dollars=-1.0: expected at least 0"),
+        (["--plot", "a.jpg"], "plot=a.jpg: expected a path that ends in .png"),
+        (["--plot", "no/such/a.html"], "plot=no/such/a.html: expected a path in a folder"),
         (["--json", "no/such/a.json"], "json=no/such/a.json: expected a path in a folder"),
         (["--rows", "1"], "rows=1: expected at least 2"),
         (["--processes", "0"], "processes=0: expected at least 1"),

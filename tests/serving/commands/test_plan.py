@@ -31,7 +31,7 @@ SMALL = (
     ),
     *("--requests", "30", "--processes", "1", "--tries", "1", "--prefill-policy", "none"),
 )
-RATE = (*SMALL, "--rate", "60", "--isl", "400", "--osl", "12")
+RATE = (*SMALL, "--rate", "60", "--input", "400", "--output", "12")
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -82,9 +82,11 @@ def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
 
 def test_a_trace_is_multiplied_and_its_peak_is_planned_for(tmp_path: Path) -> None:
     path = trace(tmp_path / "even.jsonl", 100)
-    plain = command.question_of(parsed(*SMALL, "--trace", str(path), "--window", "20"))
+    plain = command.question_of(parsed(*SMALL, "--trace", str(path), "--peak-window", "20"))
     more = command.question_of(
-        parsed(*SMALL, "--trace", str(path), "--window", "20", "--scale", "3", "--speed-up", "2")
+        parsed(
+            *SMALL, "--trace", str(path), "--peak-window", "20", "--scale", "3", "--speedup", "2"
+        )
     )
 
     assert isinstance(plain.demand, TraceDemand)
@@ -102,7 +104,7 @@ def test_the_day_is_the_trace_s_own_where_it_is_a_day_long(tmp_path: Path) -> No
     ]
     path = tmp_path / "day.jsonl"
     path.write_text("\n".join(rows) + "\n")
-    asked = command.question_of(parsed(*SMALL, "--trace", str(path), "--window", "900"))
+    asked = command.question_of(parsed(*SMALL, "--trace", str(path), "--peak-window", "900"))
 
     assert "the trace" in asked.day.source
     assert asked.day.mean_shares[0] == pytest.approx(1 / 3)
@@ -118,9 +120,8 @@ def test_lengths_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_mean_lengths_are_means() -> None:
-    peak = command.question_of(
-        parsed(*SMALL, "--rate", "5", "--isl", "1000", "--osl", "100", "--spread", "1")
-    ).demand.peak
+    lengths = ("--rate", "5", "--input", "lognormal:1000,1300", "--output", "lognormal:100,130")
+    peak = command.question_of(parsed(*SMALL, *lengths)).demand.peak
 
     assert float(peak.prompt_tokens.mean()) == pytest.approx(1_000, rel=0.05)
     assert float(peak.output_tokens.mean()) == pytest.approx(100, rel=0.05)
@@ -144,10 +145,10 @@ def test_a_chip_that_has_not_the_stored_format_takes_the_narrowest_that_it_has()
         (("--rate", "5", "--model", "gpt-9"), "model"),
         (("--rate", "5", "--system", "abacus"), "system"),
         (("--rate", "5", "--assumption", "moon=blue"), "assumption"),
-        (("--rate", "5", "--isl", "0"), "isl"),
-        (("--rate", "5", "--spread", "-1"), "spread"),
+        (("--rate", "5", "--input", "0"), "input"),
+        (("--rate", "5", "--output", "2000000"), "output"),
         (("--rate", "5", "--scale", "2"), "scale"),
-        (("--rate", "5", "--window", "60"), "window"),
+        (("--rate", "5", "--peak-window", "60"), "peak-window"),
         (("--rate", "5", "--precision", "int3"), "precision"),
         (("--rate", "5", "--routing", "odd"), "routing"),
         (("--rate", "5", "--calibration", "guess"), "calibration"),
@@ -179,8 +180,8 @@ def test_processes_below_one_are_refused() -> None:
 def test_an_argument_of_a_trace_beside_lengths_is_refused(tmp_path: Path) -> None:
     path = trace(tmp_path / "lengths.jsonl", 3)
 
-    with pytest.raises(ConfigError, match="isl"):
-        command.question_of(parsed(*SMALL, "--rate", "5", "--lengths", str(path), "--isl", "9"))
+    with pytest.raises(ConfigError, match="input"):
+        command.question_of(parsed(*SMALL, "--rate", "5", "--lengths", str(path), "--input", "9"))
 
 
 def is_there(group: int) -> bool:

@@ -70,7 +70,7 @@ def test_what_is_assumed_is_marked_where_it_is_shown(capsys: pytest.CaptureFixtu
 def test_input_alone_can_be_what_the_watts_and_dollars_are_divided_by(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run("dgx-h200", "--busy", "dma=1", "--input-tokens-per-s", "1000", "--kwh", "1", "--json")
+    run("dgx-h200", "--busy", "dma=1", "--input-tokens-per-s", "1000", "--price-kwh", "1", "--json")
     report = json.loads(capsys.readouterr().out)
 
     assert report["tokens_per_megawatt"][0]["input"] == pytest.approx(1_000 / 10_200 * 1e6)
@@ -108,7 +108,7 @@ def test_a_mild_season_takes_less_for_cooling_and_nothing_else(
 
 def test_tokens_and_prices_make_efficiency_and_dollars(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("dgx-h200", "--busy", "dma=0.8", "--output-tokens-per-s", "1000")
-    run(*given, "--json", "--chip-hour", "2", "--kwh", "0.1")
+    run(*given, "--json", "--price-chip-hour", "2", "--price-kwh", "0.1")
     report = json.loads(capsys.readouterr().out)
 
     provisioned, drawn, all_in = report["tokens_per_megawatt"]
@@ -118,7 +118,7 @@ def test_tokens_and_prices_make_efficiency_and_dollars(capsys: pytest.CaptureFix
     hourly = 16 + report["total_watts"][0] / 1_000 * 0.1
     assert report["cost"]["dollars_per_million_output"] == pytest.approx(hourly / 3.6)
 
-    run(*given, "--system-hour", "16")
+    run(*given, "--price-hour", "16")
     text = capsys.readouterr().out
     assert "dollars an hour: 16.00 machines + 0.00 energy" in text
     assert "dollars per million tokens: output 4.4444, input -, total 4.4444" in text
@@ -153,7 +153,7 @@ def test_every_figure_behind_the_watts_shows_its_source(capsys: pytest.CaptureFi
         (("dgx-h200", "--busy", "dma=nan"), "busy dma=nan: expected 0 to 1"),
         (("dgx-h200", "--chips", "9"), "chips=9: expected 1 to 8"),
         (("dgx-h200", "--output-tokens-per-s", "1"), "busy=none"),
-        (("dgx-h200", "--kwh", "1"), "output-tokens-per-s=none"),
+        (("dgx-h200", "--price-kwh", "1"), "output-tokens-per-s=none"),
         (("dgx-h200", "--assumption", "x"), "assumption=x"),
         (("dgx-h200", "--pue", "0.9"), "pue=0.9: expected at least 1"),
         (("dgx-h200", "--pue", "nan"), "pue=nan"),

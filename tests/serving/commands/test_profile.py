@@ -20,7 +20,7 @@ from tests.serving.analysis.profile.trace_event_format import faults_of
 from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
 from tests.serving.telemetry.step_records import MS
 
-MOE = ("--model", "qwen3-30b-a3b", "--chips", "2", "--requests", "6", "--output-tokens", "8")
+MOE = ("--model", "qwen3-30b-a3b", "--chips", "2", "--requests", "6", "--output", "8")
 
 
 def run(*arguments: str) -> int:
@@ -159,14 +159,14 @@ def test_steps_that_did_not_fit_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "t.json.gz"
-    code = run(*MOE, "--steps", "5", "--out", str(out), "--json")
+    code = run(*MOE, "--keep-steps", "5", "--out", str(out), "--json")
 
     told = capsys.readouterr()
     summary = json.loads(told.out)
     assert (code, summary["steps"]) == (0, 5)
     assert summary["dropped"] > 0
     assert told.err.splitlines()[0] == (
-        f"the first {summary['dropped']} steps are not in it: --steps keeps 5"
+        f"the first {summary['dropped']} steps are not in it: --keep-steps keeps 5"
     )
     assert json.loads(gzip.decompress(out.read_bytes()))["otherData"]["steps_dropped"] > 0
 
@@ -177,7 +177,7 @@ def test_a_simulation_serves_all_tokens_and_says_the_same_again(
 ) -> None:
     texts = []
     for name in ("a.json", "b.json"):
-        arguments = ("--spread", "0", "--prompt-tokens", "100", "--out", str(tmp_path / name))
+        arguments = ("--input", "100", "--out", str(tmp_path / name))
         assert run(*MOE, *arguments, "--json") == 0
         texts.append(capsys.readouterr().out)
 
@@ -212,7 +212,7 @@ def test_an_overlap_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (("--seconds", "0"), "seconds=0.0: expected a number above 0"),
         (("--emulated-seconds", "nan"), "emulated-seconds=nan: expected a number above 0"),
         ((*MOE, "--rate", "-1"), "rate_per_s=-1.0: expected"),
-        ((*MOE, "--steps", "0"), "steps=0: expected 1 to 50,000"),
+        ((*MOE, "--keep-steps", "0"), "steps=0: expected 1 to 50,000"),
         ((*MOE, "--out", "no/such/trace.json"), "out=no/such/trace.json: expected a path in a"),
         (("--model", "gpt-5"), "model=gpt-5: expected one of "),
     ],

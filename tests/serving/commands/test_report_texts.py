@@ -24,7 +24,7 @@ CLAIMS = (
 PLAN = (
     *("plan", "--model", "qwen3-30b-a3b", "--slo", "ttft=300ms,tpot=20ms@p90", "--chips", "1"),
     *("--lnc", "2", "--requests", "30", "--processes", "1", "--tries", "1"),
-    *("--rate", "60", "--isl", "400", "--osl", "12"),
+    *("--rate", "60", "--input", "400", "--output", "12"),
 )
 TOKENS = ("--output-tokens-per-s", "5000", "--input-tokens-per-s", "7000")
 
@@ -42,13 +42,13 @@ COMMANDS = {
     "pareto": PARETO,
     "pareto_priced_pools": (
         *PARETO,
-        *("--chip-hour-dollars", "2", "--serving", "disaggregated"),
+        *("--price-chip-hour", "2", "--serving", "disaggregated"),
     ),
     "pareto_claims": CLAIMS,
     "power": ("power", "trn3-nl72x2"),
     "power_priced": (
         *("power", "trn3-nl72x2", "--busy", "dma=0.8,tensor_fp8=0.2", *TOKENS),
-        *("--chip-hour", "2", "--kwh", "0.1", "--sources"),
+        *("--price-chip-hour", "2", "--price-kwh", "0.1", "--sources"),
     ),
     "describe": ("describe",),
     "describe_system": ("describe", "trn3-nl72x2"),
@@ -59,14 +59,22 @@ COMMANDS = {
 }
 SIMULATIONS = {
     "plan": PLAN,
-    "plan_priced_pools": (
-        *(*PLAN, "--price-hour", "500", "--price-kwh", "0.1", "--disaggregated"),
-    ),
+    "plan_priced_pools": (*(*PLAN, "--price-hour", "500", "--price-kwh", "0.1"),),
     "compare": (
         *("compare", *PLAN[1:], "--prefill-policy", "none", "--no-pools"),
         *("--systems", "trn3-nl72x2,dgx-h200,trainium4"),
     ),
-    "profile": ("profile", "--model", "qwen3-30b-a3b", "--requests", "20", "--out", "trace.json"),
+    "profile": (
+        "profile",
+        "--model",
+        "qwen3-30b-a3b",
+        "--requests",
+        "20",
+        "--output",
+        "128",
+        "--out",
+        "trace.json",
+    ),
 }
 
 

@@ -92,9 +92,9 @@ def test_results_do_not_go_over_a_file_and_a_page_is_tried_before_the_run(
     for more, says in (
         (["--results", str(kept)], "a file that is not there yet, or empty"),
         (["--results", str(tmp_path / "no" / "r.jsonl")], "a file that can be written"),
-        (["--plot", str(tmp_path / "run.pdf")], "expected a path that ends in .html"),
-        (["--plot", str(tmp_path / "no" / "run.html")], "a path in a folder that exists"),
-        (["--plot", f"{kept}.html", "--results", f"{kept}.html"], "another file than --results"),
+        (["--html", str(tmp_path / "run.pdf")], "expected a path that ends in .html"),
+        (["--html", str(tmp_path / "no" / "run.html")], "a path in a folder that exists"),
+        (["--html", f"{kept}.html", "--results", f"{kept}.html"], "another file than --results"),
     ):
         assert main([*RATE, "--requests", "900000", *more]) == 2
         refused = capsys.readouterr()
@@ -114,7 +114,7 @@ def test_a_signal_ends_a_run_with_its_files(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     results, page = tmp_path / "run.jsonl", tmp_path / "run.html"
-    with started("--results", str(results), "--plot", str(page), "--json") as process:
+    with started("--results", str(results), "--html", str(page), "--json") as process:
         wait_until_it_steps(process)
         process.send_signal(number)
         out, said = process.communicate(timeout=120)

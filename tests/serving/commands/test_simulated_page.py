@@ -1,4 +1,4 @@
-"""The page of `ultraserve simulate --plot` in a real Chromium."""
+"""The page of `ultraserve simulate --html` in a real Chromium."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_the_page_draws_every_chart_and_asks_for_nothing(browser: Browser, tmp_p
     path = tmp_path / "run.html"
     traffic = ("--rate", "40", "--requests", "200", "--input", "300", "--output", "uniform:1-20")
     machine = ("--model", "qwen3-30b-a3b", "--chips", "2", "--slo", "ttft=1s,tpot=100ms@p99")
-    assert main(["simulate", *machine, *traffic, "--plot", str(path)]) == 0
+    assert main(["simulate", *machine, *traffic, "--html", str(path)]) == 0
 
     with opened(browser, f"file://{tmp_path}") as tab:
         tab.page.goto(path.as_uri())
@@ -55,4 +55,4 @@ def test_the_page_draws_every_chart_and_asks_for_nothing(browser: Browser, tmp_p
     assert {"latency, emulated ms", "from the cost model", "engine"} <= set(titles)
     assert "modelled, not measured" in words
     assert "SLO kept; no request failed" in words
-    assert f"--plot {path}" not in words
+    assert f"--html {path}" not in words

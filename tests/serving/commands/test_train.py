@@ -23,7 +23,7 @@ from serving.server.training.job_status import CurvePoint, JobStatus, TrainingPh
 def test_a_wrong_setting_is_one_line(
     flags: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "--output", str(tmp_path / "job"), *flags]) == 2
+    assert main(["train", "--dir", str(tmp_path / "job"), *flags]) == 2
 
     assert capsys.readouterr().err == f"ultraserve train: {line}\n"
 
@@ -31,14 +31,14 @@ def test_a_wrong_setting_is_one_line(
 def test_signals_are_its_caller_s_again_when_it_has_ended(tmp_path: Path) -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
-    assert main(["train", "--output", str(tmp_path / "job"), "--corpus", "/nowhere"]) == 2
+    assert main(["train", "--dir", str(tmp_path / "job"), "--corpus", "/nowhere"]) == 2
     assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_a_refused_setting_shows_in_the_status_of_a_directory_that_nobody_trains_in(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = ["train", "--output", str(tmp_path / "job"), "--init", "-1"]
+    wrong = ["train", "--dir", str(tmp_path / "job"), "--init", "-1"]
     assert main(wrong) == 2
     assert not (tmp_path / "job").exists()
 
@@ -60,7 +60,7 @@ def test_a_refused_setting_shows_in_the_status_of_a_directory_that_nobody_trains
 def test_weights_that_are_not_there_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["--output", str(tmp_path / "job"), "--weights", str(tmp_path / "no")]
+    where = ["--dir", str(tmp_path / "job"), "--weights", str(tmp_path / "no")]
 
     assert main(["train", *where]) == 2
 
@@ -74,7 +74,7 @@ def test_an_output_that_is_a_file_is_one_line(
 ) -> None:
     (tmp_path / "job").write_text("", encoding="utf-8")
 
-    assert main(["train", "--output", str(tmp_path / "job")]) == 2
+    assert main(["train", "--dir", str(tmp_path / "job")]) == 2
 
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -209,10 +209,10 @@ def test_more_requests_never_make_a_token_come_sooner(few, more) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"prompt_tokens": 0}, "isl=0"),
+        ({"prompt_tokens": 0}, "input=0"),
         ({"output_tokens": 0}, "osl=0"),
-        ({"batched_tokens_max": 0}, "max-batched-tokens=0"),
-        ({"prefill_chunk_tokens": 9_000}, "prefill-chunk=9000"),
+        ({"batched_tokens_max": 0}, "max-num-batched-tokens=0"),
+        ({"prefill_chunk_tokens": 9_000}, "prefill-tokens=9000"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused(wrong, says) -> None:

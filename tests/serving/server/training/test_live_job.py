@@ -31,7 +31,7 @@ def command(root: Path, path: Path, steps: int, *more: str) -> list[str]:
     spec = tiny_spec(root)
     flags = f"--init 3 --chips 2 --steps {steps} --batch-tokens 64 --sequence-tokens 16 "
     flags += "--warmup 2 --save-every 20 --eval-every 0 --eval-sequences 4 --keep 3"
-    where = ["--output", str(path), "--weights", spec.weights, "--corpus", spec.corpus]
+    where = ["--dir", str(path), "--weights", spec.weights, "--corpus", spec.corpus]
     return [sys.executable, "-m", "serving.main", "train", *where, *flags.split(), *more]
 
 
