@@ -118,9 +118,8 @@ def test_requests_and_seeds_have_one_default_everywhere() -> None:
 
 def test_limits_have_vllm_s_names_and_the_defaults_of_a_server_or_of_a_plan() -> None:
     served = {"max_num_seqs": MAX_NUM_SEQS, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
-    for name, limits in (("simulate", served), ("profile", served)) + tuple(
-        (each, PLANNED_LIMITS) for each in PLANNING
-    ):
+    of_command = dict.fromkeys(("simulate", "profile"), served)
+    for name, limits in (of_command | dict.fromkeys(PLANNING, PLANNED_LIMITS)).items():
         for field, value in limits.items():
             flag = f"--{field.replace('_', '-')}"
             found = options_of(flag, name)
@@ -159,5 +158,5 @@ def test_a_shared_name_has_one_form_and_one_default_in_all_predictions() -> None
 
 def printed_default(action: argparse.Action) -> str:
     """The help's words about the default; empty without any."""
-    before, found, default = help_of(action).rpartition("(default: ")
+    _, found, default = help_of(action).rpartition("(default: ")
     return default if found else ""

@@ -44,7 +44,7 @@ def test_a_name_is_old_where_its_command_had_it(
 
 
 def test_old_lengths_keep_their_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    words = with_new_names("plan --isl 400 --rate 2 --spread=1".split())
+    words = with_new_names(["plan", "--isl", "400", "--rate", "2", "--spread=1"])
 
     assert words[:3] == ["plan", "--rate", "2"]
     prompt, reply = (parse_lengths(words[at]) for at in (4, 6))
@@ -56,9 +56,9 @@ def test_old_lengths_keep_their_distribution(capsys: pytest.CaptureFixture[str])
 
 
 def test_old_lengths_of_a_profile_are_medians_and_without_a_spread_they_are_fixed() -> None:
-    fixed = "profile --prompt-tokens 100 --output-tokens 8 --spread 0".split()
+    fixed = ["profile", "--prompt-tokens", "100", "--output-tokens", "8", "--spread", "0"]
 
-    assert with_new_names(fixed) == "profile --input 100 --output 8".split()
+    assert with_new_names(fixed) == ["profile", "--input", "100", "--output", "8"]
     spread = parse_lengths(with_new_names(["profile", "--prompt-tokens", "100"])[2])
     assert isinstance(spread, Lognormal)
     assert spread.mean == pytest.approx(113.3, abs=0.05)  # 100 e^(1/8)
@@ -70,6 +70,6 @@ def test_wrong_old_lengths_are_left_to_be_refused(words: str) -> None:
 
 
 def test_a_new_length_beside_an_old_one_stands() -> None:
-    words = with_new_names("compare --isl 5 --spread 0 --output 7".split())
+    words = with_new_names(["compare", "--isl", "5", "--spread", "0", "--output", "7"])
 
-    assert words == "compare --output 7 --input 5".split()
+    assert words == ["compare", "--output", "7", "--input", "5"]
