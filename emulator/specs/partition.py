@@ -7,10 +7,19 @@ heads, batch or sequence.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.system import SystemSpec
+
+LNC_MAX: Final = 8
+"""NeuronCores of the largest logical one (announced for Trainium3)."""
+
+
+def shown_lnc(lnc: int) -> int | None:
+    """The LNC of NeuronCores; None of a GPU, all of whose multiprocessors are one logical core."""
+    return lnc if lnc <= LNC_MAX else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +70,17 @@ class Partition:
         return self.chips // self.tp
 
     @property
+    def logical_core(self) -> int | None:
+        """As `shown_lnc`."""
+        return shown_lnc(self.lnc)
+
+    @property
     def division(self) -> str:
         """How its chips divide a model: "tp 1, ep 144, lnc 2, attention by batch"."""
         by_heads = self.attention_split is AttentionSplit.HEADS
         split = "" if by_heads else f", attention by {self.attention_split}"
-        return f"tp {self.tp}, ep {self.ep}, lnc {self.lnc}{split}"
+        cores = "" if self.logical_core is None else f", lnc {self.logical_core}"
+        return f"tp {self.tp}, ep {self.ep}{cores}{split}"
 
     def rank_of_chip(self, chip: int) -> int:
         """The rank of a chip of the partition."""

@@ -22,7 +22,7 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_layout import HbmLayout, Holdings, lay_out
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.calibration import Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmOwner
@@ -89,7 +89,7 @@ class Machine:
         placement: ExpertPlacement,
         *,
         distribution: ExpertDistribution | None = None,
-        calibration: Calibration = ROOFLINE,
+        calibration: Calibration | None = None,
         overlap: Overlap = Overlap.NONE,
         terms: HbmTerms | None = None,
         rates: RecoveryRates | None = None,

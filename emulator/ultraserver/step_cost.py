@@ -19,12 +19,13 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.power.draw import throttle_factor, wanted_watts
 from emulator.power.system_power import SystemPower
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.calibration import Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
+from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.product_rate import check_formats, flops_per_ns, products_by_rate
@@ -81,7 +82,8 @@ class StepCostModel:
             dummy token. Every chip goes on drawing power.
         physical: int64[chips], the system's chip at each position, negative if vacant; by default
             those from `first_chip` on.
-        calibration: shares of peak rates, and overheads; by default none.
+        calibration: shares of peak rates, and overheads; by default those fitted for the chip, as
+            in every command.
         draft_tokens: guesses of each decoding request per step.
         draft_module: a layer of the model's makes them, after each step; else they are found for
             nothing.
@@ -102,7 +104,7 @@ class StepCostModel:
         all_to_all: AllToAll | None = None,
         chips_up: Bools | None = None,
         physical: Int64s | None = None,
-        calibration: Calibration = ROOFLINE,
+        calibration: Calibration | None = None,
         overlap: Overlap = Overlap.NONE,
         draft_tokens: int = 0,
         draft_module: bool = True,
@@ -117,8 +119,8 @@ class StepCostModel:
         self.model = model
         self.partition = partition
         self._draft_module = draft_module and draft_tokens > 0
-        self.given_calibration = calibration
-        self.calibration = self.of_work(calibration)
+        self.given_calibration = calibration or calibration_for(system.chip.name)
+        self.calibration = self.of_work(self.given_calibration)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip

@@ -28,12 +28,13 @@ from emulator.memory.training_memory import (
     training_memory,
 )
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.saved_activations import KEPT_BYTES
+from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
 from emulator.timing.expert_distribution import ExpertDistribution
@@ -98,7 +99,7 @@ class TrainingCost:
 
     Args:
         chips: the system's chip numbers, group after group.
-        calibration: shares of peak rates, and overheads; by default none.
+        calibration: shares of peak rates, and overheads; by default those fitted for the chip.
         distribution: of tokens over experts; by default uniform.
 
     Raises ConfigError for chips that the system lacks, or groups that do not divide them; with
@@ -113,14 +114,14 @@ class TrainingCost:
         chips: Int64s | tuple[int, ...] | list[int] | range,
         recipe: TrainingRecipe | None = None,
         *,
-        calibration: Calibration = ROOFLINE,
+        calibration: Calibration | None = None,
         distribution: ExpertDistribution | None = None,
         checks_hbm: bool = True,
     ) -> None:
         self.system = system
         self.recipe = recipe or TrainingRecipe()
         self.chips = _checked_chips(system, chips)
-        self.calibration = calibration
+        self.calibration = calibration or calibration_for(system.chip.name)
         self.model = trained_model(model, self.recipe)
         count, self._group = len(self.chips), self.recipe.expert_group(len(self.chips))
         weigh = check_training_fits if checks_hbm else training_memory

@@ -121,9 +121,10 @@ def run(args: argparse.Namespace) -> int:
         data = msgspec.json.encode(as_data(found, prices))  # a line: it has every point
         write_json(data.decode(), options.json)
     if options.json != PRINTED:
+        from serving.analysis.explain.point_bottleneck import point_bottleneck
         from serving.analysis.pareto.pareto_report import report_lines
 
-        print("\n".join(report_lines(found, options.rows, prices)))
+        print("\n".join(report_lines(found, options.rows, prices, point_bottleneck)))
     if options.plot:
         from serving.analysis.pareto.pareto_chart import pareto_chart
 

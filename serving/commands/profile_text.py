@@ -106,7 +106,7 @@ def phase_lines(phase: PhaseSummary) -> Iterator[str]:
     if bottleneck is None:
         yield "  bottleneck: none found" if phase.samples else "  bottleneck: no step was sampled"
         return
-    yield f"  bottleneck: {bottleneck.trouble}{_busy(phase.engines, bottleneck.what)}"
+    yield f"  bottleneck: {bottleneck.as_bottleneck()}{_busy(phase.engines, bottleneck.what)}"
     helpful = [one for one in phase.what_ifs[:_WHAT_IFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
     yield (
         f"  what if ({phase.samples} steps costed again): "

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
+from emulator.specs.partition import shown_lnc
 from emulator.units import GIB
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
@@ -51,9 +52,11 @@ def state_lines(state: MachineState) -> Iterator[str]:
     from serving.wire.machine_snapshot import WINDOW_S
 
     parts = state.partition
+    lnc = shown_lnc(parts.lnc)
+    cores = "" if lnc is None else f"lnc {lnc}, "
     yield (
         f"{state.system}, {parts.chips} chips from chip {parts.first_chip} on: tp {parts.tp}, "
-        f"dp {parts.dp}, ep {parts.ep}, lnc {parts.lnc}, attention by {parts.attention_split}, "
+        f"dp {parts.dp}, ep {parts.ep}, {cores}attention by {parts.attention_split}, "
         f"{parts.spares} spares"
     )
     yield f"model {state.model}, weights {state.weights}, routing {state.routing}"

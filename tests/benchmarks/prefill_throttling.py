@@ -11,6 +11,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
@@ -110,6 +111,7 @@ def run() -> None:
         system_by_name(Settings().system),
         model_by_name(MODEL),
         Partition(chips=arguments.chips, ep=arguments.chips),
+        calibration=ROOFLINE,
     )
     load = mixed_load(arguments.seed, requests=arguments.requests, rate_per_s=arguments.rate)
     print(

@@ -173,7 +173,7 @@ def _bounds(found: Explanation) -> Iterator[str]:
     yield f"parts wait: {bounds}"
     helpful = [each for each in found.what_ifs[:_WHAT_IFS] if each.shorter_share > 0]
     if helpful:
-        yield f"bottleneck: {helpful[0].trouble}"
+        yield f"bottleneck: {helpful[0].as_bottleneck()}"
         yield f"what if: {'; '.join(each.in_words() for each in helpful)}"
 
 
@@ -185,13 +185,15 @@ def _layout_table(found: Explanation) -> Table:
     attention: Column[OtherLayout] = Column(
         "attention", lambda each: each.partition.attention_split, align="left"
     )
+    lnc: Column[OtherLayout] = Column("lnc", lambda each: each.partition.logical_core, "d")
     columns: list[Column[OtherLayout]] = [
         Column("", lambda each: "this" if each is own else "", align="left"),
         Column("engines", lambda each: each.engines, "d"),
         *(
             Column(name, lambda each, name=name: getattr(each.partition, name), "d")  # type: ignore[misc]
-            for name in ("chips", "tp", "ep", "lnc")
+            for name in ("chips", "tp", "ep")
         ),
+        *([lnc] if any(each.partition.logical_core for each in shown) else []),
         *([attention] if splits != {AttentionSplit.HEADS} else []),
         Column("requests each", lambda each: each.requests, ",d"),
         Column("step ms", lambda each: each.step_ns, ",.3f", scale=_MS),

@@ -25,7 +25,17 @@ from serving.analysis.steady_state.sweep import Sweep
 _RATIO_POINTS: Final = 9
 
 
-def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices | None) -> Table:
+Bottleneck = Callable[[Sweep, OperatingPoint], str]
+"""What a point's step goes to, in words with its share."""
+
+
+def point_table(
+    machine: MachineCurve,
+    pareto: Pareto,
+    most: int,
+    prices: Prices | None,
+    bottleneck: Bottleneck | None = None,
+) -> Table:
     """The envelope, at most `most` points; with prices, the cost of tokens."""
 
     def partition(name: str) -> Callable[[OperatingPoint], object]:
@@ -38,6 +48,12 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
     shown = thinned(machine.on_envelope(), most)
     splits = {each.candidate.partition.attention_split for each in shown}
     attention = Column("attention", partition("attention_split"), align="left")
+    limit: Column[OperatingPoint] = Column(
+        "bottleneck",
+        lambda point: bottleneck(machine.sweep, point) if bottleneck else "",
+        align="left",
+    )
+    lnc = Column("lnc", partition("logical_core"), "d")
 
     def per_mw(point: OperatingPoint) -> float:
         return point.output_tokens_per_s_per_mw(pareto.basis)
@@ -60,12 +76,14 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
         Column("users", lambda point: point.users, ",.0f"),
         Column("precision", lambda point: point.precision, align="left"),
         Column("replicas", lambda point: point.candidate.replicas, "d"),
-        *(Column(name, partition(name), "d") for name in _SIZES),
+        *(Column(name, partition(name), "d") for name in _SIZES[:-1]),
+        *([lnc] if any(partition("logical_core")(each) for each in shown) else []),
         *([attention] if splits != {AttentionSplit.HEADS} else []),
         Column("batch", lambda point: point.batch, "d"),
         Column("prefill", _prefill_words, align="left"),
         *ranged(Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6), ttft),
         Column("W/chip", lambda point: point.chip_watts, ",.0f"),
+        *([limit] if bottleneck else []),
         *(ranged(Column("$/M out", dollars, ",.3f"), rate and rate.inverse) if prices else []),
     ]
     return table_of(columns, shown)
@@ -269,11 +287,13 @@ def _reason_data(found: Finding) -> dict[str, Any]:
     }
 
 
-def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
+def report_lines(
+    found: Pareto, rows: int, prices: Prices | None, bottleneck: Bottleneck | None = None
+) -> Iterator[str]:
     """Envelopes, then ratios of machines, then the vendor's claims."""
     for machine in found.machines:
         yield from assumption_lines(machine, found)
-        yield from table_lines(point_table(machine, found, rows, prices))
+        yield from table_lines(point_table(machine, found, rows, prices, bottleneck))
         yield ""
     if len(found.machines) > 1:
         yield from table_lines(ratio_table(found))

@@ -20,8 +20,13 @@ from serving.wire.step_record import StepPhase, StepRecord, StepWhatIf
 
 Float64s = NDArray[np.float64]
 
-_TROUBLE_OF: Final = {EVEN_EXPERTS: "uneven experts", FULL_SPEED: "slow chips"}
-"""Bottleneck names of answers without a speed."""
+_TROUBLE_OF: Final = {
+    EVEN_EXPERTS: "uneven experts",
+    FULL_SPEED: "slow chips",
+    "memory": "HBM",
+    "links": "links between chips",
+}
+"""Names as a bottleneck, where they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,18 @@ class WhatIf:
     def trouble(self) -> str:
         """What it is called as a bottleneck."""
         return _TROUBLE_OF.get(self.what, self.what)
+
+    @property
+    def share(self) -> float:
+        """Of the steps' time that goes to it, overlap and waiting included: by how much they would
+        be shorter if it took none.
+        """
+        gone = 1.0 if self.factor is None else self.factor / (self.factor - 1)
+        return min(1.0, self.shorter_share * gone)
+
+    def as_bottleneck(self) -> str:
+        """As `HBM, 62.0 % of the step`."""
+        return f"{self.trouble}, {percent(self.share)} of the step"
 
     def in_words(self) -> str:
         """What is faster, and by how much the steps are shorter."""

@@ -35,13 +35,13 @@ def profile_traffic(
     distribution: ExpertDistribution,
     limits: SchedulerLimits,
     steps_max: int,
-    assumed: StepAssumptions | None = None,
+    assumed: StepAssumptions,
 ) -> tuple[ProfiledRun, Ceilings]:
     """Serve `traffic`, keep the last `steps_max` steps and cost a sample again.
 
     Raises ConfigError for arguments that contradict each other, HbmExhausted.
     """
-    machine = _machine(system, model, partition, distribution, assumed=assumed or StepAssumptions())
+    machine = _machine(system, model, partition, distribution, assumed=assumed)
     cost_model = machine.cost_model
     blocks = machine.kv_tokens_per_rank // limits.block_tokens
     machine.take_kv(blocks * limits.block_tokens)

@@ -45,8 +45,8 @@ class Replica:
         candidate: PartitionCandidate,
         *,
         shape: RequestShape,
+        assumptions: StepAssumptions,
         precision: str = "stored",
-        assumptions: StepAssumptions | None = None,
         distribution: ExpertDistribution | None = None,
         season: Season = Season.PEAK,
     ) -> None:
@@ -55,7 +55,7 @@ class Replica:
         self.candidate = candidate
         self.shape = shape
         self.precision = precision
-        self.assumptions = assumptions or StepAssumptions()
+        self.assumptions = assumptions
         self.season = season
         self.power = SystemPower(system)
         self._all_in_watts = self.power.all_in_watts(system.chips.count)[0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from emulator.fabric.all_to_all import AllToAll
-from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.calibration import Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
@@ -26,8 +26,8 @@ def _all_to_all(system: SystemSpec, chips: int, first_chip: int) -> AllToAll:
 class StepAssumptions:
     """Passed on to every cost model."""
 
+    calibration: Calibration
     overlap: Overlap = Overlap.NONE
-    calibration: Calibration = ROOFLINE
 
     def cost_model(
         self,

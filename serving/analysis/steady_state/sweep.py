@@ -59,7 +59,7 @@ class Sweep:
     precisions: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     terms: HbmTerms = field(default_factory=HbmTerms)
-    assumptions: StepAssumptions = field(default_factory=StepAssumptions)
+    assumptions: StepAssumptions
     routing: str = "uniform"
     season: Season = Season.PEAK
     distribution: ExpertDistribution = field(init=False, repr=False, compare=False)

@@ -4,7 +4,9 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
-from emulator.specs.partition import Partition, check_partition
+from emulator.specs.partition import Partition, check_partition, shown_lnc
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 
 DENSE = {"m": (64, 8)}  # 64 query heads that may not leave their 8 key/value heads
 ANY_TP = {"m": (144, 144)}
@@ -168,3 +170,15 @@ def test_a_group_of_experts_has_a_block_of_chips_for_each_part_of_them() -> None
         Partition(chips=16, ep=16, expert_tp=2)
     with pytest.raises(ConfigError, match=r"expert_tp=0: expected at least 1"):
         Partition(chips=16, ep=16, expert_tp=0)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda each: each.name)
+def test_a_chip_s_logical_cores_are_named_unless_all_its_processors_are_one(
+    system: SystemSpec,
+) -> None:
+    chip = system.chip
+    one_core = chip.lnc_sizes == (chip.cores.count,) and chip.cores.count > 1
+
+    assert [shown_lnc(lnc) is None for lnc in chip.lnc_sizes] == [one_core] * len(chip.lnc_sizes)
+    division = Partition(chips=2, tp=2, ep=1, lnc=chip.default_lnc.count).division
+    assert ("lnc" in division) != one_core

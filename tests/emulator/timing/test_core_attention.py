@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.attention_split import AttentionSplit
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.deepseek_v3 import DEEPSEEK_V3
 from emulator.specs.chips import chip_by_name
 from emulator.specs.models import model_by_name
@@ -92,7 +93,9 @@ def test_keys_on_four_cores_take_a_tile_of_each_by_hand() -> None:
 
 def step_ns(split: AttentionSplit, rows: list[tuple[int, int, int]], *, lnc: int = 2) -> int:
     partition = Partition(chips=16, ep=16, lnc=lnc, attention_split=split)
-    costs = StepCostModel(system_by_name("trn3-nl72x2"), DEEPSEEK_V3, partition)
+    costs = StepCostModel(
+        system_by_name("trn3-nl72x2"), DEEPSEEK_V3, partition, calibration=ROOFLINE
+    )
     return costs.cost(batch_of(16, rows)).duration_ns
 
 
@@ -102,7 +105,9 @@ def test_a_full_batch_over_long_contexts_reads_the_latent_once() -> None:
         split: Partition(chips=16, ep=16, attention_split=split) for split in AttentionSplit
     }
     read = {
-        split: StepCostModel(system_by_name("trn3-nl72x2"), DEEPSEEK_V3, partition)
+        split: StepCostModel(
+            system_by_name("trn3-nl72x2"), DEEPSEEK_V3, partition, calibration=ROOFLINE
+        )
         .cost(batch_of(16, rows))
         .hbm_bytes[0]
         for split, partition in partitions.items()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import Sparsity
@@ -25,7 +26,7 @@ WIDE = replace(TINY, hidden=4_096, heads=4)
 
 def cost_of(requests: int, *, tokens: int = 1, **partition: int) -> StepCost:
     made = Partition(**{"lnc": 8, **partition})
-    costs = StepCostModel(TRN3_NL72X2, WIDE, made)
+    costs = StepCostModel(TRN3_NL72X2, WIDE, made, calibration=ROOFLINE)
     return costs.cost(same_on_each(made.ranks, requests=requests, new=tokens, context=0))
 
 
@@ -101,13 +102,15 @@ def test_ranks_wait_for_each_other_when_they_share_columns(
     sharding: dict[str, int], waits: bool
 ) -> None:
     made = Partition(lnc=8, **sharding)
-    cost = StepCostModel(TRN3_NL72X2, TINY, made).cost(batch_of(made.ranks, [(0, 1, 10)]))
+    cost = StepCostModel(TRN3_NL72X2, TINY, made, calibration=ROOFLINE).cost(
+        batch_of(made.ranks, [(0, 1, 10)])
+    )
 
     assert bool(cost.hbm_bytes[-1]) == waits
 
 
 def test_an_expert_with_few_rows_is_issued_as_many_by_hand() -> None:
-    costs = StepCostModel(SLOW_MEMORY, TINY, Partition(chips=1, ep=1, lnc=8))
+    costs = StepCostModel(SLOW_MEMORY, TINY, Partition(chips=1, ep=1, lnc=8), calibration=ROOFLINE)
     batch = batch_of(1, [(0, 64, 0)])
 
     def issued_ns(distinct: int) -> int:
@@ -140,7 +143,10 @@ def test_structured_zeros_speed_up_a_prefill_and_not_attention() -> None:
         ),
     )
 
-    slow, fast = (StepCostModel(system, model, made).cost(batch) for model in (dense, sparse))
+    slow, fast = (
+        StepCostModel(system, model, made, calibration=ROOFLINE).cost(batch)
+        for model in (dense, sparse)
+    )
 
     assert slow.flops.tolist() == fast.flops.tolist()
     assert fast.parts_ns["dense"] == pytest.approx(slow.parts_ns["dense"] / 4, rel=0.1)
@@ -155,7 +161,7 @@ def test_every_system_of_the_catalog_runs_a_model_on_its_chips(name: str) -> Non
     chips = min(8, system.chips.count)
     made = Partition(chips=chips, tp=1, ep=chips, lnc=system.chip.default_lnc.count)
 
-    cost = StepCostModel(system, MODELS["qwen3-30b-a3b"], made).cost(
+    cost = StepCostModel(system, MODELS["qwen3-30b-a3b"], made, calibration=ROOFLINE).cost(
         same_on_each(chips, requests=4, new=1, context=500)
     )
 

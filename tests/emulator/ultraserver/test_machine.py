@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
@@ -47,7 +48,7 @@ def make_machine(
         ep=partition.ep,
         spare_slots=spare_slots,
     )
-    return Machine(TRN3_NL72X2, model, partition, placement, rates=rates)
+    return Machine(TRN3_NL72X2, model, partition, placement, rates=rates, calibration=ROOFLINE)
 
 
 def lose(chip: int) -> Fault:

@@ -3,6 +3,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
@@ -26,7 +27,7 @@ def batch_of(ranks: int, each: int) -> StepBatch:
 
 
 def test_whoever_waits_for_the_busiest_chip_waits_longer_than_for_the_mean() -> None:
-    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC))
+    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC), calibration=ROOFLINE)
     batch = batch_of(8, 2)
 
     mean = costs.cost(batch)
@@ -37,7 +38,7 @@ def test_whoever_waits_for_the_busiest_chip_waits_longer_than_for_the_mean() -> 
 
 
 def test_tokens_are_sent_as_is_expected() -> None:
-    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC))
+    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC), calibration=ROOFLINE)
     batch = batch_of(8, 4)
 
     mean = costs.cost(batch)
@@ -47,7 +48,9 @@ def test_tokens_are_sent_as_is_expected() -> None:
 
 
 def test_chips_that_divide_every_expert_all_have_the_mean() -> None:
-    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=8, ep=1, expert_tp=8, lnc=LNC))
+    costs = StepCostModel(
+        BOX, MODEL, Partition(chips=8, tp=8, ep=1, expert_tp=8, lnc=LNC), calibration=ROOFLINE
+    )
     loads = PeakExpertLoad(costs).loads(batch_of(1, 32))
 
     assert set(np.asarray(loads.pairs).ravel().tolist()) == {32 * 8.0}
@@ -60,6 +63,10 @@ def test_maxima_are_for_even_routing_and_models_with_experts() -> None:
     dense = model_by_name("llama-3.1-8b")
 
     with pytest.raises(ConfigError, match="routing"):
-        PeakExpertLoad(StepCostModel(BOX, MODEL, partition, distribution=skewed))
+        PeakExpertLoad(
+            StepCostModel(BOX, MODEL, partition, distribution=skewed, calibration=ROOFLINE)
+        )
     with pytest.raises(ConfigError, match="routed experts"):
-        PeakExpertLoad(StepCostModel(BOX, dense, Partition(chips=8, tp=8, ep=1, lnc=LNC)))
+        PeakExpertLoad(
+            StepCostModel(BOX, dense, Partition(chips=8, tp=8, ep=1, lnc=LNC), calibration=ROOFLINE)
+        )

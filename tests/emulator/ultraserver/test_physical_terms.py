@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
@@ -23,7 +24,7 @@ def figure(value: float) -> Figure:
 
 def cost_on(chip: ChipSpec) -> StepCost:
     system = replace(SLOW_MEMORY, chip=chip)
-    return StepCostModel(system, TINY, WHOLE).cost(batch_of(1, [(0, 1, 3)]))
+    return StepCostModel(system, TINY, WHOLE, calibration=ROOFLINE).cost(batch_of(1, [(0, 1, 3)]))
 
 
 def with_matrix(**values: float) -> ChipSpec:
@@ -56,7 +57,7 @@ def test_a_long_prefill_loses_a_ramp_in_every_burst_by_hand() -> None:
     model = MODELS["llama-3.1-8b"]
     batch = same_on_each(1, requests=1, new=4_096, context=0)
 
-    cost = StepCostModel(TRN3_NL72X2, model, WHOLE).cost(batch)
+    cost = StepCostModel(TRN3_NL72X2, model, WHOLE, calibration=ROOFLINE).cost(batch)
 
     # attention and the network of 32 layers; the LM head of one row waits for memory
     assert cost.parts_ns["ramp"] == pytest.approx(2 * 32 * 750)
@@ -91,14 +92,14 @@ def test_gathering_rows_for_experts_takes_the_gpsimd_engines_by_hand() -> None:
     chip = replace(SLOW_MEMORY.chip, gpsimd_ops_per_s=figure(1e9))
     system = replace(SLOW_MEMORY, chip=chip)
 
-    cost = StepCostModel(system, TINY, WHOLE).cost(batch_of(1, [(0, 10, 0)]))
+    cost = StepCostModel(system, TINY, WHOLE, calibration=ROOFLINE).cost(batch_of(1, [(0, 10, 0)]))
 
     assert cost.engine_ns["gpsimd"].tolist() == [2 * (20 * 4 + 10 * 2) + 10]
 
 
 def test_few_rows_occupy_the_matrix_engine_as_long_as_the_smallest_issue() -> None:
     model, made = MODELS["llama-3.1-8b"], WHOLE
-    costs = StepCostModel(TRN3_NL72X2, model, made)
+    costs = StepCostModel(TRN3_NL72X2, model, made, calibration=ROOFLINE)
 
     def tensor_ns(requests: int) -> int:
         cost = costs.cost(same_on_each(1, requests=requests, new=1, context=0))

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.hbm_usage import HbmUse, use_of
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
@@ -22,7 +23,9 @@ def a_machine() -> Machine:
     placement = ExpertPlacement.even(
         layers=model.moe_layers, experts=model.experts, chips=CHIPS, ep=CHIPS
     )
-    machine = Machine(system_by_name("trn3-nl72x2"), model, partition, placement)
+    machine = Machine(
+        system_by_name("trn3-nl72x2"), model, partition, placement, calibration=ROOFLINE
+    )
     machine.take_kv(100_000)
     return machine
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import MODELS
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -40,7 +41,9 @@ def test_steps_costed_together_cost_what_each_costs_alone(
     model: str, system: str, overlap: Overlap, steps: list[list[Row]]
 ) -> None:
     partition = PARTITIONS[model, system]
-    costs = StepCostModel(SYSTEMS[system], MODELS[model], partition, overlap=overlap)
+    costs = StepCostModel(
+        SYSTEMS[system], MODELS[model], partition, overlap=overlap, calibration=ROOFLINE
+    )
     batches = [batch_of(partition.ranks, rows) for rows in steps]
 
     for together, batch in zip(costs.costs(batches), batches, strict=True):
@@ -50,7 +53,7 @@ def test_steps_costed_together_cost_what_each_costs_alone(
 def test_ranks_that_lie_differently_keep_their_places_in_every_step() -> None:
     model = MODELS["gpt-oss-20b"]
     partition = Partition(chips=8, tp=4, ep=8, lnc=2, first_chip=70)  # as above
-    costs = StepCostModel(SYSTEMS["trn3-nl72x2"], model, partition)
+    costs = StepCostModel(SYSTEMS["trn3-nl72x2"], model, partition, calibration=ROOFLINE)
     first = batch_of(2, [(0, 1, 900)])
     second = batch_of(2, [(1, 1, 900)])
 
@@ -64,6 +67,7 @@ def test_drafts_are_costed_with_each_step() -> None:
         MODELS["deepseek-v3"],
         Partition(chips=16, tp=1, ep=16, lnc=2),
         draft_tokens=2,
+        calibration=ROOFLINE,
     )
     batches = [batch_of(16, [(0, 1, 50)]), batch_of(16, [(3, 1, 900), (4, 1, 90)])]
 
@@ -73,7 +77,10 @@ def test_drafts_are_costed_with_each_step() -> None:
 
 def test_a_step_of_another_partition_is_refused_and_no_steps_cost_nothing() -> None:
     costs = StepCostModel(
-        SYSTEMS["trn3-nl72x2"], MODELS["gpt-oss-20b"], Partition(chips=2, ep=2, lnc=2)
+        SYSTEMS["trn3-nl72x2"],
+        MODELS["gpt-oss-20b"],
+        Partition(chips=2, ep=2, lnc=2),
+        calibration=ROOFLINE,
     )
 
     assert costs.costs([]) == []

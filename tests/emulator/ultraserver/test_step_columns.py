@@ -37,7 +37,7 @@ def batch_of(ranks: int, requests: int, *, new: int = 1, context: int = 900) -> 
 
 
 def terms_of(partition: Partition, drafts: int = 0) -> list[StepTerms]:
-    costs = StepCostModel(BOX, MODEL, partition, draft_tokens=drafts)
+    costs = StepCostModel(BOX, MODEL, partition, draft_tokens=drafts, calibration=ROOFLINE)
     busiest = PeakExpertLoad(costs)
     ranks = partition.ranks
     batches = [batch_of(ranks, count) for count in (1, 3, ranks, 4 * ranks)]
@@ -113,7 +113,7 @@ def test_nothing_and_slow_chips_cannot_stand_side_by_side() -> None:
 
 
 def test_layers_whose_experts_differ_cannot_stand_side_by_side() -> None:
-    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC))
+    costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC), calibration=ROOFLINE)
     batch = batch_of(8, 16)
     loads = PeakExpertLoad(costs).loads(batch)
     pairs = np.array(loads.pairs)

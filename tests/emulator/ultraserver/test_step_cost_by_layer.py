@@ -6,6 +6,7 @@ import pytest
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
@@ -158,9 +159,9 @@ def test_a_window_reads_less_of_a_long_context() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_of_the_catalog_is_costed_on_the_whole_machine(name: str) -> None:
     model = MODELS[name]
-    cost = StepCostModel(TRN3_NL72X2, model, Partition(chips=144, tp=4, ep=144)).cost(
-        same_on_each(36, requests=4, new=1, context=2_000)
-    )
+    cost = StepCostModel(
+        TRN3_NL72X2, model, Partition(chips=144, tp=4, ep=144), calibration=ROOFLINE
+    ).cost(same_on_each(36, requests=4, new=1, context=2_000))
 
     # no less than reading what a chip has to read at 4,224 bytes/ns: its part of the attention
     groups = {group.name: group for group in model.tensor_groups()}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.fabric.all_to_all import AllToAll
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
@@ -215,12 +216,16 @@ def test_skewed_routing_makes_the_fullest_chip_hold_up_all() -> None:
     batch = same_on_each(16, requests=32, new=1, context=500)
     partition = Partition(chips=16, ep=16)
     zipf = ExpertDistribution.zipf(QWEN3_30B_A3B, exponent=1.0, seed=3)
-    skewed = StepCostModel(TRN3_NL72X2, QWEN3_30B_A3B, partition, distribution=zipf)
+    skewed = StepCostModel(
+        TRN3_NL72X2, QWEN3_30B_A3B, partition, distribution=zipf, calibration=ROOFLINE
+    )
 
     cost = skewed.cost(batch)
 
     assert (
         cost.duration_ns
-        > StepCostModel(TRN3_NL72X2, QWEN3_30B_A3B, partition).cost(batch).duration_ns
+        > StepCostModel(TRN3_NL72X2, QWEN3_30B_A3B, partition, calibration=ROOFLINE)
+        .cost(batch)
+        .duration_ns
     )
     assert skewed.routing == "zipf:1 (seed 3) (expected value)"

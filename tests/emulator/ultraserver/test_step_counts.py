@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import ModelSpec
@@ -27,7 +28,7 @@ def short(name: str) -> ModelSpec:
 
 def on_one_chip(model: ModelSpec, requests: list[Request], loads: ExpertLoads | None) -> StepCost:
     """A chip that is one core repeats nothing, so that a step is counted once."""
-    costs = StepCostModel(TRN3_NL72X2, model, Partition(chips=1, ep=1, lnc=8))
+    costs = StepCostModel(TRN3_NL72X2, model, Partition(chips=1, ep=1, lnc=8), calibration=ROOFLINE)
     return costs.cost(batch_of(1, [(0, new, context) for new, context in requests]), loads)
 
 

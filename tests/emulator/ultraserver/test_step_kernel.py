@@ -228,7 +228,7 @@ def test_a_chip_over_its_budget_stretches_the_step_alike() -> None:
     small = replace(TRN3.chip.budget_watts, value=600.0, source="made up")
     system = replace(TRN3, chip=replace(TRN3.chip, budget_watts=small))
     model = MODELS["llama-3.1-8b"].at_precision("fp8")
-    costs = StepCostModel(system, model, Partition(chips=2, ep=1))
+    costs = StepCostModel(system, model, Partition(chips=2, ep=1), calibration=ROOFLINE)
     batch = batch_of(2, [(0, 4_000, 0), (1, 1, 70)])
 
     fast = costs.cost(batch)
@@ -264,7 +264,9 @@ def test_bytes_for_a_chip_without_links_are_refused_by_their_positions() -> None
 
 
 def test_bytes_that_go_around_a_cut_load_every_chip_on_their_way() -> None:
-    whole = StepCostModel(TRN3, MODELS["qwen3-30b-a3b"], Partition(chips=4, ep=4, first_chip=70))
+    whole = StepCostModel(
+        TRN3, MODELS["qwen3-30b-a3b"], Partition(chips=4, ep=4, first_chip=70), calibration=ROOFLINE
+    )
     links = LinkHealth.whole(TRN3)
     links.share[70, Tier.CROSS_RACK] = 0.0  # its rows for the other rack pass its neighbour
     fabric = AllToAll(TRN3, 4, first_chip=70, links=links)
@@ -294,7 +296,7 @@ def test_machines_with_the_same_ranks_share_their_tables_and_no_others_do() -> N
     def costs(system: str = "trn3-nl72x2", precision: str = "mxfp4", **sizes: int) -> StepCostModel:
         model = MODELS["gpt-oss-120b"].at_precision(precision)
         partition = Partition(**{"chips": 8, "tp": 4, "ep": 8, **sizes})
-        return StepCostModel(SYSTEMS[system], model, partition)
+        return StepCostModel(SYSTEMS[system], model, partition, calibration=ROOFLINE)
 
     def store(of: StepCostModel) -> RankTableStore:
         return rank_tables(StepCounter(of.layout).phases, of.layout, ranks_per_domain=2)[1]

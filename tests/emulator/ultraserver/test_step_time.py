@@ -175,7 +175,9 @@ def test_two_batches_equal_walking_through_the_slots(data: st.DataObject, layers
 
 def with_overlap(overlap: Overlap, *, chips: int = 4, tp: int = 1) -> StepCostModel:
     made = Partition(chips=chips, tp=tp, ep=chips, lnc=8)
-    return StepCostModel(TRN3_NL72X2, MODELS["qwen3-30b-a3b"], made, overlap=overlap)
+    return StepCostModel(
+        TRN3_NL72X2, MODELS["qwen3-30b-a3b"], made, overlap=overlap, calibration=ROOFLINE
+    )
 
 
 OVERLAPS = {overlap: with_overlap(overlap) for overlap in Overlap}
@@ -253,7 +255,9 @@ def test_counted_terms_combine_to_the_cost_with_any_calibration() -> None:
 
 def test_guesses_are_verified_and_drafted_by_hand() -> None:
     """TINY's draft module is one of its two layers, and has a projection of its own."""
-    costs = StepCostModel(SLOW_MEMORY, TINY, Partition(chips=1, ep=1, lnc=8), draft_tokens=2)
+    costs = StepCostModel(
+        SLOW_MEMORY, TINY, Partition(chips=1, ep=1, lnc=8), draft_tokens=2, calibration=ROOFLINE
+    )
     plain = slow_memory()
     decode = batch_of(1, [(0, 1, 3)])
 

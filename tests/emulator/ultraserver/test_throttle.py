@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.power.system_power import SystemPower
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
@@ -27,7 +28,7 @@ def budgeted(budget_watts: float) -> StepCostModel:
     system = replace(
         TRN3, chip=replace(TRN3.chip, budget_watts=budget), provisioned_watts=roomy, power=None
     )
-    return StepCostModel(system, DENSE, Partition(chips=1, ep=1))
+    return StepCostModel(system, DENSE, Partition(chips=1, ep=1), calibration=ROOFLINE)
 
 
 def cost_with(budget_watts: float) -> StepCost:
@@ -62,7 +63,9 @@ def test_a_rack_that_cannot_feed_all_its_chips_holds_them_back() -> None:
     cap_watts = SystemPower(system).chip_cap_watts
     assert cap_watts < 600.0
 
-    cost = StepCostModel(system, DENSE, Partition(chips=1, ep=1)).cost(PROMPTS)
+    cost = StepCostModel(system, DENSE, Partition(chips=1, ep=1), calibration=ROOFLINE).cost(
+        PROMPTS
+    )
     assert cost.parts_ns[THROTTLE] > 0.0
     np.testing.assert_allclose(cost.chip_watts, cap_watts)
 

@@ -29,13 +29,18 @@ TINY_RECIPE = TrainingRecipe(sequence_tokens=3, sequences_per_chip=2, micro_batc
 
 def step(chips: int, recipe: TrainingRecipe | None = None, **keywords: object) -> TrainingStepCost:
     cost = TrainingCost(
-        TRN3_NL72X2, GPT_OSS_120B, range(chips), recipe, checks_hbm=False, **keywords
+        TRN3_NL72X2,
+        GPT_OSS_120B,
+        range(chips),
+        recipe,
+        checks_hbm=False,
+        **({"calibration": ROOFLINE} | keywords),
     )
     return cost.step
 
 
 def test_a_tiny_job_on_a_slow_memory_takes_a_nanosecond_a_byte_by_hand() -> None:
-    cost = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE)
+    cost = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE, calibration=ROOFLINE)
     passes = 2 * 2  # two micro-batches, forwards and backwards
 
     done = cost.step
@@ -48,7 +53,9 @@ def test_a_tiny_job_on_a_slow_memory_takes_a_nanosecond_a_byte_by_hand() -> None
 
 
 def test_a_tiny_forward_pass_moves_the_bytes_that_are_counted_by_hand() -> None:
-    done = TrainingCost(SLOW_MEMORY, TINY, [0], replace(TINY_RECIPE, micro_batches=1)).step
+    done = TrainingCost(
+        SLOW_MEMORY, TINY, [0], replace(TINY_RECIPE, micro_batches=1), calibration=ROOFLINE
+    ).step
     tokens, pairs = 6, 12
     missed = (1 - 2 / 4) ** tokens  # the chance that no token picks an expert
     layer = 2 * (48 + 12) + tokens * 48 + 2 * 16 + tokens * 48
@@ -60,7 +67,7 @@ def test_a_tiny_forward_pass_moves_the_bytes_that_are_counted_by_hand() -> None:
 
 def test_a_forward_pass_that_is_made_again_keeps_the_inputs_of_layers_alone_by_hand() -> None:
     recipe = replace(TINY_RECIPE, micro_batches=1, recompute=Recompute.LAYERS)
-    done = TrainingCost(SLOW_MEMORY, TINY, [0], recipe).step
+    done = TrainingCost(SLOW_MEMORY, TINY, [0], recipe, calibration=ROOFLINE).step
     tokens, missed = 6, (1 - 2 / 4) ** 6
     layer = 2 * (48 + 12) + tokens * (8 + 8) + 2 * 16 + 2 * 36 * 4 * (1 - missed)
     ends = tokens * 8 + 80 + 8 + 4 * 10 * tokens + 4 * 10 * tokens
@@ -69,7 +76,7 @@ def test_a_forward_pass_that_is_made_again_keeps_the_inputs_of_layers_alone_by_h
 
 
 def test_the_flops_of_a_step_are_those_of_slow_walks() -> None:
-    done = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE).step
+    done = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE, calibration=ROOFLINE).step
     forward = forward_flops(TINY, new_tokens=3, logit_rows=3)
     backward = backward_flops(TINY, [3])
 
@@ -80,8 +87,8 @@ def test_the_flops_of_a_step_are_those_of_slow_walks() -> None:
 
 def test_recomputing_does_each_layers_forward_products_once_more() -> None:
     recipe = replace(TINY_RECIPE, recompute=Recompute.LAYERS)
-    plain = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE).step
-    again = TrainingCost(SLOW_MEMORY, TINY, [0], recipe).step
+    plain = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE, calibration=ROOFLINE).step
+    again = TrainingCost(SLOW_MEMORY, TINY, [0], recipe, calibration=ROOFLINE).step
     layers_flops = forward_flops(TINY, new_tokens=3, logit_rows=0)
 
     assert again.flops[0] - plain.flops[0] == pytest.approx(2 * 2 * layers_flops)
@@ -187,8 +194,10 @@ def test_one_chip_alone_in_the_other_rack_slows_the_whole_job_down() -> None:
 
 def test_chips_of_one_rack_train_faster_than_as_many_of_two() -> None:
     recipe = TrainingRecipe()
-    near = TrainingCost(TRN3_NL72X2, GPT_OSS_120B, range(72, 104), recipe)
-    far = TrainingCost(TRN3_NL72X2, GPT_OSS_120B, [*range(8), *range(72, 96)], recipe)
+    near = TrainingCost(TRN3_NL72X2, GPT_OSS_120B, range(72, 104), recipe, calibration=ROOFLINE)
+    far = TrainingCost(
+        TRN3_NL72X2, GPT_OSS_120B, [*range(8), *range(72, 96)], recipe, calibration=ROOFLINE
+    )
 
     assert near.step.duration_ns < far.step.duration_ns
     assert near.step.duration_ns == step(32, recipe).duration_ns
@@ -212,7 +221,12 @@ def test_gradients_do_not_hide_where_exchanges_have_the_links_all_the_time() -> 
     recipe = TrainingRecipe(precision="fp8")
     alone, bound = (
         TrainingCost(
-            boxes, GPT_OSS_120B, range(64), replace(recipe, overlap=overlap), checks_hbm=False
+            boxes,
+            GPT_OSS_120B,
+            range(64),
+            replace(recipe, overlap=overlap),
+            checks_hbm=False,
+            calibration=ROOFLINE,
         ).step
         for overlap in (Overlap.NONE, Overlap.FULL)
     )
@@ -241,17 +255,17 @@ def test_fp8_trains_faster_than_bf16_and_experts_in_copies_exchange_less() -> No
 
 def test_a_job_that_does_not_fit_is_refused_before_anything_is_counted() -> None:
     with pytest.raises(HbmExhausted, match="that fits: 22 chips, or 16 chips"):
-        TrainingCost(TRN3_NL72X2, GPT_OSS_120B, range(8))
+        TrainingCost(TRN3_NL72X2, GPT_OSS_120B, range(8), calibration=ROOFLINE)
 
 
 @pytest.mark.parametrize("chips", [[], [0, 0], [-1], [144], np.zeros((2, 2), dtype=np.int64)])
 def test_chips_that_the_system_has_not_are_refused(chips: list[int]) -> None:
     with pytest.raises(ConfigError, match="different chips of the 144"):
-        TrainingCost(TRN3_NL72X2, TINY, chips)
+        TrainingCost(TRN3_NL72X2, TINY, chips, calibration=ROOFLINE)
 
 
 def test_a_checkpoint_holds_every_parameter_once_in_bf16_and_three_times_in_fp32() -> None:
-    cost = TrainingCost(TRN3_NL72X2, GPT_OSS_120B, range(24))
+    cost = TrainingCost(TRN3_NL72X2, GPT_OSS_120B, range(24), calibration=ROOFLINE)
 
     assert cost.checkpoint_bytes.sum() == pytest.approx(14 * GPT_OSS_120B.parameters)
     # 8 chips have 6 of 128 experts, 16 have 5

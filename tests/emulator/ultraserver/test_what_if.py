@@ -38,6 +38,7 @@ def costing(
     **given: object,
 ) -> StepCosting:
     system = replace(TRN3, chip=chip)
+    given = {"calibration": ROOFLINE} | given
     made = StepCostModel(system, model, partition, **given)  # type: ignore[arg-type]
     return StepCosting(model=made, slow_factor=np.ones(partition.chips))
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
@@ -34,7 +35,12 @@ def same_on_each(ranks: int, requests: int, new: int, context: int) -> StepBatch
 def cost_model(
     chips: int, model: ModelSpec = QWEN3_30B_A3B, *, tp: int = 1, ep: int = 0, lnc: int = 8
 ) -> StepCostModel:
-    return StepCostModel(TRN3_NL72X2, model, Partition(chips=chips, tp=tp, ep=ep or chips, lnc=lnc))
+    return StepCostModel(
+        TRN3_NL72X2,
+        model,
+        Partition(chips=chips, tp=tp, ep=ep or chips, lnc=lnc),
+        calibration=ROOFLINE,
+    )
 
 
 # One byte of HBM a nanosecond: whatever TINY does is then as long as its bytes are many. Its matrix
@@ -62,4 +68,4 @@ SLOW_MEMORY = replace(
 
 def slow_memory(model: ModelSpec = TINY, **partition: int) -> StepCostModel:
     made = Partition(**{"chips": 1, "ep": partition.get("chips", 1), "lnc": 8, **partition})
-    return StepCostModel(SLOW_MEMORY, model, made)
+    return StepCostModel(SLOW_MEMORY, model, made, calibration=ROOFLINE)

@@ -66,7 +66,7 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
         (("--trace", "nowhere.csv"), "trace"),
         (("--train-model", "nothing"), "model"),
         (("--start-seconds", "-1"), "start-seconds"),
-        (("--grace", "-1"), "grace"),
+        (("--drain-grace", "-1"), "drain_grace"),
         (("--seed", "-1"), "seed"),
         (("--check-hour", "24"), "check-hour"),
         (("--policies", "demand,nothing"), "policy=nothing"),

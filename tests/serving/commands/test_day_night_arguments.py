@@ -129,7 +129,7 @@ def test_the_cost_model_says_what_a_group_serves_unless_somebody_does(tmp_path: 
     assert said.reading_s > 0
     asked = with_costs(tmp_path, "--day-night", "demand")
     assert asked.group_requests_per_s is not None
-    assert asked.group_requests_source.startswith("from the cost model, 1,155 + 211 tokens")
+    assert asked.group_requests_source.startswith("from the cost model, 1,024 + 1,024 tokens")
     assert "assumed: queues leave 50%" in asked.group_requests_source
     shorter = with_costs(tmp_path, "--day-night", "demand", "--input", "100", "--output", "20")
     assert shorter.group_requests_per_s is not None

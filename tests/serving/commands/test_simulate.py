@@ -151,7 +151,7 @@ def test_an_interrupt_leaves_a_report_of_what_was_served(
         (["--trace", "no/such", "--burstiness", "2"], "--burstiness=2.0: expected it beside"),
         (["--trace", "no/such"], "no/such"),
         (["--rate", "1", "--speedup", "2"], "--speedup=2: expected recorded arrivals, without"),
-        (["--rate", "1e-12"], "--rate=1000 sessions in"),
+        (["--rate", "1e-12"], "--rate=600 sessions in"),
         (
             ["--concurrency", "9", "--duration", "9s", "--input", "9", "--output", "1"],
             "--duration=9: expected --requests beside it: 1,000 begin in",

@@ -136,11 +136,11 @@ def test_a_seed_makes_the_requests_that_the_load_generator_sends(words: tuple[st
     assert taken(simulated(*words)) == expected
 
 
-def test_what_is_not_said_is_a_thousand_requests_of_512_tokens() -> None:
+def test_what_is_not_said_is_600_requests_of_1024_tokens() -> None:
     made = simulated("--rate", "5")
 
-    assert len(made.traffic) == 1_000
-    assert set(made.traffic.prompt_tokens) == set(made.traffic.output_tokens) == {512}
+    assert len(made.traffic) == 600
+    assert set(made.traffic.prompt_tokens) == set(made.traffic.output_tokens) == {1_024}
     (only,) = made.classes
     assert (only.name, only.slo) == ("default", None)
     assert only.arrivals.words == "Poisson, 5 per emulated s"
@@ -166,7 +166,7 @@ def test_each_class_has_a_target_of_its_own_or_that_of_all(tmp_path: Path) -> No
     ]
     batch = made.of_class == 1
     assert set(made.traffic.output_tokens[batch]) == {9}
-    assert set(made.traffic.output_tokens[~batch]) == {512}
+    assert set(made.traffic.output_tokens[~batch]) == {1_024}
 
 
 def test_recorded_conversations_are_counted_with_a_tokenizer(tmp_path: Path) -> None:

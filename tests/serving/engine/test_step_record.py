@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -23,6 +24,7 @@ COSTS = {
         model_by_name("qwen3-30b-a3b"),
         Partition(chips=4, tp=2, ep=4, lnc=2),
         overlap=overlap,
+        calibration=ROOFLINE,
     )
     for overlap in Overlap
 }

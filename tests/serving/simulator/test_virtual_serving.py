@@ -15,6 +15,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
@@ -53,6 +54,7 @@ def cost_model_on(chips: int) -> StepCostModel:
         system_by_name("trn3-nl72x2"),
         model_by_name("qwen3-30b-a3b"),
         Partition(chips=chips, ep=chips),
+        calibration=ROOFLINE,
     )
 
 
@@ -448,7 +450,7 @@ def test_a_longest_request_that_just_fits_is_served(one_chip: StepCostModel) -> 
 
 def test_a_context_may_be_longer_than_the_stand_in_s(one_chip: StepCostModel) -> None:
     model = replace(one_chip.model, max_context_tokens=200_000)
-    cost_model = StepCostModel(one_chip.system, model, one_chip.partition)
+    cost_model = StepCostModel(one_chip.system, model, one_chip.partition, calibration=ROOFLINE)
     limits = replace(LIMITS, max_num_batched_tokens=65_536, kv_blocks_per_rank=20_000)
     run = served(traffic((0.0, 131_070, 6)), cost_model, limits)
 
@@ -460,6 +462,7 @@ def test_a_rank_may_have_several_chips() -> None:
         system_by_name("trn3-nl72x2"),
         model_by_name("qwen3-30b-a3b"),
         Partition(chips=4, tp=2, ep=4),
+        calibration=ROOFLINE,
     )
     run = served(traffic((0.0, 9, 2), (0.0, 9, 2), (0.0, 9, 2)), pairs, LIMITS)
 

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
@@ -31,7 +32,7 @@ DECODE, PREFILL = a_batch(1, 500), a_batch(64, 0)
 @cache
 def a_cost_model() -> StepCostModel:
     system, model = system_by_name("trn3-nl72x2"), model_by_name("qwen3-30b-a3b")
-    return StepCostModel(system, model, Partition(chips=2, tp=1, ep=2, lnc=2))
+    return StepCostModel(system, model, Partition(chips=2, tp=1, ep=2, lnc=2), calibration=ROOFLINE)
 
 
 def costing() -> StepCosting:

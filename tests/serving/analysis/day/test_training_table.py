@@ -44,7 +44,7 @@ def test_leased_groups_train_at_least_what_the_cost_model_says_of_all_their_chip
             assert found.tokens_per_s[lent] == 0
             assert found.watts[lent] == chips * SYSTEM.chip.idle_watts.value
             continue
-        cost = TrainingCost(SYSTEM, MODEL, range(chips), RECIPE)
+        cost = TrainingCost(SYSTEM, MODEL, range(chips), RECIPE, calibration=ROOFLINE)
         assert found.tokens_per_s[lent] >= cost.step.tokens_per_s
         assert found.chips_at_work[lent] <= chips
         assert found.start_s[lent] > 30.0

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.systems import system_by_name
 from loadgen.measures.slo import Slo
@@ -15,6 +16,7 @@ from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
 from serving.traffic.engine_limits import SchedulerLimits
 
@@ -27,6 +29,7 @@ SWEEP = Sweep(
     asked=PartitionFilter(chips=(1, 2), lnc=(2,)),
     precisions=("stored",),
     terms=HbmTerms(utilization=0.92),
+    assumptions=StepAssumptions(calibration=ROOFLINE),
 )
 DEMAND = RateDemand(
     rate_per_s=250.0,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.calibration import ROOFLINE
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
@@ -46,7 +47,10 @@ def twenty() -> Check:
 def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
     (share,) = DEMAND.shares(20, judged=40, lead_s=0.2, seed=CHECK_FEW.seed)
     costs = StepCostModel(
-        SWEEP.system, SWEEP.model, replace(ONE_CHIP.partition, first_chip=ONE_CHIP.first_chip)
+        SWEEP.system,
+        SWEEP.model,
+        replace(ONE_CHIP.partition, first_chip=ONE_CHIP.first_chip),
+        calibration=ROOFLINE,
     )
     limits = EngineLimits(
         max_num_batched_tokens=CHECK.schedulers.max_num_batched_tokens,

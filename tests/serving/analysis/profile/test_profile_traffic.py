@@ -5,6 +5,7 @@ import pytest
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
@@ -13,6 +14,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.profile.profile_traffic import profile_traffic
 from serving.analysis.profile.profiled_run import ProfiledRun
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.simulator import SchedulerLimits
 from serving.wire.step_record import StepPhase
 
@@ -30,6 +32,7 @@ def profiled(traffic: Traffic, partition: Partition = PARTITION, model: str = ""
         distribution=ExpertDistribution.uniform(timed),
         limits=SchedulerLimits(max_num_seqs=8, block_tokens=16),
         steps_max=100,
+        assumed=StepAssumptions(calibration=ROOFLINE),
     )[0]
 
 
@@ -49,7 +52,7 @@ def test_one_request_by_hand() -> None:
         StepPhase.DECODE,
         StepPhase.DECODE,
     ]
-    cost_model = StepCostModel(SYSTEM, MODEL, PARTITION)
+    cost_model = StepCostModel(SYSTEM, MODEL, PARTITION, calibration=ROOFLINE)
     expected_ns = [
         cost_model.cost(
             StepBatch(

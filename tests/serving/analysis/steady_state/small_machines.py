@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import MODELS
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
 
 MODEL: ModelSpec = MODELS["gpt-oss-20b"]  # 32 experts, 64 heads, 8 key/value heads
@@ -44,5 +46,6 @@ def small_sweep(**changes: object) -> Sweep:
         asked=PartitionFilter(tp=(1, 2), lnc=(2,)),
         precisions=("mxfp4",),
         batches=(1, 8, 64),
+        assumptions=StepAssumptions(calibration=ROOFLINE),
     )
     return replace(sweep, **changes)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from emulator.errors import ConfigError, NeuronError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.attention_split import AttentionSplit
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import MODELS, model_by_name
 from emulator.specs.partition import Partition
@@ -216,7 +217,7 @@ def test_experts_divided_by_columns_are_never_faster_than_whole_ones(
     def step_ns(expert_tp: int, batch: int) -> int:
         partition = Partition(chips=chips, tp=tp, ep=chips // expert_tp, expert_tp=expert_tp, lnc=2)
         steps = steady_batch(partition.ranks, decodes=batch, shape=SHAPE, prefill_tokens=batch)
-        return StepCostModel(system, model, partition).cost(steps).duration_ns
+        return StepCostModel(system, model, partition, calibration=ROOFLINE).cost(steps).duration_ns
 
     for batch in (1, 16, 256):
         whole_ns = step_ns(1, batch)

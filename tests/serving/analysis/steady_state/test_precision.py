@@ -3,9 +3,11 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.chips import CHIPS
 from emulator.specs.models import MODELS
 from serving.analysis.steady_state.precision import model_at, precisions_of
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep, operating_points
 from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, SHAPE, trays
 
@@ -49,16 +51,40 @@ def test_each_precision_takes_fewer_bytes_than_the_wider_one() -> None:
 
 def test_a_sweep_refuses_what_its_chip_has_not() -> None:
     with pytest.raises(ConfigError, match="nvfp4"):
-        Sweep(system=trays(1), model=MODEL, shape=SHAPE, precisions=("nvfp4",))
+        Sweep(
+            system=trays(1),
+            model=MODEL,
+            shape=SHAPE,
+            precisions=("nvfp4",),
+            assumptions=StepAssumptions(calibration=ROOFLINE),
+        )
     with pytest.raises(ConfigError, match="batch=0"):
-        Sweep(system=trays(1), model=MODEL, shape=SHAPE, batches=(0,))
+        Sweep(
+            system=trays(1),
+            model=MODEL,
+            shape=SHAPE,
+            batches=(0,),
+            assumptions=StepAssumptions(calibration=ROOFLINE),
+        )
     with pytest.raises(ConfigError, match="routing=zipf:x"):
-        Sweep(system=trays(1), model=MODEL, shape=SHAPE, routing="zipf:x")
+        Sweep(
+            system=trays(1),
+            model=MODEL,
+            shape=SHAPE,
+            routing="zipf:x",
+            assumptions=StepAssumptions(calibration=ROOFLINE),
+        )
 
 
 def test_a_sweep_in_which_no_batch_fits_names_those_it_was_asked_for() -> None:
     none_fits = replace(SHAPE, batched_tokens_max=1)
     for batches, said in (((), "batch=any"), ((1, 8), "batch=1,8")):
-        sweep = Sweep(system=trays(1), model=MODEL, shape=none_fits, batches=batches)
+        sweep = Sweep(
+            system=trays(1),
+            model=MODEL,
+            shape=none_fits,
+            batches=batches,
+            assumptions=StepAssumptions(calibration=ROOFLINE),
+        )
         with pytest.raises(ConfigError, match=said):
             operating_points(sweep)

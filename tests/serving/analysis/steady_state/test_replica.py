@@ -9,6 +9,7 @@ from emulator.errors import ConfigError
 from emulator.power.efficiency import PowerBasis
 from emulator.power.system_power import SystemPower
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state import sweep as sweeping
 from serving.analysis.steady_state.partitions import (
@@ -18,6 +19,7 @@ from serving.analysis.steady_state.partitions import (
 )
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.step_batches import prefill_steps, prompt_chunks, steady_batch
 from serving.simulator import SimulationWorkers
 from tests.serving.analysis.steady_state.small_machines import MODEL, SHAPE, small_sweep, trays
@@ -35,7 +37,9 @@ TWO_RANKS = candidate(ep=2)
 
 
 def replica(shape: RequestShape = SHAPE, system=SYSTEM) -> Replica:
-    return Replica(system, MODEL, TWO_RANKS, shape=shape)
+    return Replica(
+        system, MODEL, TWO_RANKS, shape=shape, assumptions=StepAssumptions(calibration=ROOFLINE)
+    )
 
 
 def test_a_mixed_step_has_the_decodes_and_the_prompt_tokens_that_keep_the_batch_full() -> None:
@@ -79,7 +83,7 @@ def test_a_prompt_is_computed_in_steps_that_the_limit_allows(prompt, limit, size
 
 
 def test_time_per_token_is_what_the_cost_model_says_of_the_mixed_step() -> None:
-    costs = StepCostModel(SYSTEM, MODEL, TWO_RANKS.partition)
+    costs = StepCostModel(SYSTEM, MODEL, TWO_RANKS.partition, calibration=ROOFLINE)
     mixed = StepBatch(
         ranks=2,
         rank=np.repeat(np.arange(2), 9),
@@ -102,7 +106,7 @@ def test_time_per_token_is_what_the_cost_model_says_of_the_mixed_step() -> None:
 
 
 def test_a_first_token_takes_as_long_as_its_prompt_alone() -> None:
-    costs = StepCostModel(SYSTEM, MODEL, TWO_RANKS.partition)
+    costs = StepCostModel(SYSTEM, MODEL, TWO_RANKS.partition, calibration=ROOFLINE)
     prompt = StepBatch(
         ranks=2,
         rank=np.array([0]),
@@ -116,7 +120,7 @@ def test_a_first_token_takes_as_long_as_its_prompt_alone() -> None:
 
 def test_prompts_in_large_chunks_hold_up_a_share_of_the_steps() -> None:
     # 16 prompt tokens a step, 64 at a time: every fourth step has them.
-    costs = StepCostModel(SYSTEM, MODEL, TWO_RANKS.partition)
+    costs = StepCostModel(SYSTEM, MODEL, TWO_RANKS.partition, calibration=ROOFLINE)
     chunked = replace(SHAPE, prefill_chunk_tokens=64)
     decode = costs.cost(steady_batch(2, decodes=8, shape=SHAPE)).duration_ns
     mixed = costs.cost(steady_batch(2, decodes=8, shape=SHAPE, prefill_tokens=64)).duration_ns
@@ -145,7 +149,9 @@ def test_chips_that_are_given_too_little_power_take_longer_for_the_same_work() -
     cap = idle + (point.chip_watts - idle) / 2
     tight = replace(SYSTEM, chip=replace(chip, budget_watts=replace(chip.budget_watts, value=cap)))
 
-    held = Replica(tight, MODEL, TWO_RANKS, shape=SHAPE).operating_point(64)
+    held = Replica(
+        tight, MODEL, TWO_RANKS, shape=SHAPE, assumptions=StepAssumptions(calibration=ROOFLINE)
+    ).operating_point(64)
 
     assert point.throttle_factor == 1
     assert held.throttle_factor == pytest.approx(held.tpot_ns / point.tpot_ns, rel=1e-4)
@@ -167,8 +173,10 @@ def test_batches_together_cost_what_each_costs_alone() -> None:
 
 def test_chips_left_over_draw_idle_power_and_are_provisioned() -> None:
     three = candidate(ep=3)
-    point = Replica(SYSTEM, MODEL, three, shape=SHAPE).operating_point(16)
-    costs = StepCostModel(SYSTEM, MODEL, three.partition)
+    point = Replica(
+        SYSTEM, MODEL, three, shape=SHAPE, assumptions=StepAssumptions(calibration=ROOFLINE)
+    ).operating_point(16)
+    costs = StepCostModel(SYSTEM, MODEL, three.partition, calibration=ROOFLINE)
     step = costs.cost(steady_batch(3, decodes=16, shape=SHAPE, prefill_tokens=32))
 
     watts = step.chip_watts.sum() + SYSTEM.chip.idle_watts.value
@@ -190,7 +198,9 @@ def test_batches_are_powers_of_two_and_what_the_pool_holds() -> None:
 
 def test_a_small_pool_limits_the_batch() -> None:
     small = replace(TWO_RANKS, kv_capacity_tokens=5 * SHAPE.tokens + SHAPE.tokens - 1)
-    few = Replica(SYSTEM, MODEL, small, shape=SHAPE)
+    few = Replica(
+        SYSTEM, MODEL, small, shape=SHAPE, assumptions=StepAssumptions(calibration=ROOFLINE)
+    )
 
     assert few.kv_batch_max == 5
     assert list(few.batches()) == [1, 2, 4, 5]
@@ -210,7 +220,7 @@ def test_more_requests_never_make_a_token_come_sooner(few, more) -> None:
     ("wrong", "says"),
     [
         ({"prompt_tokens": 0}, "input=0"),
-        ({"output_tokens": 0}, "osl=0"),
+        ({"output_tokens": 0}, "output=0"),
         ({"batched_tokens_max": 0}, "max-num-batched-tokens=0"),
         ({"prefill_chunk_tokens": 9_000}, "prefill-tokens=9000"),
     ],

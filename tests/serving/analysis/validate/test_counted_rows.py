@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.shipped_fits import shipped_fits
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_time import combine
@@ -48,7 +49,7 @@ def test_a_counted_step_takes_what_the_cost_model_says(tmp_path: Path) -> None:
 
     times = CountedRows([load]).times([calibration])
 
-    costs = StepCostModel(pool.system, deployment.model, pool.partition)
+    costs = StepCostModel(pool.system, deployment.model, pool.partition, calibration=ROOFLINE)
     batch = StepBatch(
         ranks=1,
         rank=np.zeros(8, dtype=np.int64),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
@@ -20,6 +21,7 @@ def costs(chips: int = 1) -> StepCostModel:
         system_by_name("trn3-nl72x2"),
         model_by_name("qwen3-30b-a3b"),
         Partition(chips=chips, tp=1, ep=chips, lnc=2),
+        calibration=ROOFLINE,
     )
 
 
