@@ -138,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
     far. Raises UltraServeError.
     """
     from reporting.plain_text import document_lines
+    from serving.analysis.explain.point_bottleneck import point_bottleneck
     from serving.analysis.plan.plan import plan
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
@@ -154,7 +155,9 @@ def run(args: argparse.Namespace) -> int:
             found = interruptible(plan, question, options=options, ended=ended)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
-    answer(document_lines(plan_document(found)), lambda: plan_data(found), json=options.json)
+    bottleneck = point_bottleneck(found.question.sweep, found.choice.setting.option.point)
+    lines = document_lines(plan_document(found, bottleneck=bottleneck))
+    answer(lines, lambda: plan_data(found), json=options.json)
     return 128 + caught[0] if caught else 0
 
 

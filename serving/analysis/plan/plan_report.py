@@ -68,11 +68,11 @@ def _without_pools(plan: Plan) -> Iterator[str]:
         yield "pools of prefill and decode were not tried: the machine has several units"
 
 
-def plan_document(plan: Plan) -> Document:
-    """The plan for a reader, the answers first."""
+def plan_document(plan: Plan, *, bottleneck: str = "") -> Document:
+    """The plan for a reader, the answers first; `bottleneck` of a full replica's mean step."""
     question = plan.question
     sections = [
-        Lines(rows=tuple(_answer_lines(plan))),
+        Lines(rows=tuple(_answer_lines(plan, bottleneck))),
         Lines(
             title="checked by simulation (the server's lockstep scheduler in virtual time):",
             rows=tuple(_check_lines(plan)),
@@ -99,7 +99,7 @@ def _margins(plan: Plan) -> Iterator[Lines]:
         yield Lines(title="beside the target, simulated:", rows=rows)
 
 
-def _answer_lines(plan: Plan) -> Iterator[str]:
+def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
         f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
@@ -107,6 +107,8 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
         f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
     yield from range_lines(plan)
+    if bottleneck:
+        yield f"step:  bottleneck of a full replica: {bottleneck}"
     yield (
         f"power: {_mw(bill.peak_drawn_watts)} drawn at the peak, {_mw(bill.mean_drawn_watts)} over "
         f"the day; {_mw(bill.provisioned_watts)} provisioned (before cooling)"

@@ -54,14 +54,14 @@ def test_the_text_by_hand() -> None:
         "step, 0.11 J a token",
         "  time goes to: experts 50.0 % (for tensor), attention 40.0 % (for dma), "
         "dispatch_combine 10.0 %",
-        "  bottleneck: tensor (tensor busy 15.0 % of the time)",
+        "  bottleneck: tensor, 100.0 % of the step (tensor busy 15.0 % of the time)",
         "  what if (1 steps costed again): tensor 2 x as fast: 50.0 % shorter",
         "",
         "decode: 2 steps, 66.7 % of step time, 10.000 ms each, 0 prompt and 12 decoded tokens a "
         "step, 0.9167 J a token",
         "  time goes to: experts 50.0 % (for tensor), attention 40.0 % (for dma), "
         "dispatch_combine 10.0 %",
-        "  bottleneck: memory (dma busy 60.0 % of the time)",
+        "  bottleneck: HBM, 50.0 % of the step (dma busy 60.0 % of the time)",
         "  what if (2 steps costed again): memory 2 x as fast: 25.0 % shorter; "
         "tensor 2 x as fast: 5.0 % shorter",
         "",
@@ -74,7 +74,7 @@ def test_a_bottleneck_is_called_by_what_is_wrong() -> None:
     lines = list(summary_lines(summarize(a_run(what_ifs=(what_if,)), CEILINGS)))
 
     assert lines[-4:-2] == [
-        "  bottleneck: slow chips",
+        "  bottleneck: slow chips, 50.0 % of the step",
         "  what if (1 steps costed again): slow chips at full speed: 50.0 % shorter; "
         "memory 2 x as fast: 20.0 % shorter",
     ]
@@ -99,7 +99,7 @@ def test_a_server_is_recorded_and_shown(tmp_path: Path, capsys: pytest.CaptureFi
     assert told.out.splitlines()[0] == (
         "qwen3-30b-a3b on 2 chips of trn3-nl72x2, live run: 1 steps"
     )
-    assert "bottleneck: memory (dma busy" in told.out
+    assert "(dma busy" in told.out
     trace = json.loads(out.read_text())
     assert faults_of(trace) == []
     # The engine's chips, the spare among them, and the machine.
