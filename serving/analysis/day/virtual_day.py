@@ -130,7 +130,7 @@ class DaySettings:
         if self.machines < 1:
             raise ConfigError("ultraservers", self.machines, "at least 1")
         if not 0 <= self.grace_s < float("inf"):
-            raise ConfigError("grace", self.grace_s, "from 0 on")
+            raise ConfigError("drain_grace", self.grace_s, "from 0 on")
         check, length_s = self.check, self.question.length_s
         if check is not None and not (
             0 <= check.begin_s < check.begin_s + check.length_s <= length_s
