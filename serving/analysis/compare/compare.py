@@ -240,7 +240,8 @@ def _planned(
     def refusal(kind: RefusalKind, reason: str) -> SystemRefusal:
         return SystemRefusal(system=name, kind=kind, reason=reason)
 
-    question = replace(entry.question, search=replace(entry.question.search, budget_s=budget_s))
+    search = replace(entry.question.search, budget_s=budget_s)
+    question = replace(entry.question, search=search, margins=False)
     try:
         found = plan(question, workers=workers, progress=lambda line: progress(f"{name}: {line}"))
     except KeyboardInterrupt:

@@ -66,7 +66,8 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     An interrupt, or the end of its share of the question's budget, ends the search with the best so
     far.
     """
-    ends_s = time.monotonic() + SEARCH_SHARE * question.search.budget_s
+    share = SEARCH_SHARE if question.margins else 1.0
+    ends_s = time.monotonic() + share * question.search.budget_s
     seats = question.check.schedulers.max_num_seqs
     terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
     race = Race(question, workers, progress, ends_s=ends_s)
