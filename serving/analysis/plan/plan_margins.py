@@ -59,7 +59,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """Of a plan's setting; the last of `rates` is the one under the traffic asked for."""
+    """Of a plan's setting; the last of `rates` is the one under the traffic asked for. No `losses`:
+    there was no time for them.
+    """
 
     rates: tuple[RateKept, ...]
     losses: tuple[Loss, ...]
@@ -79,9 +81,9 @@ def margins_of(
     replicas_per_machine: int,
     ends_s: float = float("inf"),
 ) -> Margins:
-    """Simulate them: the losses, then the rates, until `ends_s` of `time.monotonic`."""
-    losses = [*_losses(question, setting, race, replicas_per_machine)]
-    checks = iter(workers.map(check_size, [task for _, _, task in losses if task is not None]))
+    """Simulate them: the rates until `ends_s` of `time.monotonic`, then, if it is before that, the
+    losses.
+    """
     judged = LAST_TIMES * question.check.judged
     under = _traffic(question)
     rated = [replace(race.task(setting, judged=judged), demand=demand) for _, demand in under]
@@ -91,6 +93,10 @@ def margins_of(
         traffic="by the mean step of the steady state",
         requests_per_s=setting.replicas * setting.option.requests_per_s,
     )
+    losses = []
+    if time.monotonic() < ends_s:
+        losses = [*_losses(question, setting, race, replicas_per_machine)]
+    checks = iter(workers.map(check_size, [task for _, _, task in losses if task is not None]))
     return Margins(
         rates=(steady, *rates),
         losses=tuple(

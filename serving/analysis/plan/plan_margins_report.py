@@ -29,6 +29,8 @@ def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
         for each in margins.rates
     )
     yield f"requests/s that keep the target: {ladder}"
+    if not margins.losses:
+        yield "losses of chips were not simulated: the time was over (--budget)"
     for loss in margins.losses:
         yield f"{loss.what} lost: {_after(loss)}"
 
