@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from reporting.charts import BLUE, INK, ORANGE, Chart, Row, chart_of, picture
+from reporting.charts import BLUE, INK, ORANGE, Chart, Row, TitledChart, chart_of, picture
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_sensitivity import FigureSwing, Moved, PlanSensitivity
 from serving.analysis.plan.plan_steady import SteadyFleet, Unable
@@ -15,6 +15,11 @@ MOST: Final = 24
 _ROW: Final = 20
 _WIDTH: Final = 270
 _SIDES: Final = {"smaller figure": BLUE, "larger figure": ORANGE}
+_TITLE: Final = "if one figure were another"
+_ABOUT: Final = (
+    "the plan's own setting in the steady state, without queues; halved and doubled, shares -10 % "
+    "and +10 %"
+)
 _MEASURES: Final = {
     "chips": "chips in service",
     "watts": "MW at the meter",
@@ -25,24 +30,34 @@ _MEASURES: Final = {
 def sensitivity_chart(found: PlanSensitivity, plan: Plan) -> alt.VConcatChart:
     """A panel for each measure, the figures in the same rows; without effect it is empty."""
     question = plan.question
-    shown = found.swings[:MOST]
-    measures = [name for name in _MEASURES if found.base and getattr(found.base, name)]
-    panels = [
-        _panel(found.base, shown, name, first=not place)
-        for place, name in enumerate(measures)
-        if found.base is not None
-    ]
-    left = len(found.swings) - len(shown)
     return picture(
-        f"{question.sweep.model.name} on {question.sweep.system.name}, {question.slo}: "
-        "if one figure were another",
-        (
-            "the plan's own setting in the steady state, without queues; halved and doubled, "
-            "shares -10 % and +10 %",
-            f"{found.without_effect + left} figures with less effect are left out; modelled, not "
-            "measured",
+        f"{question.sweep.model.name} on {question.sweep.system.name}, {question.slo}: {_TITLE}",
+        (_ABOUT, f"{_left_out(found)}; modelled, not measured"),
+        _panels(found),
+    )
+
+
+def sensitivity_page_chart(found: PlanSensitivity) -> TitledChart:
+    """The same for a page that has the plan's title already."""
+    about = f"{_ABOUT}; {_left_out(found)}"
+    return TitledChart(title=_TITLE.capitalize(), about=about, chart=_panels(found))
+
+
+def _left_out(found: PlanSensitivity) -> str:
+    smaller = max(0, len(found.swings) - MOST)
+    return f"{found.without_effect + smaller} figures with less effect are left out"
+
+
+def _panels(found: PlanSensitivity) -> alt.HConcatChart:
+    base, shown = found.base, found.swings[:MOST]
+    measures = [name for name in _MEASURES if base and getattr(base, name)]
+    return alt.hconcat(
+        *(
+            _panel(base, shown, name, first=not place)
+            for place, name in enumerate(measures)
+            if base is not None
         ),
-        alt.hconcat(*panels, spacing=18),
+        spacing=18,
     )
 
 
