@@ -145,7 +145,7 @@ def _alias_lines(section: CatalogEntry) -> Iterator[str]:
     ]
     if rows and not section.status:
         yield ""
-        yield "  --set FIGURE=VALUE (2x, +10%, 230ns): any figure that is not derived, or"
+        yield "  --set FIGURE=VALUE (2x, +10%, 230ns): what is not derived, and short names:"
         yield from table_lines(table_of(_ALIASES, rows), indent=4)
 
 

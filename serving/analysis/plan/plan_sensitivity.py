@@ -34,7 +34,7 @@ _TITLE: Final = "if a figure were another, in the steady state (the plan's own s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class MovedFigure:
     """A figure's other value as `--set` takes it, and the fleet then; None: not a machine."""
 
     text: str
@@ -51,8 +51,8 @@ class FigureSwing:
     name: str
     figures: tuple[str, ...]
     figure: Figure
-    low: Moved
-    high: Moved
+    low: MovedFigure
+    high: MovedFigure
 
     def swing(self, base: SteadyFleet) -> float:
         """The largest change of chips, watts or dollars, as a share; infinite where the plan's
@@ -126,12 +126,12 @@ def _swing(
         low, high = A_TENTH
     # What the slower machine does not feel, the faster one does not either.
     worse_first = (low, high) if figure.unit in _RATES else (high, low)
-    found: dict[str, Moved] = {}
+    found: dict[str, MovedFigure] = {}
     for text in worse_first:
         felt = [_change(each.fleet, base) for each in found.values() if each.fleet]
         is_idle = figure.unit not in _SHARES and bool(felt) and felt[0] < _NOTHING
         fleet = base if is_idle else _on(setting, name, text)
-        found[text] = Moved(text=text, fleet=fleet)
+        found[text] = MovedFigure(text=text, fleet=fleet)
     return FigureSwing(name=name, figures=figures, figure=figure, low=found[low], high=found[high])
 
 
@@ -189,8 +189,8 @@ def sensitivity_section(found: PlanSensitivity) -> Section:
 
 
 def _side_columns(side: str, base: SteadyFleet, *, priced: bool) -> Iterator[Column[FigureSwing]]:
-    def moved(swing: FigureSwing) -> Moved:
-        found: Moved = getattr(swing, side)
+    def moved(swing: FigureSwing) -> MovedFigure:
+        found: MovedFigure = getattr(swing, side)
         return found
 
     def change(name: str) -> Any:
@@ -234,7 +234,7 @@ def sensitivity_data(found: PlanSensitivity) -> dict[str, Any]:
     }
 
 
-def _moved_data(moved: Moved) -> dict[str, Any]:
+def _moved_data(moved: MovedFigure) -> dict[str, Any]:
     fleet = moved.fleet
     serves = isinstance(fleet, SteadyFleet)
     why = fleet.value if isinstance(fleet, Unable) else None if serves else "no such machine"

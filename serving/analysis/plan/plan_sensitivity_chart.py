@@ -7,7 +7,7 @@ import altair as alt
 
 from reporting.charts import BLUE, INK, ORANGE, Chart, Row, TitledChart, chart_of, picture
 from serving.analysis.plan.plan import Plan
-from serving.analysis.plan.plan_sensitivity import FigureSwing, Moved, PlanSensitivity
+from serving.analysis.plan.plan_sensitivity import FigureSwing, MovedFigure, PlanSensitivity
 from serving.analysis.plan.plan_steady import SteadyFleet, Unable
 
 MOST: Final = 24
@@ -94,7 +94,7 @@ def _panel(base: SteadyFleet, shown: tuple[FigureSwing, ...], measure: str, *, f
     return alt.layer(*layers).properties(width=_WIDTH, height=_ROW * max(1, len(shown)))
 
 
-def _sides(swing: FigureSwing) -> Iterator[tuple[str, Moved]]:
+def _sides(swing: FigureSwing) -> Iterator[tuple[str, MovedFigure]]:
     yield from zip(_SIDES, (swing.low, swing.high), strict=True)
 
 
