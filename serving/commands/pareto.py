@@ -189,7 +189,8 @@ def assumed_systems(names: Sequence[str], assumptions: Sequence[str]) -> list[Sy
     named = [each.split(":") for each in names]
     catalog = [system_by_name(name) for name, *_ in named]
     shared = [text for text in assumptions if any(accepts(system, text) for system in catalog)]
-    with_assumptions(catalog[0], [text for text in assumptions if text not in shared])  # refused
+    for system in catalog[:1]:  # which refuses, as any other would, what no system has
+        with_assumptions(system, [text for text in assumptions if text not in shared])
     return [
         machine_named(system, [text for text in shared if accepts(system, text)], own)
         for system, (_, *own) in zip(catalog, named, strict=True)

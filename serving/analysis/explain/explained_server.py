@@ -5,7 +5,7 @@ mean context is the one with which the step moves as many bytes of HBM as the se
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.specs.assumptions import AssumptionSet, with_assumptions
+from emulator.specs.assumptions import AssumptionSet
 from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.batch import StepBatch
 from emulator.specs.figure import Figure
@@ -203,23 +203,24 @@ def _as_described(system: SystemSpec, description: SystemDescription) -> SystemS
         for switch in switches:
             if (name := _assumption_of(spec, switch, sheet)) is not None:
                 system = system.assuming(switch.name, name)
-    return with_assumptions(system, _set_figures(description))
+    return system.with_figures(_set_figures(description.system) | _set_figures(description.chip))
 
 
-def _set_figures(description: SystemDescription) -> Iterator[str]:
-    """The figures that the server's user has set, in the words of `with_assumptions`."""
-    for sheet in (description.system, description.chip):
-        for each in sheet.figures:
-            if Figure(each.value, each.unit, each.source).is_set:
-                yield f"{each.name}={each.value!r}"
+def _set_figures(sheet: SpecSheet) -> dict[str, Figure]:
+    """Those that the server's user has set."""
+    figures = {each.name: Figure(each.value, each.unit, each.source) for each in sheet.figures}
+    return {name: figure for name, figure in figures.items() if figure.is_set}
 
 
 def _assumption_of(spec: object, switch: AssumptionSet, sheet: SpecSheet) -> str | None:
-    """The assumption with all of the sheet's values; None for the spec's own."""
+    """The assumption with all of the sheet's values that were not set; None for the spec's own."""
+    changed = _set_figures(sheet)
     told = {figure.name: figure.value for figure in sheet.figures}
 
     def agrees(name: str, value: object) -> bool:
-        return not isinstance(value, Figure) or told.get(name) == value.value
+        if not isinstance(value, Figure) or name in changed:
+            return True
+        return told.get(name) == value.value
 
     def fits(figures: Any) -> bool:
         return all(agrees(name, value) for name, value in figures.items())
