@@ -9,6 +9,7 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -103,6 +104,9 @@ class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOp
     effort: int | None = option(
         None, "does nothing any more: --budget bounds the search; it goes in 0.2", metavar="TOKENS"
     )
+    plot: Path | None = option(
+        None, "a picture of what the plan rests on, figure by figure: .png, .svg or .html"
+    )
     budget_s: float = option(
         60.0,
         "time for the search, after which the best so far is the plan (default: 60s)",
@@ -143,25 +147,53 @@ def run(args: argparse.Namespace) -> int:
     far. Raises UltraServeError.
     """
     from reporting.plain_text import document_lines
-    from serving.analysis.plan.plan import plan
+    from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     options = read_options(PlanOptions, args)
+    if options.plot is not None:
+        from serving.analysis.chart_file import check_chart_path
+
+        check_chart_path(options.plot, field="plot")
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
         say("warning: --disaggregated does nothing any more: see --no-pools")
     caught: list[int] = []
+    planned = partial(
+        plan_answer, catalog=_catalog_machine(options), is_interrupted=lambda: bool(caught)
+    )
     try:
         with interrupted_by(caught):
-            found = interruptible(plan, question, options=options, ended=ended)
+            answer = interruptible(planned, question, options=options, ended=ended)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
-    lines = document_lines(plan_document(found))
-    print(json_text(plan_data(found)) if args.json else "\n".join(lines))
+    found = answer.plan
+    if args.json:
+        print(json_text({**plan_data(found), **what_if_data(answer)}))
+    else:
+        print("\n".join(document_lines(with_what_if(plan_document(found), answer))))
+    if options.plot is not None and answer.sensitivity is not None:
+        from serving.analysis.chart_file import write_chart
+        from serving.analysis.plan.plan_sensitivity_chart import sensitivity_chart
+
+        write_chart(sensitivity_chart(answer.sensitivity, found), options.plot, field="plot")
+        say(f"picture: {options.plot}")
     return 128 + caught[0] if caught else 0
+
+
+def _catalog_machine(options: PlanOptions) -> SystemSpec | None:
+    """The machine without the figures that were set; None where there are none."""
+    from emulator.specs.assumptions import turns_switch, with_assumptions
+    from emulator.specs.systems import system_by_name
+
+    system = system_by_name(options.system)
+    turned = [text for text in options.assumptions if turns_switch(system, text)]
+    if len(turned) == len(options.assumptions):
+        return None
+    return with_assumptions(system, turned)
 
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:
