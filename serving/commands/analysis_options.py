@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from emulator.power.token_cost import Prices
     from emulator.specs.rack_power import Season
     from emulator.specs.system import SystemSpec
+    from reporting.document import ReportDocument
     from serving.analysis.compare.price_file import PriceFile
     from serving.analysis.steady_state.request_shape import RequestShape
     from serving.analysis.steady_state.sweep import Sweep
@@ -299,6 +300,26 @@ def check_outputs(options: object, pictures: Sequence[str]) -> None:
         path = getattr(options, name)
         if path is not None and str(path) != "-":
             check_folder(name, Path(path))
+
+
+def check_page(path: Path | None) -> None:
+    """Raise ConfigError for a path that `write_page` would refuse, before the work."""
+    if path is not None:
+        if path.suffix.lower() != ".html":
+            raise ConfigError("html", path, "a path that ends in .html")
+        check_folder("html", path)
+
+
+def write_page(report: ReportDocument, path: Path) -> None:
+    """A report as one HTML file; raises ConfigError."""
+    from reporting.html import to_html
+
+    try:
+        path.write_text(to_html(report), encoding="utf-8")
+    except OSError as error:
+        expected = f"a path to write to ({error.strerror})"
+        raise ConfigError("html", path, expected) from error
+    say(f"page: {path}")
 
 
 def write_json(text: str, where: str) -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from emulator.errors import ConfigError
 from loadgen.option_values import some_duration_s
 from reporting.data_forms import json_text
-from serving.commands.analysis_options import check_folder, interrupted_by, say
+from serving.commands.analysis_options import check_page, interrupted_by, say, write_page
 from serving.commands.pareto import assumed_systems, lncs_of
 from serving.commands.plan import SCHEDULERS, PlanOptions, question_by_system
 from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
@@ -55,10 +54,7 @@ class CompareOptions(PlanOptions):
     def __post_init__(self) -> None:
         """Refuse unwritable paths before minutes of work."""
         super().__post_init__()
-        if self.html is not None:
-            if self.html.suffix.lower() != ".html":
-                raise ConfigError("html", self.html, "a path that ends in .html")
-            check_folder("html", self.html)
+        check_page(self.html)
         if self.plot is not None:
             from serving.analysis.chart_file import check_chart_path
 
@@ -192,14 +188,7 @@ def _question_on(
 
 def _write_files(options: CompareOptions, report: CompareReport) -> None:
     if options.html is not None:
-        from reporting.html import to_html
-
-        try:
-            options.html.write_text(to_html(report), encoding="utf-8")
-        except OSError as error:
-            expected = f"a path to write to ({error.strerror})"
-            raise ConfigError("html", options.html, expected) from error
-        say(f"page: {options.html}")
+        write_page(report, options.html)
     if options.plot is not None and report.comparison.found:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.compare.compare_chart import compare_chart

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,9 +23,11 @@ from serving.commands.analysis_options import (
     SimulationOptions,
     check_absent,
     check_least,
+    check_page,
     interrupted_by,
     interruptible,
     say,
+    write_page,
 )
 from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
     from emulator.specs.system import SystemSpec
     from loadgen.workloads.traffic import Traffic
+    from reporting.document import Document
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan_demand import PlanDemand
+    from serving.analysis.plan.plan_difference import PlanAnswer
     from serving.analysis.plan.plan_question import PlanQuestion
 
 _OF_RATE: Final = ("isl", "osl", "spread", "lengths")
@@ -107,15 +112,18 @@ class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOp
     plot: Path | None = option(
         None, "a picture of what the plan rests on, figure by figure: .png, .svg or .html"
     )
+    html: Path | None = option(None, "the plan as a page to send to others; needs no network")
     budget_s: float = option(
         60.0,
-        "time for the search, after which the best so far is the plan (default: 60s)",
+        "time for the plan: when the search has had 0.7 of it, the best so far is the answer "
+        "(default: 60s)",
         type=some_duration_s,
         metavar="TIME",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_page(self.html)
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
@@ -170,18 +178,35 @@ def run(args: argparse.Namespace) -> int:
             answer = interruptible(planned, question, options=options, ended=ended)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
-    found = answer.plan
+    document = with_what_if(plan_document(answer.plan), answer)
     if args.json:
-        print(json_text({**plan_data(found), **what_if_data(answer)}))
+        print(json_text({**plan_data(answer.plan), **what_if_data(answer)}))
     else:
-        print("\n".join(document_lines(with_what_if(plan_document(found), answer))))
-    if options.plot is not None and answer.sensitivity is not None:
-        from serving.analysis.chart_file import write_chart
-        from serving.analysis.plan.plan_sensitivity_chart import sensitivity_chart
-
-        write_chart(sensitivity_chart(answer.sensitivity, found), options.plot, field="plot")
-        say(f"picture: {options.plot}")
+        print("\n".join(document_lines(document)))
+    _write_files(options, answer, document, command=f"ultraserve {shlex.join(args.words)}")
     return 128 + caught[0] if caught else 0
+
+
+def _write_files(
+    options: PlanOptions, answer: PlanAnswer, document: Document, *, command: str
+) -> None:
+    from serving.analysis.plan.plan_sensitivity_chart import (
+        sensitivity_chart,
+        sensitivity_page_chart,
+    )
+
+    moved = answer.sensitivity
+    if options.html is not None:
+        from serving.analysis.plan.plan_page import PlanPage
+
+        tornado = () if moved is None else (sensitivity_page_chart(moved),)
+        page = PlanPage(plan=answer.plan, report=document, command=command, further=tornado)
+        write_page(page, options.html)
+    if options.plot is not None and moved is not None:
+        from serving.analysis.chart_file import write_chart
+
+        write_chart(sensitivity_chart(moved, answer.plan), options.plot, field="plot")
+        say(f"picture: {options.plot}")
 
 
 def _catalog_machine(options: PlanOptions) -> SystemSpec | None:

@@ -19,7 +19,7 @@ from reporting.document import (
     table_of,
 )
 from reporting.numbers import four_digits, number
-from serving.analysis.compare.compare import ComparedSystem, Comparison
+from serving.analysis.compare.compare import ComparedSystem, SystemComparison
 from serving.analysis.compare.price_claims import (
     PriceFinding,
     hour_dollars_for,
@@ -148,7 +148,7 @@ def _verdict(found: Sequence[ComparedSystem]) -> str:
 class CompareReport:
     """A `ReportDocument` of a comparison; `model` and `slo` are its question's words."""
 
-    comparison: Comparison
+    comparison: SystemComparison
     model: str
     slo: str
 
@@ -298,7 +298,7 @@ def _power_table(found: Sequence[ComparedSystem]) -> Table:
     return table_of(columns, found, title="power:", foot=foot)
 
 
-def _money_tables(comparison: Comparison) -> Iterator[Table]:
+def _money_tables(comparison: SystemComparison) -> Iterator[Table]:
     """Dollars and carbon; none without a price list."""
     listed = comparison.terms.price_list
     if listed is None:
@@ -369,7 +369,7 @@ def _claim_table(claims: Sequence[PriceFinding]) -> Table:
     return table_of(columns, claims, title="claims of price:", foot=foot)
 
 
-def _assumed_lines(comparison: Comparison) -> Iterator[str]:
+def _assumed_lines(comparison: SystemComparison) -> Iterator[str]:
     yield (
         "modelled, not measured; each system is planned by itself, on the same arrivals, lengths "
         "and seeds; `ultraserve plan --system NAME` tells more of one"
@@ -432,7 +432,7 @@ def compare_data(report: CompareReport) -> dict[str, Any]:
     }
 
 
-def _system_data(row: ComparedSystem, comparison: Comparison) -> dict[str, Any]:
+def _system_data(row: ComparedSystem, comparison: SystemComparison) -> dict[str, Any]:
     data = plan_data(row.plan)
     listed = comparison.terms.price_list
     hour = listed and listed.machine_hours.get((row.name, comparison.terms.price_term))

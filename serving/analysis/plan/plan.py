@@ -55,7 +55,8 @@ class PlanRange:
 class Plan:
     """The answer; `range` is the answer over the model's 80 % range, None for a roofline.
 
-    `range` and `margins` are None, too, where a signal ended the search.
+    `range` and `margins` are None, too, where a signal ended the search; `margins` where no time is
+    left, or they are not asked for.
     """
 
     question: PlanQuestion
@@ -114,7 +115,7 @@ def plan(
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
     sweep, demand = question.sweep, question.demand
-    begun_s = time.monotonic()
+    begun_s, budget_s = time.monotonic(), question.search.budget_s
     choice = choose(question, workers, progress)
     check = choice.check
     per_machine = check.candidate.replicas
@@ -139,7 +140,7 @@ def plan(
     margins = model_range = None
     if not choice.is_interrupted:
         try:
-            if question.margins:
+            if question.margins and time.monotonic() < begun_s + MARGINS_SHARE * budget_s:
                 margins = _margins(question, choice, per_machine, workers, progress, begun_s)
             model_range = plan_range(question, choice, workers, progress)
         except KeyboardInterrupt:  # the plan itself is known

@@ -28,7 +28,7 @@ SHOWN: Final = 5
 SEARCH_SHARE: Final = 0.7
 """Of the budget; the rest is for margins and ranges of what was found."""
 _QUICK_TP: Final = 4
-_CUT_SHORT: Final = "the search was cut short: what has fewer chips may keep the target too"
+_CUT_SHORT: Final = "the search was cut short: what has fewer chips may keep the target too, and less is known of it"
 _GIB: Final = 2**30
 
 
@@ -103,7 +103,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     if not is_interrupted:
         smaller, words, misses = _smaller(race, best, question, workers)
     if not is_whole:
-        words = "; ".join(filter(None, (_CUT_SHORT, words)))
+        words = ", ".join(filter(None, (_CUT_SHORT, words)))
     return Choice(
         setting=best,
         check=race.checks[best],

@@ -10,7 +10,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from reporting.plain_text import document_lines
-from serving.analysis.compare.compare import Comparison, SystemRefusal
+from serving.analysis.compare.compare import SystemComparison, SystemRefusal
 from serving.analysis.compare.compare_report import CompareReport
 from serving.commands import compare as command
 from serving.commands import plan as plan_command
@@ -189,7 +189,7 @@ def test_a_plan_takes_the_same_file_and_no_price_beside_it(prices: Path) -> None
 
 def test_a_report_without_a_plan_is_whole() -> None:
     report = report_of(*DEMAND, "--systems", "trainium4")
-    empty: Comparison = report.comparison
+    empty: SystemComparison = report.comparison
     assert replace(report).charts() == () == report.figures()
     assert all(isinstance(each, SystemRefusal) for each in empty.refusals)
 
