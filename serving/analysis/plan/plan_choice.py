@@ -28,7 +28,9 @@ SHOWN: Final = 5
 SEARCH_SHARE: Final = 0.7
 """Of the budget; the rest is for margins and ranges of what was found."""
 _QUICK_TP: Final = 4
-_CUT_SHORT: Final = "the search was cut short: what has fewer chips may keep the target too, and less is known of it"
+_CUT_SHORT: Final = (
+    "the search was cut short: what has fewer chips may keep the target too, less is known of it"
+)
 _GIB: Final = 2**30
 
 
