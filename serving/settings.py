@@ -76,16 +76,17 @@ _WHOLE_NUMBERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AssumptionOptions:
-    """Assumptions where a machine's sources disagree."""
+    """Assumptions where a machine's sources disagree, and other values of its figures."""
 
     GROUP = "machine"
 
     assumptions: Sequence[str] = option(
         (),
-        "where sources disagree about a machine, take another assumption (repeatable; "
-        "`ultraserve describe NAME` lists the switches)",
-        "--assumption",
-        metavar="SWITCH=ASSUMPTION",
+        "where sources disagree about a machine, take another assumption (SWITCH=ASSUMPTION); or "
+        "what if a figure were another: hbm_bandwidth=2x, hop_ns=230ns, idle_watts=-10% "
+        "(repeatable; `ultraserve describe NAME` lists switches and figures)",
+        *("--assumption", "--set"),
+        metavar="NAME=VALUE",
     )
 
 
@@ -266,7 +267,7 @@ class Settings(RunningOptions, PartitionOptions):
         named = isinstance(self.assumptions, list | tuple) and all(
             isinstance(text, str) for text in self.assumptions
         )
-        self._check("assumptions", named, "a list of SWITCH=ASSUMPTION")
+        self._check("assumptions", named, "a list of SWITCH=ASSUMPTION or FIGURE=VALUE")
         self._check("eplb", isinstance(self.eplb, Mapping), "an object of settings")
 
     def _check(self, name: str, fits: bool, expected: str) -> None:

@@ -1,6 +1,7 @@
 """A chip's figures: dense ceilings per chip. None is a part that it lacks, or unpublished."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import AssumptionSet, apply_assumption
@@ -81,7 +82,23 @@ class ChipSpec:
         """Every figure of the chip by its field's name, derived ones last."""
         stacks = "arithmetic: hbm_stacks x hbm_stack_bytes"
         total = ("hbm_bytes", Figure(self.hbm_bytes, "bytes", stacks))
-        return (*figures_of(self), *self.matrix.figures(), total)
+        return (*self.own_figures(), total)
+
+    def own_figures(self) -> NamedFigures:
+        """Those that are not derived, the matrix engine's last."""
+        return (*figures_of(self), *self.matrix.figures())
+
+    def with_figures(self, figures: Mapping[str, Figure]) -> "ChipSpec":
+        """The chip with other ones of `own_figures`; raises ConfigError for impossible values."""
+        of_matrix = dict(self.matrix.figures()).keys() & figures.keys()
+        own = {name: figure for name, figure in figures.items() if name not in of_matrix}
+        matrix = replace(self.matrix, **{name: figures[name] for name in of_matrix})
+        return replace(self, matrix=matrix, **own)  # type: ignore[arg-type]
+
+    @property
+    def assumption_sets(self) -> tuple[AssumptionSet, ...]:
+        """Its switches."""
+        return self.switches
 
     @property
     def hbm_bytes(self) -> int:
@@ -120,7 +137,9 @@ class ChipSpec:
         raise ConfigError("dtype", dtype, "fp32, bf16, fp8 or fp4")
 
     def assuming(self, name: str, assumption: str) -> "ChipSpec":
-        """The chip with one of its switches turned; raises ConfigError that lists them."""
+        """The chip with one of its switches turned; figures that were set stay. ConfigError lists
+        the switches.
+        """
         for switch in self.switches:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))

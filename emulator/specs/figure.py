@@ -5,11 +5,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 ASSUMED = "assumed"
+SET = "set: "
+"""What the source of a figure begins with that a user has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A finite `value` in `unit`; `source` is a document, arithmetic, or "assumed" and why.
+    """A finite `value` in `unit`; `source` is a document, arithmetic, "assumed" and why, or "set: "
+    and what was changed.
 
     Raises ValueError for a value that is not finite, or an empty unit or source.
     """
@@ -28,6 +31,25 @@ class Figure:
     def assumed(self) -> bool:
         """Whether the number is unpublished."""
         return self.source.startswith(ASSUMED)
+
+    @property
+    def words(self) -> str:
+        """Value, unit and source."""
+        return f"{self.value:g} {self.unit} ({self.source})"
+
+    def comes_from(self, catalog: "Figure") -> bool:
+        """Whether it is `catalog`'s, or what a user has set it to."""
+        return self == catalog or (self.is_set and catalog.words in self.source)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a user has changed the catalog's value."""
+        return self.source.startswith(SET)
+
+    @property
+    def set_to(self) -> str:
+        """The value that a user gave, as `2x` or `230ns`; empty for the catalog's own."""
+        return self.source.removeprefix(SET).partition(" ")[0] if self.is_set else ""
 
     @property
     def count(self) -> int:

@@ -3,7 +3,8 @@
 `provisioned_watts` and the worst day's `pue` depend on assumptions, so the system holds them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from emulator.errors import ConfigError
@@ -79,8 +80,19 @@ class RackPowerSpec:
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        seasons = (
-            (f"{season.replace('-', '_')}_overhead", figure)
+        seasons = ((_overhead(season), figure) for season, figure in self.season_overhead)
+        return (*figures_of(self), *seasons)
+
+    def with_figures(self, figures: Mapping[str, Figure]) -> "RackPowerSpec":
+        """The same with others of `figures`; raises ConfigError for impossible values."""
+        seasons = tuple(
+            (season, figures.get(_overhead(season), figure))
             for season, figure in self.season_overhead
         )
-        return (*figures_of(self), *seasons)
+        others = figures.keys() & dict(figures_of(self)).keys()
+        own = {name: figures[name] for name in others}
+        return replace(self, season_overhead=seasons, **own)  # type: ignore[arg-type]
+
+
+def _overhead(season: Season) -> str:
+    return f"{season.replace('-', '_')}_overhead"

@@ -4,6 +4,7 @@ Chips are numbered by tray, then rack, then unit of a cluster. In a torus the ch
 its first dimensions.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
@@ -95,6 +96,32 @@ class SystemSpec:
         overhead = ("overhead_watts_per_chip", self.overhead_watts_per_chip)
         return (*figures_of(self), *power, overhead, *self.totals())
 
+    def own_figures(self) -> NamedFigures:
+        """Those that are not derived, with those of its power and its chip."""
+        power = self.power.figures() if self.power else ()
+        return (*figures_of(self), *power, *self.chip.own_figures())
+
+    def with_figures(self, figures: Mapping[str, Figure]) -> "SystemSpec":
+        """The system with other ones of `own_figures`; raises ConfigError for impossible values.
+
+        Totals follow; the provisioned power is a figure of its own and stays.
+        """
+
+        def among(known: NamedFigures) -> dict[str, Figure]:
+            return {name: figures[name] for name, _ in known if name in figures}
+
+        return replace(
+            self,
+            chip=self.chip.with_figures(among(self.chip.own_figures())),
+            power=self.power and self.power.with_figures(among(self.power.figures())),
+            **among(figures_of(self)),  # type: ignore[arg-type]
+        )
+
+    @property
+    def assumption_sets(self) -> tuple[AssumptionSet, ...]:
+        """Its own switches and its chip's."""
+        return (*self.variants, *self.chip.switches)
+
     def totals(self) -> NamedFigures:
         """Totals of all chips: HBM, and the dense rates of their engines."""
         chips, chip = self.chips.count, self.chip
@@ -134,14 +161,22 @@ class SystemSpec:
         )
 
     def turned_switches(self) -> tuple[str, ...]:
-        """The assumptions other than the defaults, each "SWITCH=ASSUMPTION"."""
+        """What differs from the catalog, in the words of `with_assumptions`: the assumptions other
+        than the defaults, then the figures that were set.
+        """
         found = []
         for spec, switches in ((self, self.variants), (self.chip, self.chip.switches)):
             for switch in switches:
                 assumption = switch.assumption_of(spec)
                 if assumption is not None and assumption is not switch.assumptions[0]:
                     found.append(f"{switch.name}={assumption.name}")
+        found += [f"{name}={figure.set_to}" for name, figure in self.own_figures() if figure.is_set]
         return tuple(found)
+
+    def turned_in_words(self) -> tuple[str, ...]:
+        """A line of `turned_switches` for a report; none for the catalog's machine."""
+        turned = self.turned_switches()
+        return (f"{self.name} with {', '.join(turned)}",) if turned else ()
 
     def cluster(self, units: int) -> "SystemSpec":
         """`units` of this system, joined by their chips' network cards.
@@ -166,13 +201,15 @@ class SystemSpec:
         )
 
     def assuming(self, name: str, assumption: str) -> "SystemSpec":
-        """The system with one switch of its own or its chip's turned; ConfigError lists them."""
+        """The system with one switch of its own or its chip's turned; figures that were set stay.
+        ConfigError lists the switches.
+        """
         for switch in self.variants:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))
         if any(switch.name == name for switch in self.chip.switches):
             return replace(self, chip=self.chip.assuming(name, assumption))
-        names = ", ".join(switch.name for switch in (*self.variants, *self.chip.switches))
+        names = ", ".join(switch.name for switch in self.assumption_sets)
         raise ConfigError("assumption", name, f"a switch of {self.name}: {names or 'none'}")
 
 
@@ -181,6 +218,8 @@ _OF_ALL_UNITS: Final = ("chips", "cpus", "provisioned_watts")
 
 def _times(units: int, figure: Figure) -> Figure:
     source = f"arithmetic: {units} x {figure.value:g} ({figure.source})"
+    if figure.is_set:
+        source = f"{figure.source}, of each of {units}"
     return replace(figure, value=units * figure.value, source=source)
 
 

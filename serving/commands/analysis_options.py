@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from emulator.power.token_cost import Prices
     from emulator.specs.rack_power import Season
     from emulator.specs.system import SystemSpec
+    from reporting.document import ReportDocument
     from serving.analysis.compare.price_file import PriceFile
     from serving.analysis.steady_state.request_shape import RequestShape
     from serving.analysis.steady_state.sweep import Sweep
@@ -297,7 +298,7 @@ class SimulationOptions(JsonOptions, WorkerOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least("seed", self.seed, 0)
-        check_outputs(self, ())
+        check_outputs(self)
 
 
 def check_least(name: str, value: int | None, least: int) -> None:
@@ -312,29 +313,40 @@ def check_folder(name: str, path: Path) -> None:
         raise ConfigError(name, path, "a path in a folder that exists")
 
 
-def check_outputs(options: object, pages: Sequence[str]) -> None:
-    """Raise ConfigError for a file, `json`, a plot or one of `pages`, that cannot be written.
-
-    A page's option is named as its suffix.
-    """
+def check_outputs(options: JsonOptions) -> None:
+    """Raise ConfigError for a file of JSON, or a picture, that cannot be written."""
     if isinstance(options, PlotOptions):
         options.check_plots()
-    for name in pages:
-        path = getattr(options, name)
-        if path is not None and path.suffix.lower() != f".{name}":
-            raise ConfigError(name, path, f"a path that ends in .{name}")
-    for name in ("json", *pages):
-        path = getattr(options, name)
-        if path is not None and str(path) != PRINTED:
-            check_folder(name, Path(path))
+    if options.json not in (None, PRINTED):
+        check_folder("json", Path(options.json))
 
 
-def answer(lines: Iterable[str], data: Callable[[], object], *, json: str | None) -> None:
+def print_answer(lines: Iterable[str], data: Callable[[], object], *, json: str | None) -> None:
     """Print `lines`, or `data` as JSON, as `JsonOptions` says; raises ConfigError for its file."""
     if json != PRINTED:
         print("\n".join(lines))
     if json is not None:
         write_json(json_text(data()), json)
+
+
+def check_page(path: Path | None) -> None:
+    """Raise ConfigError for a path that `write_page` would refuse, before the work."""
+    if path is not None:
+        if path.suffix.lower() != ".html":
+            raise ConfigError("html", path, "a path that ends in .html")
+        check_folder("html", path)
+
+
+def write_page(report: ReportDocument, path: Path) -> None:
+    """A report as one HTML file; raises ConfigError."""
+    from reporting.html import to_html
+
+    try:
+        path.write_text(to_html(report), encoding="utf-8")
+    except OSError as error:
+        expected = f"a path to write to ({error.strerror})"
+        raise ConfigError("html", path, expected) from error
+    say(f"page: {path}")
 
 
 def write_json(text: str, where: str) -> None:

@@ -9,6 +9,7 @@ from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import CHIPS, DATA_SHEETS
 from emulator.specs.data_sheet import DataSheet
 from emulator.specs.figure import Figure
+from emulator.specs.figure_changes import ALIASES
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import GB, GIB
@@ -47,6 +48,11 @@ _UNTITLED: Final[tuple[Column[tuple[str, ...]], ...]] = (
     Column("", align="left"),
 )
 
+_ALIASES: Final[tuple[Column[tuple[str, ...]], ...]] = (
+    Column("", align="left"),
+    Column("", align="left"),
+)
+
 
 def overview_lines() -> Iterator[str]:
     """Tables of chips and systems, and a legend."""
@@ -72,6 +78,7 @@ def overview_lines() -> Iterator[str]:
     yield "Dense rates; links per direction, inside a tray; GB = 10^9 bytes."
     yield f"* assumed   {_UNKNOWN} unpublished   {NOTHING} has none"
     yield "ultraserve describe NAME [--assumption SWITCH=ASSUMPTION]: each figure with its source."
+    yield "--set FIGURE=VALUE, in every command that names a machine: what if it were another."
 
 
 def _figures(columns: Iterable[tuple[str, str, float]]) -> Iterator[Column[Any]]:
@@ -122,9 +129,24 @@ def section_lines(section: CatalogEntry) -> Iterator[str]:
     for shown in section.switches:
         yield ""
         yield from _switch_lines(shown)
+    yield from _alias_lines(section)
     for mapped in section.core_maps:
         yield ""
         yield from _core_map_lines(mapped)
+
+
+def _alias_lines(section: CatalogEntry) -> Iterator[str]:
+    """Short names of figures, for `--set`."""
+    labels = dict(section.figures)
+    rows = [
+        (name, f"{', '.join(there)}{f' ({alias.about})' if alias.about else ''}")
+        for name, alias in ALIASES.items()
+        if (there := [each for each in alias.figures if each in labels])
+    ]
+    if rows and not section.status:
+        yield ""
+        yield "  --set FIGURE=VALUE (2x, +10%, 230ns): what is not derived, and short names:"
+        yield from table_lines(table_of(_ALIASES, rows), indent=4)
 
 
 def _switch_lines(shown: ShownSwitch) -> Iterator[str]:

@@ -7,15 +7,15 @@ systems' speed-up over the first, and the vendor's claim. Starts nothing.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from emulator.errors import ConfigError
 from emulator.fabric.collectives import CollectiveModel, Operation
 from emulator.fabric.traffic_classes import TrafficClass
-from emulator.specs.assumptions import with_assumptions
+from emulator.specs.assumptions import machine_named
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
 from reporting.data_forms import json_text
@@ -23,6 +23,8 @@ from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
 from serving.commands.collective_claims import UNITS, claim_of, claim_text, hop_text, size_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
+from serving.settings import AssumptionOptions
+from startup.typed_options import add_options
 
 _SIZES_MAX = 64
 _OTHERS = [traffic for traffic in TrafficClass if traffic is not TrafficClass.COLLECTIVE]
@@ -49,10 +51,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--system",
         default="trn2-ultraserver,trn3-nl72x2",
-        metavar="A,B[:SWITCH=ASSUMPTION]",
-        help="systems of the catalog, perhaps under other assumptions, as `describe` "
-        "lists them; all are held against the first (default: %(default)s)",
+        metavar="A,B[:NAME=VALUE]",
+        help="systems of the catalog, perhaps under other assumptions or with other figures, as "
+        "`describe` lists them; all are held against the first (default: %(default)s)",
     )
+    add_options(parser, AssumptionOptions)
     parser.add_argument(
         "--op",
         default="all-gather,all-reduce",
@@ -83,7 +86,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table; raises ConfigError for unusable arguments."""
-    systems = [_system(text) for text in _names("system", args.system)]
+    systems = [_system(text, args.assumptions) for text in _names("system", args.system)]
     operations = [_operation(name) for name in _names("op", args.op)]
     sizes = parse_sizes(args.sizes)
     chips = min(system.chips.count for system in systems) if args.chips is None else args.chips
@@ -199,10 +202,12 @@ def _names(field: str, text: str) -> list[str]:
     return names
 
 
-def _system(text: str) -> SystemSpec:
-    """The system of "NAME:SWITCH=ASSUMPTION:...", whose name then is that text."""
-    name, *assumptions = text.split(":")
-    return replace(with_assumptions(system_by_name(name), assumptions), name=text)
+def _system(text: str, shared: Sequence[str]) -> SystemSpec:
+    """The system of "NAME:SWITCH=ASSUMPTION:...", whose name then is that text; `shared` are of
+    all systems.
+    """
+    name, *own = text.split(":")
+    return machine_named(system_by_name(name), shared, own)
 
 
 def _operation(name: str) -> Operation:
@@ -242,6 +247,8 @@ def _text(
                 yield hop_text(claim, system, most_times)
     yield ""
     yield from map(_latency_text, systems)
+    for system in systems:
+        yield from system.turned_in_words()
     yield "* assumed, `ultraserve describe` says why"
     yield "links and HBM at their full rates; nothing is added up inside switches"
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from emulator.errors import ConfigError
 from loadgen.option_values import some_duration_s
 from serving.commands.analysis_options import (
     PlotOptions,
-    answer,
-    check_outputs,
     interrupted_by,
+    print_answer,
     say,
+    write_page,
 )
 from serving.commands.pareto import assumed_systems, lncs_of
 from serving.commands.plan import PlanOptions, question_by_system
@@ -55,11 +54,6 @@ class CompareOptions(PlotOptions, PlanOptions):
         metavar="TIME",
     )
     html: Path | None = option(None, "a page that needs no network")
-
-    def __post_init__(self) -> None:
-        """Refuse unwritable paths before minutes of work."""
-        super().__post_init__()
-        check_outputs(self, ("html",))
 
     def names(self) -> list[str]:
         """Of the systems, each once."""
@@ -105,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say("ultraserve compare: interrupted, nothing was compared")
         return 128 + caught[0] if caught else 130
-    answer(document_lines(report.document()), lambda: compare_data(report), json=options.json)
+    print_answer(document_lines(report.document()), lambda: compare_data(report), json=options.json)
     _write_files(options, report)
     if caught:
         return 128 + caught[0]
@@ -186,14 +180,7 @@ def _question_on(
 
 def _write_files(options: CompareOptions, report: CompareReport) -> None:
     if options.html is not None:
-        from reporting.html import to_html
-
-        try:
-            options.html.write_text(to_html(report), encoding="utf-8")
-        except OSError as error:
-            expected = f"a path to write to ({error.strerror})"
-            raise ConfigError("html", options.html, expected) from error
-        say(f"page: {options.html}")
+        write_page(report, options.html)
     if options.plot and report.comparison.found:
         from serving.analysis.compare.compare_chart import compare_chart
 

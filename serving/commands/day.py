@@ -16,9 +16,9 @@ from serving.commands.analysis_options import (
     PlotOptions,
     ReplicaOptions,
     SimulationOptions,
-    answer,
     check_absent,
     interruptible,
+    print_answer,
 )
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.commands.leases import GRACE_S
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         from serving.analysis.day.day_chart import day_chart
 
         options.write_plots(lambda: day_chart(found))
-    answer(document_lines(day_document(found)), lambda: day_data(found), json=options.json)
+    print_answer(document_lines(day_document(found)), lambda: day_data(found), json=options.json)
     return 0
 
 

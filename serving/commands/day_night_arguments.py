@@ -173,6 +173,7 @@ def day_night_settings(
             model=served.model,
             first_chip=served.first_chip,
             ray_address=served.ray_address,
+            assumptions=tuple(served.assumptions),
         ),
     )
 

@@ -77,6 +77,7 @@ def _figure_json(figure: Figure) -> dict[str, object]:
         "unit": figure.unit,
         "source": figure.source,
         "assumed": figure.assumed,
+        **({"set": figure.set_to} if figure.is_set else {}),
     }
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from serving.commands.analysis_options import (
     JsonOptions,
     PlotOptions,
-    answer,
     check_least,
     check_outputs,
     one_of,
+    print_answer,
 )
 from startup.typed_options import option, read_options
 
@@ -31,7 +31,7 @@ class ExplainOutput(JsonOptions, PlotOptions):
     def __post_init__(self) -> None:
         """Refuse unwritable paths before the work."""
         check_least("rows", self.rows, 0)
-        check_outputs(self, ())
+        check_outputs(self)
 
 
 def show(found: Explanation, output: ExplainOutput) -> int:
@@ -40,7 +40,7 @@ def show(found: Explanation, output: ExplainOutput) -> int:
     from serving.analysis.explain.explain_report import explain_data, explain_document
 
     lines = document_lines(explain_document(found, rows=output.rows))
-    answer(lines, lambda: explain_data(found), json=output.json)
+    print_answer(lines, lambda: explain_data(found), json=output.json)
     if output.plot:
         from serving.analysis.explain.explain_chart import explain_chart
 

@@ -59,7 +59,7 @@ class OutputOptions(JsonOptions, PlotOptions, WorkerOptions):
         """Refuse unwritable paths before a minute's work."""
         super().__post_init__()
         check_least("rows", self.rows, 2)
-        check_outputs(self, ())
+        check_outputs(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,9 @@ class ParetoOptions(OutputOptions, RequestOptions, PriceOptions, PartitionSweepO
 
     systems: str = option(
         REQUIRED,
-        "machines of the catalog; the first is what others are compared to",
-        metavar="NAME,...",
+        "machines of the catalog, each perhaps with assumptions and figures of its own "
+        "(trn3-nl72x2:hop_ns=230ns); the first is what others are compared to",
+        metavar="NAME[:NAME=VALUE...],...",
     )
     batch: str | None = option(None, "decoding requests of a rank", metavar="N,...")
     serving: str = option(
@@ -176,19 +177,18 @@ def _systems(options: ParetoOptions) -> list[SystemSpec]:
 
 
 def assumed_systems(names: Sequence[str], assumptions: Sequence[str]) -> list[SystemSpec]:
-    """The machines, each with the assumptions on its own switches; raises ConfigError."""
-    from emulator.specs.assumptions import with_assumptions
+    """The machines "NAME[:NAME=VALUE...]", each with those of the assumptions and figures that it
+    has, and with its own; raises ConfigError.
+    """
+    from emulator.specs.assumptions import accepts, machine_named, with_assumptions
     from emulator.specs.systems import system_by_name
 
-    systems = [system_by_name(name) for name in names]
-    for text in assumptions:
-        name = text.partition("=")[0]
-        having = [
-            any(switch.name == name for switch in (*system.variants, *system.chip.switches))
-            for system in systems
-        ]
-        systems = [
-            with_assumptions(system, [text]) if has or not any(having) else system
-            for system, has in zip(systems, having, strict=True)
-        ]
-    return systems
+    named = [each.split(":") for each in names]
+    catalog = [system_by_name(name) for name, *_ in named]
+    shared = [text for text in assumptions if any(accepts(system, text) for system in catalog)]
+    for system in catalog[:1]:  # which refuses, as any other would, what no system has
+        with_assumptions(system, [text for text in assumptions if text not in shared])
+    return [
+        machine_named(system, [text for text in shared if accepts(system, text)], own)
+        for system, (_, *own) in zip(catalog, named, strict=True)
+    ]

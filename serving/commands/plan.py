@@ -6,8 +6,10 @@ Starts no server: the steady state proposes, the server's own scheduler decides 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +20,14 @@ from serving.commands.analysis_options import (
     PriceFileOptions,
     ReplicaOptions,
     SimulationOptions,
-    answer,
     check_absent,
     check_least,
+    check_page,
     interrupted_by,
     interruptible,
+    print_answer,
     say,
+    write_page,
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
@@ -33,8 +37,10 @@ if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
     from emulator.specs.system import SystemSpec
     from loadgen.workloads.traffic import Traffic
+    from reporting.document import Document
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan_demand import PlanDemand
+    from serving.analysis.plan.plan_difference import PlanAnswer
     from serving.analysis.plan.plan_question import PlanQuestion
 
 _OF_RATE: Final = ("input", "output", "lengths")
@@ -97,15 +103,21 @@ class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOp
     effort: int | None = option(
         None, "does nothing any more: --budget bounds the search; it goes in 0.2", metavar="TOKENS"
     )
+    plot: Path | None = option(
+        None, "a picture of what the plan rests on, figure by figure: .png, .svg or .html"
+    )
+    html: Path | None = option(None, "the plan as a page to send to others; needs no network")
     budget_s: float = option(
         60.0,
-        "time for the search, after which the best so far is the plan (default: 60s)",
+        "time for the plan: when the search has had 0.7 of it, the best so far is the answer "
+        "(default: 60s)",
         type=some_duration_s,
         metavar="TIME",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_page(self.html)
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names: tuple[str, ...] = _OF_RATE if self.trace else _OF_TRACE
@@ -139,26 +151,73 @@ def run(args: argparse.Namespace) -> int:
     """
     from reporting.plain_text import document_lines
     from serving.analysis.explain.point_bottleneck import point_bottleneck
-    from serving.analysis.plan.plan import plan
+    from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     options = read_options(PlanOptions, args)
+    if options.plot is not None:
+        from serving.analysis.chart_file import check_chart_path
+
+        check_chart_path(options.plot, field="plot")
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
         say("warning: --disaggregated does nothing any more: see --no-pools")
     caught: list[int] = []
+    planned = partial(
+        plan_answer, catalog=_catalog_machine(options), is_interrupted=lambda: bool(caught)
+    )
     try:
         with interrupted_by(caught):
-            found = interruptible(plan, question, options=options, ended=ended)
+            answer = interruptible(planned, question, options=options, ended=ended)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
-    bottleneck = point_bottleneck(found.question.sweep, found.choice.setting.option.point)
-    lines = document_lines(plan_document(found, bottleneck=bottleneck))
-    answer(lines, lambda: plan_data(found), json=options.json)
+    point = answer.plan.choice.setting.option.point
+    bottleneck = point_bottleneck(answer.plan.question.sweep, point)
+    document = with_what_if(plan_document(answer.plan, bottleneck=bottleneck), answer)
+    print_answer(
+        document_lines(document),
+        lambda: {**plan_data(answer.plan), **what_if_data(answer)},
+        json=options.json,
+    )
+    _write_files(options, answer, document, command=f"ultraserve {shlex.join(args.words)}")
     return 128 + caught[0] if caught else 0
+
+
+def _write_files(
+    options: PlanOptions, answer: PlanAnswer, document: Document, *, command: str
+) -> None:
+    from serving.analysis.plan.plan_sensitivity_chart import (
+        sensitivity_chart,
+        sensitivity_page_chart,
+    )
+
+    moved = answer.sensitivity
+    if options.html is not None:
+        from serving.analysis.plan.plan_page import PlanPage
+
+        tornado = () if moved is None else (sensitivity_page_chart(moved),)
+        page = PlanPage(plan=answer.plan, report=document, command=command, further=tornado)
+        write_page(page, options.html)
+    if options.plot is not None and moved is not None:
+        from serving.analysis.chart_file import write_chart
+
+        write_chart(sensitivity_chart(moved, answer.plan), options.plot, field="plot")
+        say(f"picture: {options.plot}")
+
+
+def _catalog_machine(options: PlanOptions) -> SystemSpec | None:
+    """The machine without the figures that were set; None where there are none."""
+    from emulator.specs.assumptions import turns_switch, with_assumptions
+    from emulator.specs.systems import system_by_name
+
+    system = system_by_name(options.system)
+    turned = [text for text in options.assumptions if turns_switch(system, text)]
+    if len(turned) == len(options.assumptions):
+        return None
+    return with_assumptions(system, turned)
 
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:

@@ -80,6 +80,7 @@ class PowerBreakdown:
     figures: tuple[SourcedFigure, ...]
     tokens_per_megawatt: tuple[PowerEfficiency, ...] = ()
     cost: TokenCost | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -143,6 +144,7 @@ def power_report(name: str, options: PowerOptions) -> PowerBreakdown:
         figures=_figures(power),
         tokens_per_megawatt=tokens,
         cost=cost,
+        assumptions=system.turned_switches(),
     )
 
 

@@ -80,6 +80,8 @@ def _state_lines(report: PowerBreakdown) -> Iterator[str]:
 
 def _assumption_lines(report: PowerBreakdown) -> Iterator[str]:
     """The number of assumed figures, and the busy shares of the states."""
+    if report.assumptions:
+        yield f"{report.system} with {', '.join(report.assumptions)}"
     assumed = sum(figure.assumed for figure in report.figures)
     yield (
         f"* modelled: {assumed} of {len(report.figures)} figures are assumed, all or in part; "

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Self
 from serving.commands.analysis_options import (
     JsonOptions,
     WorkerOptions,
-    answer,
     check_absent,
     check_least,
     check_outputs,
     one_of,
+    print_answer,
     say,
 )
 from serving.commands.simulated_events import SimulatedEventOptions, SimulatedPoolOptions
@@ -84,7 +84,7 @@ class SimulateOptions(
         for each in (*kinds, SimulatedHandoverOptions, SimulatedFileOptions, WorkerOptions):
             each.__post_init__(self)
         check_least("seeds", self.seeds, 2)
-        check_outputs(self, ())
+        check_outputs(self)
         if self.seeds is None:
             expected = "nothing without --seeds: one run is one process's"
             check_absent(self, ("processes", "ray_address"), expected=expected)
@@ -273,7 +273,7 @@ def run(args: argparse.Namespace) -> int:
             )
             options.write(made, report, steps, writer=writer, say=say)
     lines = document_lines(simulated_document(report))
-    answer(lines, lambda: report, json=options.json)
+    print_answer(lines, lambda: report, json=options.json)
     if watch.stopped is None:
         return 0
     say(f"ultraserve simulate: interrupted, {report.completed_requests:,} requests were served")

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serving.commands.analysis_options import answer, say
+from serving.commands.analysis_options import print_answer, say
 
 if TYPE_CHECKING:
     from serving.analysis.simulate.simulated_report import SimulatedReport
@@ -60,7 +60,7 @@ def simulate_seeds(args: argparse.Namespace, options: SimulateOptions) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     report = seeds_report(seeds[: len(runs)], runs, wall_s=time.perf_counter() - begun_s)
-    answer(document_lines(seeds_document(report)), lambda: report, json=options.json)
+    print_answer(document_lines(seeds_document(report)), lambda: report, json=options.json)
     return code
 
 

@@ -121,7 +121,7 @@ class ComparisonTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class SystemComparison:
     """Systems with a plan and those without, each in the order of the question.
 
     `traffic` is in words; empty where no system holds the model.
@@ -151,7 +151,7 @@ def compare(
     workers: SimulationWorkers = THIS_PROCESS,
     progress: Callable[[str], None] = lambda _: None,
     is_interrupted: Callable[[], bool] = lambda: False,
-) -> Comparison:
+) -> SystemComparison:
     """Plan each of `systems`; those that hold the model share the budget (see `EVEN_PART`).
 
     After an interrupt, which `plan` may have answered with its best so far, no other is planned.
@@ -174,7 +174,7 @@ def compare(
             refusals.append(answer)
         else:
             found.append(answer)
-    return Comparison(
+    return SystemComparison(
         terms=terms,
         traffic=entries[0].question.demand.in_words() if entries else "",
         found=tuple(found),
@@ -240,7 +240,8 @@ def _planned(
     def refusal(kind: RefusalKind, reason: str) -> SystemRefusal:
         return SystemRefusal(system=name, kind=kind, reason=reason)
 
-    question = replace(entry.question, search=replace(entry.question.search, budget_s=budget_s))
+    search = replace(entry.question.search, budget_s=budget_s)
+    question = replace(entry.question, search=search, margins=False)
     try:
         found = plan(question, workers=workers, progress=lambda line: progress(f"{name}: {line}"))
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from reporting.document import (
     table_of,
 )
 from reporting.numbers import four_digits, number
-from serving.analysis.compare.compare import ComparedSystem, Comparison
+from serving.analysis.compare.compare import ComparedSystem, SystemComparison
 from serving.analysis.compare.price_claims import (
     PriceFinding,
     hour_dollars_for,
@@ -104,26 +104,36 @@ _IN_VERDICT: Final = ("chips in service", "power provisioned", "cost", "carbon")
 def best_of(
     measure: Measure, found: Sequence[ComparedSystem]
 ) -> list[tuple[float, ComparedSystem]]:
-    """Systems whose figure is known, the least first."""
-    known = [(value, row) for row in found if (value := measure.value(row)) is not None]
+    """Systems whose figure is known, the least first; those that may miss the target only where
+    none surely keeps it.
+    """
+    sure = [row for row in found if row.plan.choice.check.surely_meets]
+    known = [(value, row) for row in sure or found if (value := measure.value(row)) is not None]
     return sorted(known, key=lambda each: each[0])
 
 
 def _least_words(measure: Measure, found: Sequence[ComparedSystem]) -> str:
     order = best_of(measure, found)
-    value, best = order[0]
-    words = f"{best.name}, {measure.in_words(value)}"
-    if len(order) > 1 and value > 0:
-        second, row = order[1]
+    value = order[0][0]
+    names = _least_names(order)
+    words = f"{names}, {measure.in_words(value)}"
+    higher = [each for each in order if each[0] > value]
+    if higher and value > 0:
+        second, row = higher[0]
         words += f"; next {row.name}, {second / value:.2f} times as much"
     return words
+
+
+def _least_names(order: Sequence[tuple[float, ComparedSystem]]) -> str:
+    """Of the least and those that equal it."""
+    return " and ".join(row.name for value, row in order if value == order[0][0])
 
 
 def _verdict(found: Sequence[ComparedSystem]) -> str:
     if not found:
         return "no system serves this"
     said = [
-        f"{measure.name} {order[0][1].name} ({measure.in_words(order[0][0])})"
+        f"{measure.name} {_least_names(order)} ({measure.in_words(order[0][0])})"
         for measure in MEASURES
         if measure.name in _IN_VERDICT and (order := best_of(measure, found))
     ]
@@ -138,7 +148,7 @@ def _verdict(found: Sequence[ComparedSystem]) -> str:
 class CompareReport:
     """A `ReportDocument` of a comparison; `model` and `slo` are its question's words."""
 
-    comparison: Comparison
+    comparison: SystemComparison
     model: str
     slo: str
 
@@ -288,7 +298,7 @@ def _power_table(found: Sequence[ComparedSystem]) -> Table:
     return table_of(columns, found, title="power:", foot=foot)
 
 
-def _money_tables(comparison: Comparison) -> Iterator[Table]:
+def _money_tables(comparison: SystemComparison) -> Iterator[Table]:
     """Dollars and carbon; none without a price list."""
     listed = comparison.terms.price_list
     if listed is None:
@@ -359,7 +369,7 @@ def _claim_table(claims: Sequence[PriceFinding]) -> Table:
     return table_of(columns, claims, title="claims of price:", foot=foot)
 
 
-def _assumed_lines(comparison: Comparison) -> Iterator[str]:
+def _assumed_lines(comparison: SystemComparison) -> Iterator[str]:
     yield (
         "modelled, not measured; each system is planned by itself, on the same arrivals, lengths "
         "and seeds; `ultraserve plan --system NAME` tells more of one"
@@ -422,7 +432,7 @@ def compare_data(report: CompareReport) -> dict[str, Any]:
     }
 
 
-def _system_data(row: ComparedSystem, comparison: Comparison) -> dict[str, Any]:
+def _system_data(row: ComparedSystem, comparison: SystemComparison) -> dict[str, Any]:
     data = plan_data(row.plan)
     listed = comparison.terms.price_list
     hour = listed and listed.machine_hours.get((row.name, comparison.terms.price_term))

@@ -70,11 +70,11 @@ def read_price_file(path: Path) -> PriceFile:
         raise ConfigError("prices", path, "text in UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError("prices", path, f"TOML: {error}") from error
-    return _Reader(path).prices(data)
+    return _PriceReader(path).prices(data)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _PriceReader:
     """Checks a file's entries; `path` is named in each refusal."""
 
     path: Path

@@ -138,6 +138,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         + ("" if question.trace.traffic is not None else ", nor come from the demand's source"),
         f"steps: {sweep.steps_in_words()}, weights as {day.choice.precision}, prefill policy "
         f"{parse_prefill_policy(settings.limits.prefill_policy).name}",
+        *sweep.system.turned_in_words(),
         sweep.assumptions.model_error_in_words(),
         *([_RANGE_IN_WORDS] if sweep.assumptions.model_error else []),
         "every group is a replica with all experts of its own, so none move when it leaves; it is "

@@ -82,6 +82,7 @@ def _about(found: Explanation) -> Iterator[str]:
             f"{question.draft_tokens} drafts a request and step; "
             f"{question.tokens_per_step:.3g} tokens a step are right"
         )
+    yield from question.system.turned_in_words()
     yield question.steps_in_words()
     yield f"{found.tokens_per_s_per_chip:,.1f} tokens/s per chip"
     if found.interval is not None:

@@ -203,15 +203,24 @@ def _as_described(system: SystemSpec, description: SystemDescription) -> SystemS
         for switch in switches:
             if (name := _assumption_of(spec, switch, sheet)) is not None:
                 system = system.assuming(switch.name, name)
-    return system
+    return system.with_figures(_set_figures(description.system) | _set_figures(description.chip))
+
+
+def _set_figures(sheet: SpecSheet) -> dict[str, Figure]:
+    """Those that the server's user has set."""
+    figures = {each.name: Figure(each.value, each.unit, each.source) for each in sheet.figures}
+    return {name: figure for name, figure in figures.items() if figure.is_set}
 
 
 def _assumption_of(spec: object, switch: AssumptionSet, sheet: SpecSheet) -> str | None:
-    """The assumption with all of the sheet's values; None for the spec's own."""
+    """The assumption with all of the sheet's values that were not set; None for the spec's own."""
+    changed = _set_figures(sheet)
     told = {figure.name: figure.value for figure in sheet.figures}
 
     def agrees(name: str, value: object) -> bool:
-        return not isinstance(value, Figure) or told.get(name) == value.value
+        if not isinstance(value, Figure) or name in changed:
+            return True
+        return told.get(name) == value.value
 
     def fits(figures: Any) -> bool:
         return all(agrees(name, value) for name, value in figures.items())

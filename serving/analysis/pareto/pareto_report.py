@@ -118,6 +118,7 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
         f"{shape.output_tokens:,} output tokens, routing {_routing(sweep)}, "
         f"overlap {sweep.assumptions.overlap.value}, calibration {_calibration(sweep)}"
     )
+    yield from system.turned_in_words()
     chips = system.chips.count
     watts = first.watts(pareto.basis) if pareto.basis != "drawn" else None
     power = "as drawn, point by point" if watts is None else f"{watts / chips:,.0f} W a chip"

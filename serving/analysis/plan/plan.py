@@ -7,6 +7,7 @@ take f times as long serve traffic as these steps serve f times its rate within 
 that is simulated, and every queue with it.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
@@ -30,6 +31,8 @@ from serving.simulator import THIS_PROCESS, SimulationWorkers
 SIZES_AT_ONCE: Final = 2
 """However many workers there are: what is tried is then the same everywhere."""
 A_FEW: Final = 8
+MARGINS_SHARE: Final = 0.85
+"""Of the budget: by then the headroom is as it was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,8 @@ class PlanRange:
 class Plan:
     """The answer; `range` is the answer over the model's 80 % range, None for a roofline.
 
-    `range` and `margins` are None, too, where a signal ended the search.
+    `range` and `margins` are None, too, where a signal ended the search; `margins` where no time is
+    left, or they are not asked for.
     """
 
     question: PlanQuestion
@@ -111,6 +115,7 @@ def plan(
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
     sweep, demand = question.sweep, question.demand
+    begun_s, budget_s = time.monotonic(), question.search.budget_s
     choice = choose(question, workers, progress)
     check = choice.check
     per_machine = check.candidate.replicas
@@ -135,7 +140,8 @@ def plan(
     margins = model_range = None
     if not choice.is_interrupted:
         try:
-            margins = _margins(question, choice, per_machine, workers, progress)
+            if question.margins and time.monotonic() < begun_s + MARGINS_SHARE * budget_s:
+                margins = _margins(question, choice, per_machine, workers, progress, begun_s)
             model_range = plan_range(question, choice, workers, progress)
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
@@ -158,11 +164,17 @@ def _margins(
     replicas_per_machine: int,
     workers: SimulationWorkers,
     progress: Progress,
+    begun_s: float,
 ) -> Margins:
     progress("headroom, and what lost chips cost")
     race = Race(question, workers, progress)
     return margins_of(
-        question, choice.setting, race, workers, replicas_per_machine=replicas_per_machine
+        question,
+        choice.setting,
+        race,
+        workers,
+        replicas_per_machine=replicas_per_machine,
+        ends_s=begun_s + MARGINS_SHARE * question.search.budget_s,
     )
 
 

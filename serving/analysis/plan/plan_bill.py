@@ -46,9 +46,7 @@ class BilledFleet:
         each = idle_watts + min(load, 1.0) * (self.busy_watts - idle_watts)
         resting = chips - replicas * self.replica_chips
         mean_watts = (replicas * each + resting * self.idle_chip_watts) / chips
-        # Hosts, switches and cooling go by the chip: one chip's part, as often as there are chips.
-        facility = SystemPower(self.system).facility_watts(mean_watts, chips=1, season=self.season)
-        return chips * facility.total_watts
+        return meter_watts(self.system, mean_watts, chips=chips, season=self.season)
 
     def peak_watts(self, chips: int) -> float:
         """Of `chips`, at the peak."""
@@ -64,6 +62,16 @@ class BilledFleet:
             )
             for hour in night.hours
         )
+
+
+def meter_watts(
+    system: SystemSpec, mean_chip_watts: float, *, chips: float, season: Season
+) -> float:
+    """At the utility's meter: hosts, switches and cooling go by the chip, one chip's part as often
+    as there are chips.
+    """
+    facility = SystemPower(system).facility_watts(mean_chip_watts, chips=1, season=season)
+    return chips * facility.total_watts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +131,24 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
 def _cost(
     fleet: BilledFleet, prices: Prices | None, rates: TokenRates, chips: int, drawn_watts: float
 ) -> TokenCost | None:
+    return fleet_cost(fleet.system, prices, rates, chips=chips, drawn_watts=drawn_watts)
+
+
+def fleet_cost(
+    system: SystemSpec,
+    prices: Prices | None,
+    rates: TokenRates,
+    *,
+    chips: float,
+    drawn_watts: float,
+) -> TokenCost | None:
     """Token costs on `chips`, by one chip's part, so that a token's price is that of the whole."""
     if prices is None:
         return None
     one = token_cost(
         prices,
         _scaled(rates, 1 / chips),
-        system=fleet.system,
+        system=system,
         chips=1,
         drawn_watts=drawn_watts / chips,
     )

@@ -28,7 +28,9 @@ SHOWN: Final = 5
 SEARCH_SHARE: Final = 0.7
 """Of the budget; the rest is for margins and ranges of what was found."""
 _QUICK_TP: Final = 4
-_CUT_SHORT: Final = "the search was cut short: what has fewer chips may keep the target too"
+_CUT_SHORT: Final = (
+    "the search was cut short: what has fewer chips may keep the target too, less is known of it"
+)
 _GIB: Final = 2**30
 
 
@@ -66,7 +68,8 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     An interrupt, or the end of its share of the question's budget, ends the search with the best so
     far.
     """
-    ends_s = time.monotonic() + SEARCH_SHARE * question.search.budget_s
+    share = SEARCH_SHARE if question.margins else 1.0
+    ends_s = time.monotonic() + share * question.search.budget_s
     seats = question.check.schedulers.max_num_seqs
     terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
     race = Race(question, workers, progress, ends_s=ends_s)
@@ -102,7 +105,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     if not is_interrupted:
         smaller, words, misses = _smaller(race, best, question, workers)
     if not is_whole:
-        words = "; ".join(filter(None, (_CUT_SHORT, words)))
+        words = ", ".join(filter(None, (_CUT_SHORT, words)))
     return Choice(
         setting=best,
         check=race.checks[best],

@@ -5,9 +5,11 @@ the lengths asked for, then their arrivals. So what each of them costs stands be
 mean step, from which `pareto` draws its curve.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from math import ceil
+from typing import Final, Self
 
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
@@ -21,7 +23,10 @@ GROWTH: Final = 1.3
 """Between two rates tried, until one keeps the target and one does not."""
 FINE: Final = 1.03
 """Ratio of both at last."""
-TRIES_MAX: Final = 24
+LEAST_FACTOR: Final = 0.01
+"""Of the demand: less is none."""
+LOSS_S: Final = 20.0
+"""Of arrivals that are judged after a loss, where they are fewer than the requests to judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +34,13 @@ class RateKept:
     """The highest rate tried that keeps the target under some traffic, in words; 0: none did.
 
     `missed`: the limit that the next higher rate does not keep; empty where the steady state ends
-    it.
+    it. Not `is_found`: the time was over before the rates on both sides of it were close.
     """
 
     traffic: str
     requests_per_s: float
     missed: str = ""
+    is_found: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """Of a plan's setting; the last of `rates` is the one under the traffic asked for."""
+    """Of a plan's setting; the last of `rates` is the one under the traffic asked for. No `losses`:
+    there was no time for them.
+    """
 
     rates: tuple[RateKept, ...]
     losses: tuple[Loss, ...]
@@ -71,20 +79,23 @@ def margins_of(
     workers: SimulationWorkers,
     *,
     replicas_per_machine: int,
+    ends_s: float = float("inf"),
 ) -> Margins:
-    """Simulate them, one worker for each rate, then for each loss."""
+    """Simulate them: the rates until `ends_s` of `time.monotonic`, then, if it is before that, the
+    losses.
+    """
     judged = LAST_TIMES * question.check.judged
     under = _traffic(question)
     rated = [replace(race.task(setting, judged=judged), demand=demand) for _, demand in under]
-    rates = [
-        replace(rate, traffic=words)
-        for (words, _), rate in zip(under, workers.map(highest_rate, rated), strict=True)
-    ]
+    found = highest_rates(rated, workers, ends_s=ends_s)
+    rates = [replace(rate, traffic=words) for (words, _), rate in zip(under, found, strict=True)]
     steady = RateKept(
         traffic="by the mean step of the steady state",
         requests_per_s=setting.replicas * setting.option.requests_per_s,
     )
-    losses = [*_losses(question, setting, race, replicas_per_machine)]
+    losses = []
+    if time.monotonic() < ends_s:
+        losses = [*_losses(question, setting, race, replicas_per_machine)]
     checks = iter(workers.map(check_size, [task for _, _, task in losses if task is not None]))
     return Margins(
         rates=(steady, *rates),
@@ -129,28 +140,67 @@ def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
     ]
 
 
-def highest_rate(task: SizeTask) -> RateKept:
-    """The highest rate of the task's traffic that keeps its target, between `FINE` of it and more.
+@dataclass(slots=True, kw_only=True)
+class _Bisection:
+    """Of a task's factor of its demand; `most` is what the steady state takes."""
 
-    By bisection, the same seed at each rate.
-    """
-    demand, seed = task.demand, task.terms.seed
-    most = task.replicas * task.most_requests_per_s / demand.peak_rate_per_s
-    low, high, missed = 0.0, most, ""
-    factor = min(1.0, most)
-    for _ in range(TRIES_MAX):
-        check = check_size(replace(task, demand=demand.multiplied(factor, seed=seed)))
+    task: SizeTask
+    low: float = 0.0
+    high: float
+    missed: str = ""
+
+    @classmethod
+    def of(cls, task: SizeTask) -> Self:
+        most = task.replicas * task.most_requests_per_s / task.demand.peak_rate_per_s
+        return cls(task=task, high=most)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether its ends are as close as they need to be, or no rate keeps the target."""
+        return self.high <= max(FINE * self.low, LEAST_FACTOR)
+
+    @property
+    def next_factor(self) -> float:
+        if not self.low:
+            return min(1.0, self.high) if not self.missed else self.high / GROWTH
+        if not self.missed:
+            return min(GROWTH * self.low, self.high)
+        return float((self.low * self.high) ** 0.5)
+
+    def next_task(self) -> SizeTask:
+        demand = self.task.demand.multiplied(self.next_factor, seed=self.task.terms.seed)
+        return replace(self.task, demand=demand)
+
+    def learn(self, check: Check) -> None:
         if check.meets:
-            low = factor
+            self.low = self.next_factor
         else:
-            high, missed = factor, _missed(check)
-        if high <= FINE * low:
+            self.high, self.missed = self.next_factor, _missed(check)
+
+    def rate(self) -> RateKept:
+        return RateKept(
+            traffic="",
+            requests_per_s=self.low * self.task.demand.peak_rate_per_s,
+            missed=self.missed,
+            is_found=self.is_found,
+        )
+
+
+def highest_rates(
+    tasks: Sequence[SizeTask], workers: SimulationWorkers, *, ends_s: float = float("inf")
+) -> list[RateKept]:
+    """Of each task's traffic the highest rate that keeps the target, by bisection until `ends_s` of
+    `time.monotonic`; the same seed at each rate.
+    """
+    found = [_Bisection.of(task) for task in tasks]
+    while time.monotonic() < ends_s:
+        open_ones = [each for each in found if not each.is_found]
+        if not open_ones:
             break
-        if not low:
-            factor = high / GROWTH
-        else:
-            factor = min(GROWTH * low, high) if not missed else (low * high) ** 0.5
-    return RateKept(traffic="", requests_per_s=low * demand.peak_rate_per_s, missed=missed)
+        checks = workers.map(check_size, [each.next_task() for each in open_ones])
+        for each, check in zip(open_ones, checks, strict=True):
+            each.learn(check)
+    return [each.rate() for each in found]
 
 
 def _missed(check: Check) -> str:
@@ -169,7 +219,9 @@ def _losses(
     """
     tray = question.sweep.system.chips_per_tray.count
     engine_chips = setting.option.candidate.partition.chips
-    task = race.task(setting, judged=question.check.judged, early_end=False)
+    rate_per_s = question.demand.peak_rate_per_s / setting.replicas
+    judged = min(question.check.judged, max(1, ceil(LOSS_S * rate_per_s)))
+    task = race.task(setting, judged=judged, early_end=False)
 
     def without(replicas: int) -> SizeTask | None:
         left = setting.replicas - replicas

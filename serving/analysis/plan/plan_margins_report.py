@@ -11,7 +11,12 @@ from serving.analysis.plan.plan_margins import Loss, Margins
 def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
     """Headroom, where the steady state's rate goes, and losses."""
     most, last = margins.most_requests_per_s, margins.rates[-1]
-    if most > rate_per_s:
+    if not last.is_found:
+        yield (
+            f"headroom: the time was over before it was found; {four_digits(most)} requests/s keep "
+            "the target"
+        )
+    elif most > rate_per_s:
         beyond = f"{last.missed.upper()} misses" if last.missed else "the steady state ends"
         yield (
             f"headroom: {100 * (most / rate_per_s - 1):,.3g} %: up to {four_digits(most)} "
@@ -20,9 +25,12 @@ def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
     else:
         yield "headroom: none that the shorter runs by which it is searched could show"
     ladder = ", ".join(
-        f"{four_digits(each.requests_per_s)} {each.traffic}" for each in margins.rates
+        f"{'' if each.is_found else 'at least '}{four_digits(each.requests_per_s)} {each.traffic}"
+        for each in margins.rates
     )
     yield f"requests/s that keep the target: {ladder}"
+    if not margins.losses:
+        yield "losses of chips were not simulated: the time was over (--budget)"
     for loss in margins.losses:
         yield f"{loss.what} lost: {_after(loss)}"
 
@@ -47,7 +55,12 @@ def margin_data(margins: Margins) -> dict[str, Any]:
     """The same in base units."""
     return {
         "requests_per_s_kept": [
-            {"traffic": each.traffic, "requests_per_s": each.requests_per_s, "missed": each.missed}
+            {
+                "traffic": each.traffic,
+                "requests_per_s": each.requests_per_s,
+                "missed": each.missed,
+                "is_found": each.is_found,
+            }
             for each in margins.rates
         ],
         "losses": [

@@ -10,6 +10,7 @@ from reporting.document import Document, FigureRow
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import Check
 from serving.analysis.plan.plan_margins import Margins
+from serving.analysis.plan.plan_report import plan_data
 
 _BAR_HEIGHT = 34
 _KINDS = {"keeps the target": GREEN, "does not surely": ORANGE, "misses it": RED}
@@ -19,11 +20,10 @@ _RATIO_MAX = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPage:
-    """`document` is the plan's report, `data` its JSON; `further` are charts of other sections."""
+    """`report` is the plan's, for a reader; `further` are charts of other sections."""
 
     plan: Plan
     report: Document
-    data: object
     command: str
     further: tuple[TitledChart, ...] = ()
 
@@ -33,7 +33,7 @@ class PlanPage:
 
     def fields(self) -> object:
         """For programs."""
-        return self.data
+        return plan_data(self.plan)
 
     def figures(self) -> tuple[FigureRow, ...]:
         """For spreadsheets: the answer's main figures."""

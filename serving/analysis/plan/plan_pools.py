@@ -61,7 +61,7 @@ def _engines_of(
 ) -> list[tuple[PrefillOption | None, DecodeOption | None]]:
     terms, tasks = given
     replicas = (terms.sweep.replica(*task) for task in tasks if terms.fits(task))
-    return [(_prefill(terms, replica), _decode(terms, replica)) for replica in replicas]
+    return [(prefill_of(terms, replica), decode_of(terms, replica)) for replica in replicas]
 
 
 def _best(engines: Iterable[Engine]) -> list[Engine]:
@@ -71,7 +71,7 @@ def _best(engines: Iterable[Engine]) -> list[Engine]:
     return strongest[:ENGINES]
 
 
-def _prefill(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
+def prefill_of(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
     """With the time of a long prompt; None where that alone takes too long."""
     long_ns = replica.prompt_ns_of(terms.long_prompt)
     if terms.slo.ttft_s is not None and long_ns > terms.slo.ttft_s * NS_PER_S:
@@ -79,7 +79,7 @@ def _prefill(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
     return replace(prefill_option(replica.precision, replica), prompt_ns=long_ns)
 
 
-def _decode(terms: OptionTerms, replica: Replica) -> DecodeOption | None:
+def decode_of(terms: OptionTerms, replica: Replica) -> DecodeOption | None:
     """The largest batch within the time between tokens; None where one request takes longer."""
     batches = [each for each in replica.batches(decode_only=True) if each <= terms.seats]
     assert terms.slo.tpot_s is not None
@@ -102,6 +102,17 @@ def _decode(terms: OptionTerms, replica: Replica) -> DecodeOption | None:
     )
 
 
+def kv_transfer_ns(terms: OptionTerms, prefill: PrefillOption, decode: DecodeOption) -> float:
+    """Of a long prompt's KV, from one pool to the other."""
+    return prompt_transfer_ns(
+        terms.sweep.system,
+        terms.sweep.model,
+        prompt_tokens=terms.long_prompt,
+        from_chips=prefill.candidate.partition.tp,
+        to_chips=decode.candidate.partition.tp,
+    )
+
+
 def _paired(
     terms: OptionTerms, prefill: PrefillOption, decode: DecodeOption, busy: float
 ) -> Option | None:
@@ -109,13 +120,7 @@ def _paired(
     chips = terms.sweep.system.chips.count
     per_prefill = prefill.candidate.partition.chips
     per_decode = decode.candidate.partition.chips
-    kv_ns = prompt_transfer_ns(
-        terms.sweep.system,
-        terms.sweep.model,
-        prompt_tokens=terms.long_prompt,
-        from_chips=prefill.candidate.partition.tp,
-        to_chips=decode.candidate.partition.tp,
-    )
+    kv_ns = kv_transfer_ns(terms, prefill, decode)
     for units in range(1, UNITS_MAX + 1):
         rate_per_s = terms.rate_per_s / units
         prefills = ceil(rate_per_s / (busy * prefill.requests_per_s))

@@ -34,8 +34,8 @@ class SearchTerms:
 class PlanQuestion:
     """A planning question; `assumptions` name the sources chosen for the machine's figures.
 
-    `pools`: of prefill and decode are tried, too. The schedulers of `check` have the first of the
-    policies.
+    `pools`: of prefill and decode are tried, too; `margins`: the answer's are simulated, in a part
+    of the budget. The schedulers of `check` have the first of the policies.
     """
 
     sweep: Sweep
@@ -46,4 +46,5 @@ class PlanQuestion:
     check: CheckTerms
     search: SearchTerms
     pools: bool = True
+    margins: bool = True
     assumptions: tuple[str, ...] = ()

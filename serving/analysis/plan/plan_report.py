@@ -52,7 +52,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
-    said += [f"read as {each}" for each in question.assumptions]
+    said += [f"of the machine: {each}" for each in question.assumptions]
     if plan.choice.check.requests < 100:
         said.append(f"only {plan.choice.check.requests} requests were judged: percentiles are weak")
     return tuple(said)

@@ -179,9 +179,11 @@ def _info(deployment: SimulatedDeployment) -> dict[str, str]:
     """The machine under the labels of `ultraserve_info`, and the schedulers' limits."""
     model, limits = deployment.cost_model, asdict(deployment.limits)
     partition, replicas = model.partition, deployment.replicas
+    turned = model.system.turned_switches()
     router = replicas.router if isinstance(replicas.router, str) else repr(replicas.router)
     return {
         "system": model.system.name,
+        **({"assumptions": ", ".join(turned)} if turned else {}),
         "chips": str(partition.chips),
         "tp": str(partition.tp),
         "dp": str(partition.ranks),

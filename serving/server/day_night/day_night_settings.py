@@ -27,6 +27,7 @@ class TrainingSettings:
         weights_dir: initial weights of the server and of the first night.
         corpus_dir, learning_rate: None for the job's default.
         system, model: set the job's time, HBM and energy; None times the weights themselves.
+        assumptions: of the system, its changed figures among them.
         first_chip: the partition's first chip in the system.
         ray_address: a running Ray cluster; None for the job's own.
     """
@@ -39,6 +40,7 @@ class TrainingSettings:
     model: str | None
     first_chip: int
     ray_address: str | None
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.learning_rate is not None:

@@ -149,6 +149,8 @@ def job_command(
     command += ["--sequence-tokens", str(SEQUENCE_TOKENS), "--steps", str(STEPS)]
     command += ["--learning-rate", f"{rate:g}", "--schedule", "constant"]
     command += ["--save-every", str(SAVE_EVERY_STEPS)]
+    for each in training.assumptions:
+        command += ["--assumption", each]
     if dilation:
         command += ["--dilation", f"{dilation!r}"]
     if training.model is not None:

@@ -102,6 +102,7 @@ MAY_CHANGE: Final = frozenset(
         "dilation",
         "model",
         "system",
+        "assumptions",
         "ray_address",
         "learning_rate",
         "warmup_steps",
@@ -177,6 +178,12 @@ class JobSpec:
         metavar="NAME",
     )
     system: str = option("trn3-nl72x2", "machine of the catalog", metavar="NAME")
+    assumptions: tuple[str, ...] = option(
+        (),
+        "another assumption or another figure of the machine (repeatable)",
+        *("--assumption", "--set"),
+        metavar="NAME=VALUE",
+    )
     dilation: float | None = option(
         None, "wall seconds per emulated second (default: does not wait)", metavar="K"
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from emulator.data import weights_name
 from emulator.errors import CheckpointError
+from emulator.specs.assumptions import with_assumptions
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
 from emulator.specs.shipped_fits import FITTED, calibration_for
@@ -70,7 +71,7 @@ def job_timing(spec: JobSpec) -> JobTiming:
         sequences_per_chip=math.ceil(spec.sequences / spec.chips / spec.micro_batches),
         micro_batches=spec.micro_batches,
     )
-    system = system_by_name(spec.system)
+    system = with_assumptions(system_by_name(spec.system), spec.assumptions)
     chips = np.arange(spec.first_chip, spec.first_chip + spec.chips)
     fitted = calibration_for(system.chip.name, name=FITTED)
     cost = TrainingCost(system, _timed_model(spec), chips, recipe, calibration=fitted)

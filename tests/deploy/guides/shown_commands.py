@@ -48,6 +48,9 @@ class Kind(enum.Enum):
     NOT_RUN = "what is not here"
 
 
+_REFUSALS: Final = ("ultraserve serve: ", "ultraserve describe: ", "ultraserve-loadgen: ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """One line of shell of a page, continued lines joined, without comments.
@@ -71,7 +74,7 @@ class Shown:
     @property
     def refused(self) -> bool:
         """Whether the page shows it as an example of a refusal."""
-        return self.printed.startswith(("ultraserve serve: ", "ultraserve-loadgen: "))
+        return self.printed.startswith(_REFUSALS)
 
 
 def without_comment(line: str) -> str:

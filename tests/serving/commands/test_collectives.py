@@ -94,3 +94,15 @@ def test_what_cannot_be_used_is_named_in_one_line(arguments: list[str], line: st
     with pytest.raises(ConfigError) as refused:
         run(*arguments)
     assert str(refused.value).startswith(line)
+
+
+def test_a_changed_figure_is_of_all_systems_or_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--op", "all-gather", "--sizes", "1KiB")
+    systems = "trn3-nl72x2,trn3-nl72x2:hop_ns=230ns"
+
+    assert run(*few, "--system", systems, "--set", "dma_start_ns=2x") == 0
+    text = capsys.readouterr().out
+
+    assert "trn3-nl72x2: 2,600 ns a transfer's start, 1,000 ns* a hop" in text
+    assert "trn3-nl72x2:hop_ns=230ns: 2,600 ns a transfer's start, 230 ns a hop" in text
+    assert "trn3-nl72x2 with dma_start_ns=2x" in text

@@ -10,7 +10,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from reporting.plain_text import document_lines
-from serving.analysis.compare.compare import Comparison, SystemRefusal
+from serving.analysis.compare.compare import SystemComparison, SystemRefusal
 from serving.analysis.compare.compare_report import CompareReport
 from serving.commands import compare as command
 from serving.commands import plan as plan_command
@@ -111,6 +111,7 @@ def test_the_text_says_what_is_least_what_cannot_and_that_nothing_is_priced(
     assert main(["compare", *DEMAND, "--systems", "dgx-h200,mi455x"]) == 0
     captured = capsys.readouterr()
     assert "least: chips in service dgx-h200" in captured.out
+    assert "not settled" not in captured.out
     assert "mi455x: a data sheet: announced, cannot be timed" in captured.out
     assert "not priced (--prices FILE)" in captured.out
     assert "dgx-h200: " in captured.err
@@ -188,6 +189,21 @@ def test_a_plan_takes_the_same_file_and_no_price_beside_it(prices: Path) -> None
 
 def test_a_report_without_a_plan_is_whole() -> None:
     report = report_of(*DEMAND, "--systems", "trainium4")
-    empty: Comparison = report.comparison
+    empty: SystemComparison = report.comparison
     assert replace(report).charts() == () == report.figures()
     assert all(isinstance(each, SystemRefusal) for each in empty.refusals)
+
+
+@pytest.mark.process
+def test_equals_are_named_together_and_none_that_may_miss_the_target_is_the_least() -> None:
+    report = report_of(*DEMAND, "--systems", "dgx-h200")
+    (row,) = report.comparison.found
+    twin = replace(row, unit=replace(row.unit, name="twin"))
+    check = row.plan.choice.check
+    missed = replace(check, terms=tuple(replace(term, share_low=0.5) for term in check.terms))
+    unsure = replace(row, plan=replace(row.plan, choice=replace(row.plan.choice, check=missed)))
+
+    both = replace(report, comparison=replace(report.comparison, found=(row, twin)))
+    assert any("dgx-h200 and twin" in line for line in lines(both))
+    named = replace(report, comparison=replace(report.comparison, found=(unsure, twin)))
+    assert "least: chips in service twin (" in named.document().verdict

@@ -155,12 +155,33 @@ def test_each_switch_lists_its_assumptions_what_they_set_and_which_is_on(
     assert nki_sets.split() == ["hbm_bytes_per_s", "4.70", "TB/s"]
 
 
+def test_a_changed_figure_is_shown_with_its_source_and_what_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = ("--set", "hbm_bandwidth=2x", "--set", "switch_hop=230ns")
+    assert run("trn3-nl72x2", *changes) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert run("trn3-nl72x2", *changes, "--json") == 0
+    system, chip = json.loads(capsys.readouterr().out)
+
+    (hop,) = (line for line in lines if " hop_ns " in line and "set:" in line)
+    assert hop.split()[1:7] == ["230", "ns", "set:", "230ns", "instead", "of"]
+    assert system["figures"]["hop_ns"]["set"] == "230ns"
+    assert chip["figures"]["dma_bytes_per_s"]["set"] == "2x"
+    assert chip["figures"]["dma_bytes_per_s"]["value"] == 2 * 4.224e12
+    assert system["figures"]["total_hbm_bytes_per_s"]["value"] == 144 * 9.8e12
+    assert {switch["name"]: switch["on"] for switch in chip["switches"]}["hbm"] == "spec"
+    assert any(line.split()[:2] == ["hbm_bandwidth", "hbm_bytes_per_s,"] for line in lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("trn3-nl72x2", "--assumption", "links"), "assumption=links: expected SWITCH=ASSUMPTION"),
         (("trainium3", "--assumption", "hbm=5"), "assumption hbm=5: expected one of spec, nki"),
         (("h100", "--assumption", "hbm=5"), "assumption=hbm: expected a switch of h100: none"),
+        (("trn3-nl72x2", "--set", "chips=288"), "chips=288: expected 144 chips, by which"),
+        (("trainium3", "--set", "hop_ns=1"), "assumption=hop_ns: expected a switch of trainium3"),
         (("trainium4", "--assumption", "hbm=5"), "expected nothing: trainium4 has no switches"),
         (
             ("mixtral-8x7b", "--assumption", "hbm=5"),

@@ -47,6 +47,24 @@ def test_a_reading_is_taken_by_the_machines_that_have_its_switch(capsys) -> None
     assert per_user("--assumption", "links=aws_text") < per_user()
 
 
+def test_a_machine_may_have_a_figure_of_its_own_and_is_then_another(capsys) -> None:
+    changed = "trn3-nl72x2:hbm_bandwidth=2x"
+    few = ["--model", "gpt-oss-20b", "--systems", f"trn3-nl72x2,{changed},dgx-h200", "--tp", "1"]
+    few += ["--ep", "4", "--batch", "16", "--precision", "fp8", "--processes", "1", "--json", "-"]
+
+    assert main(["pareto", *few, "--set", "switch_hop=230ns", "--set", "dma_engines=1x"]) == 0
+    by_name = {each["system"]: each for each in json.loads(capsys.readouterr().out)["machines"]}
+
+    def per_user(name: str) -> float:
+        return max(float(each["tokens_per_s_per_user"]) for each in by_name[name]["points"])
+
+    assert per_user(changed) > per_user("trn3-nl72x2")
+    assert by_name[changed]["assumptions"] == [
+        *("hop_ns=230ns", "hbm_bytes_per_s=2x", "dma_bytes_per_s=2x", "dma_engines=1x"),
+    ]
+    assert by_name["dgx-h200"]["assumptions"] == ["hop_ns=230ns"]  # a GPU has no DMA engines
+
+
 def test_an_lnc_is_for_the_machines_whose_chips_have_it(capsys) -> None:
     data = json.loads(asked(capsys, "--lnc", "1", "--json", "-"))
 
@@ -99,6 +117,8 @@ def test_prices_add_dollars(capsys) -> None:
         (["--season", "monsoon"], "season=monsoon: expected one of peak,"),
         (["--assumption", "links"], "links"),
         (["--assumption", "nothing=x"], "assumption=nothing"),
+        (["--set", "hop_ns=fast"], "hop_ns=fast: expected 2x, +10%"),
+        (["--set", "chips=2x"], "chips=2x: expected 8 chips"),
         (["--routing", "zipf:x"], "routing=zipf:x: expected"),
         (["--units", "0"], "units=0: expected at least 1"),
         (["--gpu-memory-utilization", "2"], "gpu_memory_utilization=2.0: expected above 0"),

@@ -64,6 +64,34 @@ def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.long
+def test_changed_figures_are_planned_beside_the_catalogs_and_drawn(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "figures.svg"
+    changes = ("--set", "bf16_flops=2x", "--set", "hbm_bandwidth=2x", "--assumption", "dma=spec")
+    args = parsed(*RATE, *changes, "--budget", "50s", "--plot", str(picture), "--json")
+    assert args.run(args) == 0
+    data = json.loads(capsys.readouterr().out)
+
+    change = data["change"]
+    assert change["set"] == [
+        *("hbm_bytes_per_s=2x", "dma_bytes_per_s=2x", "tensor_bf16_flops_per_s=2x"),
+    ]
+    assert change["budget_s_of_each"] == 25
+    assert change["before"]["chips_in_service"] >= change["after"]["chips_in_service"]
+    assert data["question"]["assumptions"] == ["dma=spec", *change["set"]]
+    assert data["sensitivity"]["figures"][0]["moved"][0]["set"] in ("0.5x", "-10%")
+    assert "hbm_bandwidth" in picture.read_text()
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_search() -> None:
+    args = parsed(*RATE, "--plot", "figures.jpg")
+
+    with pytest.raises(ConfigError, match=r"plot=figures.jpg: expected a path that ends in"):
+        args.run(args)
+
+
+@pytest.mark.long
 def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -66,6 +66,8 @@ UNEVEN = batch((0, 1, 3_000), (0, 1, 3_000), (0, 1, 3_000), (1, 1, 3_000))
         {},
         {"overlap": "full", "calibration": "roofline"},
         {"assumptions": ("hop=switch-chip", "dma=spec")},
+        {"assumptions": ("dma=spec", "hbm_bandwidth=2x", "switch_hop=230ns", "pue=1.2")},
+        {"assumptions": ("links=aws_text", "link_cross_rack_bytes_per_s=1TB/s")},
         {"routing": "zipf:1.2"},
     ],
 )

@@ -1,5 +1,6 @@
 """A plan's margins: the highest rate, what the traffic costs of it, and lost chips."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from loadgen.measures.slo import Slo
 from reporting.plain_text import document_lines
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, TermCheck, check_size
-from serving.analysis.plan.plan_margins import FINE, RateKept, highest_rate
+from serving.analysis.plan.plan_margins import FINE, RateKept, highest_rates
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_report import plan_data, plan_document
@@ -35,7 +36,7 @@ def of_setting(found: Plan) -> SizeTask:
 
 def test_the_highest_rate_keeps_the_target_and_a_little_more_does_not(found: Plan) -> None:
     task = of_setting(found)
-    rate = highest_rate(task)
+    (rate,) = highest_rates([task], THIS_PROCESS)
     factor = rate.requests_per_s / task.demand.peak_rate_per_s
 
     assert factor >= 1
@@ -50,7 +51,15 @@ def test_the_highest_rate_keeps_the_target_and_a_little_more_does_not(found: Pla
 def test_no_rate_keeps_a_target_out_of_reach(found: Plan) -> None:
     never = replace(of_setting(found), slo=Slo.parse("ttft=1ms"))
 
-    assert highest_rate(never) == RateKept(traffic="", requests_per_s=0.0, missed="ttft")
+    assert highest_rates([never], THIS_PROCESS) == [
+        RateKept(traffic="", requests_per_s=0.0, missed="ttft")
+    ]
+
+
+def test_without_time_the_rates_say_that_they_are_not_found(found: Plan) -> None:
+    (rate,) = highest_rates([of_setting(found)], THIS_PROCESS, ends_s=time.monotonic())
+
+    assert rate == RateKept(traffic="", requests_per_s=0.0, is_found=False)
 
 
 def test_even_times_and_equal_lengths_take_hardly_less_than_bursts(found: Plan) -> None:
@@ -69,7 +78,7 @@ def test_an_engine_goes_on_without_a_chip_and_nothing_without_the_machine(found:
     assert chip.lost_chips == 1
     assert chip.replicas_left == found.fleet.replicas
     assert chip.check is not None
-    assert chip.check.requests == FEW.judged
+    assert chip.check.requests == FEW.judged  # 60 arrive in less than 20 s
     plain = check_size(replace(of_setting(found), terms=chip_terms(found)))
     assert worst(chip.check.terms) <= worst(plain.terms)
     assert tray.lost_chips == 0

@@ -26,11 +26,17 @@ def spec_of(command: list[str]) -> JobSpec:
 def test_a_job_on_two_chips_by_hand(tmp_path: Path) -> None:
     made = a_settings(tmp_path)
     training = replace(
-        made.training, first_chip=8, model="qwen3-30b-a3b", corpus_dir=tmp_path, learning_rate=1e-4
+        made.training,
+        first_chip=8,
+        model="qwen3-30b-a3b",
+        corpus_dir=tmp_path,
+        learning_rate=1e-4,
+        assumptions=("hbm=nki", "hbm_bandwidth=2x"),
     )
     spec = spec_of(job_commands(replace(made, training=training))((2, 3), 10.0))
 
     assert (spec.chips, spec.first_chip, spec.dilation) == (2, 10, 10.0)
+    assert tuple(spec.assumptions) == ("hbm=nki", "hbm_bandwidth=2x")
     assert (spec.weights, spec.corpus) == ("/weights", str(tmp_path))
     assert (spec.model, spec.learning_rate, spec.schedule) == ("qwen3-30b-a3b", 1e-4, "constant")
 

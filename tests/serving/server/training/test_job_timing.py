@@ -15,6 +15,12 @@ from serving.server.training.job_timing import job_timing
 SPEC = JobSpec(weights=str(SMALL_MOE_DIR))
 
 
+def test_a_job_on_a_slower_machine_takes_longer() -> None:
+    slower = job_timing(replace(SPEC, assumptions=("hbm_bandwidth=0.1x",)))
+
+    assert slower.step.duration_ns > job_timing(SPEC).step.duration_ns
+
+
 def test_a_step_costs_what_the_cost_model_says_of_the_declared_model() -> None:
     spec = replace(
         SPEC, model="qwen3-30b-a3b", chips=8, first_chip=16, batch_tokens=65536,
