@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from reporting.plain_text import document_lines
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, TermCheck, check_size
 from serving.analysis.plan.plan_margins import FINE, RateKept, highest_rates
+from serving.analysis.plan.plan_page import PlanPage
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_report import plan_data, plan_document
@@ -130,3 +132,26 @@ def test_a_missed_limit_has_its_reason_by_the_idle_machine_and_the_mean_step(fou
     assert [*missed_because(overloaded, setting, 1.0)] == [
         "it gets 125 % of what its full batches can serve: more chips"
     ]
+
+
+def test_a_page_has_the_report_its_pictures_and_the_command(found: Plan) -> None:
+    page = PlanPage(plan=found, report=plan_document(found), command="ultraserve plan --rate 400")
+
+    assert page.document().command == "ultraserve plan --rate 400"
+    assert page.document().sections == plan_document(found).sections
+    sizes, rates, hours = (rows_of(each.chart.to_dict()) for each in page.charts())
+    known = [
+        each
+        for each in found.choice.tried
+        if all(term.reached_s is not None for term in each.terms)
+    ]
+    assert sum("chips" in each for each in sizes) == len(known)
+    assert found.margins is not None
+    shown = {each["traffic"]: each["rate"] for each in rates if "traffic" in each}
+    assert shown == {each.traffic: each.requests_per_s for each in found.margins.rates}
+    assert sum(each["chips"] for each in hours) == 24 * found.fleet.chips
+
+
+def rows_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of all layers."""
+    return [row for rows in chart["datasets"].values() for row in rows]
