@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import accepts, machine_named, with_assumptions
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.chips import CHIPS
@@ -29,7 +30,7 @@ def changed(*texts: str) -> SystemSpec:
 def step_ns(system: SystemSpec) -> float:
     """A decoding step with a prompt's part, on two chips."""
     partition = Partition(chips=2, tp=2, ep=2, lnc=system.chip.default_lnc.count)
-    costs = StepCostModel(system, model_by_name("gpt-oss-20b"), partition)
+    costs = StepCostModel(system, model_by_name("gpt-oss-20b"), partition, calibration=ROOFLINE)
     new, context = np.array([1] * 8 + [256]), np.array([900] * 8 + [256])
     batch = StepBatch(
         ranks=1,
