@@ -37,7 +37,9 @@ RATE = (*SMALL, "--rate", "60", "--input", "400", "--output", "12")
 def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["plan", *arguments])
+    args = parser.parse_args(["plan", *arguments])
+    args.words = ["plan", *arguments]
+    return args
 
 
 def trace(path: Path, seconds: int, rate_per_s: int = 2) -> Path:
