@@ -27,9 +27,8 @@ of what runs as one: `simulate`, `profile`.
 """
 PLANNED_LIMITS: Final[Mapping[str, int]] = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 """Of what says which settings to serve with: `plan`, `compare`, `day`, and `pareto`'s steps. vLLM
-chooses them for a server on an accelerator of 70 GiB or more. 128 would decide the answer: at 200
-requests/s of 1,024 and 1,024 tokens and TPOT 100 ms gpt-oss-120b gets 54 Trn3 chips with it, and 32
-without.
+chooses them for a server on an accelerator of 70 GiB or more; 128 seats would decide how many chips
+a plan takes.
 """
 
 
