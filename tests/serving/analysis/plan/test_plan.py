@@ -220,7 +220,7 @@ def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None
     read = replace(found, question=replace(found.question, assumptions=("power=rack",)))
     text = "\n".join(document_lines(plan_document(read)))
 
-    assert "  read as power=rack" in text
+    assert "  of the machine: power=rack" in text
     assert f"plan:  1 UltraServer (trn3-nl72x2), {found.fleet.replicas} replicas" in text
     assert f"the nearest, {found.choice.smaller.chips} chips" in text
     assert "N+1:   2 UltraServers (trn3-nl72x2) (0.3267 MW provisioned)" in text

@@ -46,7 +46,7 @@ def test_a_spec_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_spec_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"weights": 3}', encoding="utf-8")
 
-    with pytest.raises(ConfigError, match=r"^output=.*expected a training job"):
+    with pytest.raises(ConfigError, match=r"^dir=.*expected a training job"):
         read_spec(tmp_path / "job.json")
 
 
