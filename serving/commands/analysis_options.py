@@ -260,6 +260,34 @@ class PlotOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The answer as a page."""
+
+    html: Path | None = option(None, "write figures and charts as a page that needs no network")
+
+    def check_page(self) -> None:
+        """Raise ConfigError for a path that no page can be written to."""
+        if self.html is not None:
+            if self.html.suffix.lower() != ".html":
+                raise ConfigError("html", self.html, "a path that ends in .html")
+            check_folder("html", self.html)
+
+    def write_page(self, page: Callable[[], ReportDocument]) -> None:
+        """Write it if it was asked for, and say so; raises ConfigError."""
+        if self.html is None:
+            return
+        from reporting.html import to_html
+
+        text = to_html(page())
+        try:
+            self.html.write_text(text, encoding="utf-8")
+        except OSError as error:
+            expected = f"a path to write to ({error.strerror})"
+            raise ConfigError("html", self.html, expected) from error
+        say(f"page: {self.html}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """Processes that share the work."""
 
@@ -314,9 +342,11 @@ def check_folder(name: str, path: Path) -> None:
 
 
 def check_outputs(options: JsonOptions) -> None:
-    """Raise ConfigError for a file of JSON, or a picture, that cannot be written."""
+    """Raise ConfigError for a file of JSON, a picture or a page that cannot be written."""
     if isinstance(options, PlotOptions):
         options.check_plots()
+    if isinstance(options, PageOptions):
+        options.check_page()
     if options.json not in (None, PRINTED):
         check_folder("json", Path(options.json))
 
@@ -327,26 +357,6 @@ def print_answer(lines: Iterable[str], data: Callable[[], object], *, json: str 
         print("\n".join(lines))
     if json is not None:
         write_json(json_text(data()), json)
-
-
-def check_page(path: Path | None) -> None:
-    """Raise ConfigError for a path that `write_page` would refuse, before the work."""
-    if path is not None:
-        if path.suffix.lower() != ".html":
-            raise ConfigError("html", path, "a path that ends in .html")
-        check_folder("html", path)
-
-
-def write_page(report: ReportDocument, path: Path) -> None:
-    """A report as one HTML file; raises ConfigError."""
-    from reporting.html import to_html
-
-    try:
-        path.write_text(to_html(report), encoding="utf-8")
-    except OSError as error:
-        expected = f"a path to write to ({error.strerror})"
-        raise ConfigError("html", path, expected) from error
-    say(f"page: {path}")
 
 
 def write_json(text: str, where: str) -> None:

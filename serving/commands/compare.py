@@ -8,17 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from loadgen.option_values import some_duration_s
-from serving.commands.analysis_options import (
-    PlotOptions,
-    interrupted_by,
-    print_answer,
-    say,
-    write_page,
-)
+from serving.commands.analysis_options import interrupted_by, print_answer, say
 from serving.commands.pareto import assumed_systems, lncs_of
 from serving.commands.plan import PlanOptions, question_by_system
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
@@ -38,7 +31,7 @@ _NOT_HERE: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(PlotOptions, PlanOptions):
+class CompareOptions(PlanOptions):
     """All of a comparison of systems."""
 
     GROUP = PlanOptions.GROUP
@@ -53,7 +46,6 @@ class CompareOptions(PlotOptions, PlanOptions):
         type=some_duration_s,
         metavar="TIME",
     )
-    html: Path | None = option(None, "a page that needs no network")
 
     def names(self) -> list[str]:
         """Of the systems, each once."""
@@ -179,8 +171,7 @@ def _question_on(
 
 
 def _write_files(options: CompareOptions, report: CompareReport) -> None:
-    if options.html is not None:
-        write_page(report, options.html)
+    options.write_page(lambda: report)
     if options.plot and report.comparison.found:
         from serving.analysis.compare.compare_chart import compare_chart
 

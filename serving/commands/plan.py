@@ -17,17 +17,17 @@ from emulator.errors import ConfigError
 from loadgen.option_values import some_duration_s
 from loadgen.workloads.session_options import LengthOptions
 from serving.commands.analysis_options import (
+    PageOptions,
+    PlotOptions,
     PriceFileOptions,
     ReplicaOptions,
     SimulationOptions,
     check_absent,
     check_least,
-    check_page,
     interrupted_by,
     interruptible,
     print_answer,
     say,
-    write_page,
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan_demand import PlanDemand
     from serving.analysis.plan.plan_difference import PlanAnswer
+    from serving.analysis.plan.plan_page import PlanPage
     from serving.analysis.plan.plan_question import PlanQuestion
 
 _OF_RATE: Final = ("input", "output", "lengths")
@@ -84,7 +85,14 @@ class TrafficOptions(LengthOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOptions):
+class PlanOptions(
+    TrafficOptions,
+    PriceFileOptions,
+    PageOptions,
+    PlotOptions,
+    SimulationOptions,
+    ReplicaOptions,
+):
     """All of a plan."""
 
     GROUP = SimulationOptions.GROUP
@@ -103,10 +111,6 @@ class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOp
     effort: int | None = option(
         None, "does nothing any more: --budget bounds the search; it goes in 0.2", metavar="TOKENS"
     )
-    plot: Path | None = option(
-        None, "a picture of what the plan rests on, figure by figure: .png, .svg or .html"
-    )
-    html: Path | None = option(None, "the plan as a page to send to others; needs no network")
     budget_s: float = option(
         60.0,
         "time for the plan: when the search has had 0.7 of it, the best so far is the answer "
@@ -117,7 +121,6 @@ class PlanOptions(TrafficOptions, PriceFileOptions, SimulationOptions, ReplicaOp
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_page(self.html)
         for name in ("requests", "tries"):
             check_least(name, getattr(self, name), 1)
         names: tuple[str, ...] = _OF_RATE if self.trace else _OF_TRACE
@@ -157,10 +160,6 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     options = read_options(PlanOptions, args)
-    if options.plot is not None:
-        from serving.analysis.chart_file import check_chart_path
-
-        check_chart_path(options.plot, field="plot")
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
@@ -189,23 +188,20 @@ def run(args: argparse.Namespace) -> int:
 def _write_files(
     options: PlanOptions, answer: PlanAnswer, document: Document, *, command: str
 ) -> None:
-    from serving.analysis.plan.plan_sensitivity_chart import (
-        sensitivity_chart,
-        sensitivity_page_chart,
-    )
-
     moved = answer.sensitivity
-    if options.html is not None:
+
+    def page() -> PlanPage:
         from serving.analysis.plan.plan_page import PlanPage
+        from serving.analysis.plan.plan_sensitivity_chart import sensitivity_page_chart
 
         tornado = () if moved is None else (sensitivity_page_chart(moved),)
-        page = PlanPage(plan=answer.plan, report=document, command=command, further=tornado)
-        write_page(page, options.html)
-    if options.plot is not None and moved is not None:
-        from serving.analysis.chart_file import write_chart
+        return PlanPage(plan=answer.plan, report=document, command=command, further=tornado)
 
-        write_chart(sensitivity_chart(moved, answer.plan), options.plot, field="plot")
-        say(f"picture: {options.plot}")
+    options.write_page(page)
+    if moved is not None and options.plot:
+        from serving.analysis.plan.plan_sensitivity_chart import sensitivity_chart
+
+        options.write_plots(lambda: sensitivity_chart(moved, answer.plan))
 
 
 def _catalog_machine(options: PlanOptions) -> SystemSpec | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from serving.commands.analysis_options import check_folder
+from serving.commands.analysis_options import PageOptions
 from startup.typed_options import option, without_options
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ OUTPUTS: Final = frozenset(("--results", "--html"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedFileOptions:
+class SimulatedFileOptions(PageOptions):
     """The files."""
 
     GROUP = "files"
@@ -33,16 +33,13 @@ class SimulatedFileOptions:
         "the run as `ultraserve-loadgen` writes one, for its `report` and `compare`; a file that "
         "is not there yet, or empty",
     )
-    html: Path | None = option(None, "figures and charts as a page that needs no network: .html")
 
     def __post_init__(self) -> None:
         """Refuse a page that cannot be written, before the run."""
-        if self.html is None:
+        self.check_page()
+        if self.html is None or self.results is None:
             return
-        if self.html.suffix.lower() != ".html":
-            raise ConfigError("html", self.html, "a path that ends in .html")
-        check_folder("html", self.html)
-        if self.results is not None and self.results.absolute() == self.html.absolute():
+        if self.results.absolute() == self.html.absolute():
             raise ConfigError("html", self.html, "another file than --results")
 
     @property
@@ -76,7 +73,6 @@ class SimulatedFileOptions:
         if record is not None and self.html is not None and steps is not None:
             from loadgen.measures.measurement import measure_run
             from loadgen.reports.run_report import RunReport
-            from reporting.html import to_html
             from serving.analysis.simulate.simulated_page import SimulatedPage
 
             page = SimulatedPage(
@@ -86,12 +82,7 @@ class SimulatedFileOptions:
                 deployment=made.deployment,
                 steps=steps,
             )
-            try:
-                self.html.write_text(to_html(page), encoding="utf-8")
-            except OSError as error:
-                expected = f"a file that can be written ({error.strerror})"
-                raise ConfigError("html", self.html, expected) from error
-            say(f"page: {self.html}")
+            self.write_page(lambda: page)
 
 
 def repeating_command(words: Sequence[str]) -> str:

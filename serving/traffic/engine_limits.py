@@ -22,7 +22,7 @@ DRAFT_LIMITS: Final = ("speculative_tokens", "draft_method", "acceptance")
 
 MAX_NUM_SEQS: Final = 128
 MAX_NUM_BATCHED_TOKENS: Final = 2_048
-"""Of a server that nobody tells otherwise, as vLLM chooses them where its tensors are on a CPU, and
+"""Of a server without limits of its own, as vLLM chooses them where its tensors are on a CPU, and
 of what runs as one: `simulate`, `profile`.
 """
 PLANNED_LIMITS: Final[Mapping[str, int]] = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}

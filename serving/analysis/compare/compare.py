@@ -205,14 +205,11 @@ def _entry(unit: SystemSpec, question_on: QuestionOn) -> _Entry | SystemRefusal:
     except ConfigError as error:
         if error.field != "partition":
             return refusal(RefusalKind.REFUSED, error)
-        of_cluster = _cluster_question(unit, question_on)
-        if of_cluster is None:
-            return refusal(RefusalKind.DOES_NOT_FIT, error)
-        question, tasks = of_cluster, of_cluster.sweep.tasks()
+        return _cluster_entry(unit, question_on) or refusal(RefusalKind.DOES_NOT_FIT, error)
     return _Entry(unit=unit, question=question, partitions=len(tasks))
 
 
-def _cluster_question(unit: SystemSpec, question_on: QuestionOn) -> PlanQuestion | None:
+def _cluster_entry(unit: SystemSpec, question_on: QuestionOn) -> _Entry | None:
     """The question to the fewest machines, joined by network cards, that hold the model."""
     if unit.chip.scale_out_bytes_per_s is None:
         return None
@@ -221,10 +218,11 @@ def _cluster_question(unit: SystemSpec, question_on: QuestionOn) -> PlanQuestion
         sweep = question.sweep
         wide = replace(sweep, asked=replace(sweep.asked, across_units=True))
         try:
-            wide.tasks()
+            tasks = wide.tasks()
         except ConfigError:
             continue
-        return replace(question, sweep=wide)
+        question = replace(question, sweep=wide)
+        return _Entry(unit=unit, question=question, partitions=len(tasks))
     return None
 
 

@@ -115,7 +115,7 @@ def plan(
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
     sweep, demand = question.sweep, question.demand
-    begun_s, budget_s = time.monotonic(), question.search.budget_s
+    margins_end_s = time.monotonic() + MARGINS_SHARE * question.search.budget_s
     choice = choose(question, workers, progress)
     check = choice.check
     per_machine = check.candidate.replicas
@@ -140,8 +140,16 @@ def plan(
     margins = model_range = None
     if not choice.is_interrupted:
         try:
-            if question.margins and time.monotonic() < begun_s + MARGINS_SHARE * budget_s:
-                margins = _margins(question, choice, per_machine, workers, progress, begun_s)
+            if question.margins and time.monotonic() < margins_end_s:
+                progress("headroom, and what lost chips cost")
+                margins = margins_of(
+                    question,
+                    choice.setting,
+                    Race(question, workers, progress),
+                    workers,
+                    replicas_per_machine=per_machine,
+                    ends_s=margins_end_s,
+                )
             model_range = plan_range(question, choice, workers, progress)
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
@@ -155,26 +163,6 @@ def plan(
         replicas_per_machine=per_machine,
         range=model_range,
         margins=margins,
-    )
-
-
-def _margins(
-    question: PlanQuestion,
-    choice: Choice,
-    replicas_per_machine: int,
-    workers: SimulationWorkers,
-    progress: Progress,
-    begun_s: float,
-) -> Margins:
-    progress("headroom, and what lost chips cost")
-    race = Race(question, workers, progress)
-    return margins_of(
-        question,
-        choice.setting,
-        race,
-        workers,
-        replicas_per_machine=replicas_per_machine,
-        ends_s=begun_s + MARGINS_SHARE * question.search.budget_s,
     )
 
 

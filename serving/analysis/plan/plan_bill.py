@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from emulator.power.efficiency import PowerEfficiency, TokenRates, tokens_per_megawatt
+from emulator.power.efficiency import (
+    WATTS_PER_MEGAWATT,
+    PowerEfficiency,
+    TokenRates,
+    tokens_per_megawatt,
+)
 from emulator.power.system_power import SystemPower
 from emulator.power.token_cost import Prices, TokenCost, token_cost
 from emulator.specs.rack_power import Season
@@ -10,6 +15,11 @@ from emulator.specs.system import SystemSpec
 from serving.analysis.plan.night import HOURS, Night
 
 WATT_HOURS_PER_MWH = 1e6
+
+
+def megawatts(watts: float) -> str:
+    """For a reader."""
+    return f"{watts / WATTS_PER_MEGAWATT:,.4g} MW"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,12 @@ class TermCheck:
         return self.share >= self.percentile / 100
 
     @property
+    def share_words(self) -> str:
+        """As `TTFT at most 92.5 % of 99 %`."""
+        bound = "at most " if self.share_high is None else ""
+        return f"{self.name.upper()} {bound}{100 * self.share:.4g} % of {self.percentile:g} %"
+
+    @property
     def is_sure(self) -> bool:
         """Whether the interval leaves no doubt of `kept`."""
         if self.share_low is None or self.share_high is None:

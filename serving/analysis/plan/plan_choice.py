@@ -96,7 +96,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         is_interrupted = True
         workers.stop()
     except OutOfTime:
-        pass
+        pass  # the best so far is the answer
     best = race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
@@ -218,12 +218,7 @@ def _never_met(race: Race, slo: Slo) -> ConfigError:
         return ConfigError("budget", "", "more time: nothing was simulated within it")
     nearest = max(race.checks, key=lambda each: quality(race.checks[each]))
     check = race.checks[nearest]
-    terms = check.terms
-    shares = ", ".join(
-        f"{term.name.upper()} {'' if term.share_high is not None else 'at most '}"
-        f"{100 * term.share:.4g} % of {term.percentile:g} %"
-        for term in terms
-    )
+    shares = ", ".join(term.share_words for term in check.terms)
     return ConfigError(
         "slo",
         slo,

@@ -113,7 +113,7 @@ def margins_of(
 
 def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
     """From the steady state's to the one asked for."""
-    demand = question.demand
+    demand, shape = question.demand, question.sweep.shape
     peak, rate_per_s = demand.peak, demand.peak_rate_per_s
 
     def even(lengths: LengthPairs) -> RateDemand:
@@ -125,12 +125,9 @@ def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
             gaps="constant",
         )
 
-    mean_prompt, mean_output = (
-        max(1, round(float(tokens.mean()))) for tokens in (peak.prompt_tokens, peak.output_tokens)
-    )
     equal = IndependentLengths(
-        prompt=Uniform(least=mean_prompt, most=mean_prompt),
-        output=Uniform(least=mean_output, most=mean_output),
+        prompt=Uniform(least=shape.prompt_tokens, most=shape.prompt_tokens),
+        output=Uniform(least=shape.output_tokens, most=shape.output_tokens),
     )
     asked = ObservedLengths(prompt_tokens=peak.prompt_tokens, output_tokens=peak.output_tokens)
     return [

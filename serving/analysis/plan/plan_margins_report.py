@@ -39,10 +39,7 @@ def _after(loss: Loss) -> str:
     check = loss.check
     if check is None:
         return "nothing is left that serves"
-    shares = ", ".join(
-        f"{term.name.upper()} {100 * term.share:.4g} % of {term.percentile:g} %"
-        for term in check.terms
-    )
+    shares = ", ".join(term.share_words for term in check.terms)
     verdict = "the target is kept" if check.meets else "the target is missed"
     if loss.lost_chips:
         who = f"of the {check.requests:,} requests that its replica gets from then on"

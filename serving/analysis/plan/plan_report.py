@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis
+from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import TokenCost
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from reporting.numbers import four_digits, range_words
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
+from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
@@ -110,14 +111,15 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     if bottleneck:
         yield f"step:  bottleneck of a full replica: {bottleneck}"
     yield (
-        f"power: {_mw(bill.peak_drawn_watts)} drawn at the peak, {_mw(bill.mean_drawn_watts)} over "
-        f"the day; {_mw(bill.provisioned_watts)} provisioned (before cooling)"
+        f"power: {megawatts(bill.peak_drawn_watts)} drawn at the peak, "
+        f"{megawatts(bill.mean_drawn_watts)} over the day; "
+        f"{megawatts(bill.provisioned_watts)} provisioned (before cooling)"
     )
     yield f"cost:  {_price(plan)}"
     room = "which have room" if plan.spare_replica_fits else "for which one more machine is needed"
     yield (
         f"N+1:   {_machines(plan, plan.machines_with_spare)} "
-        f"({_mw(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
+        f"({megawatts(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
         f"{counted(plan.fleet.replicas + 1, _unit(check))} so that one may fail, {room}"
     )
     yield (
@@ -148,8 +150,8 @@ def range_lines(plan: Plan) -> Iterator[str]:
     unit = f"{_unit(plan.choice.check)}{'s' * (max(sizes) != 1)}"
     yield (
         f"{RANGE}:  {_both(map(_count, sizes))} {unit} on "
-        f"{_both(map(_count, machines))} {_kind(plan, max(machines))}, {_both(map(_mw, watts))} "
-        f"provisioned, {factors}; {verdict}"
+        f"{_both(map(_count, machines))} {_kind(plan, max(machines))}, "
+        f"{_both(map(megawatts, watts))} provisioned, {factors}; {verdict}"
     )
 
 
@@ -476,7 +478,3 @@ def _machines(plan: Plan, count: int) -> str:
 def _kind(plan: Plan, count: int) -> str:
     is_ultra = plan.question.sweep.system.name.startswith(ULTRASERVERS)
     return f"{'UltraServer' if is_ultra else 'machine'}{'s' * (count != 1)}"
-
-
-def _mw(watts: float) -> str:
-    return f"{watts / WATTS_PER_MEGAWATT:,.4g} MW"

@@ -11,13 +11,13 @@ from itertools import chain
 from typing import Any, Final
 
 from emulator.errors import ConfigError
-from emulator.power.efficiency import WATTS_PER_MEGAWATT
 from emulator.specs.figure import Figure
 from emulator.specs.figure_changes import ALIASES, LAYOUT, with_changes
 from emulator.specs.system import SystemSpec
 from reporting.document import Cell, Column, Lines, Section, table_of
 from reporting.numbers import NOTHING, four_digits, signed_percent, with_prefix
 from serving.analysis.plan.plan import Plan
+from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_steady import SteadyFleet, SteadySetting, Unable
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
@@ -182,7 +182,7 @@ def sensitivity_section(found: PlanSensitivity) -> Section:
     return table_of(
         columns,
         found.swings[:SHOWN],
-        title=f"{_TITLE}: {four_digits(base.chips)} chips, {_mw(base.watts)}{price} now",
+        title=f"{_TITLE}: {four_digits(base.chips)} chips, {megawatts(base.watts)}{price} now",
         foot=f"{hidden}{found.without_effect} figures change less than {100 * LEAST:g} %, "
         f"{found.immovable} cannot be moved; short names: `ultraserve describe`",
     )
@@ -207,10 +207,6 @@ def _side_columns(side: str, base: SteadyFleet, *, priced: bool) -> Iterator[Col
     yield Column("MW", change("watts"))
     if priced:
         yield Column("$/M", change("dollars_per_million"))
-
-
-def _mw(watts: float) -> str:
-    return f"{watts / WATTS_PER_MEGAWATT:,.4g} MW"
 
 
 def sensitivity_data(found: PlanSensitivity) -> dict[str, Any]:
