@@ -2,8 +2,6 @@
 
 from collections.abc import Collection
 
-import numpy as np
-
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
@@ -11,6 +9,7 @@ from serving.simulator.run_log import EngineLog
 from serving.simulator.scheduler_arrays import Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
+from serving.simulator.step_run_record import Coming
 
 
 class EnginePool:
@@ -57,25 +56,26 @@ class EnginePool:
             for number, schedulers in enumerate(made)
         ]
 
-    def expect_all(self, requests: int) -> bool:
-        """Let the engines themselves take requests when they arrive, in the order of their numbers.
+    @property
+    def can_expect(self) -> bool:
+        """Whether `expect` may be asked: where the router looks at no load."""
+        by_turns = len(self.engines) == 1 or self._replicas.takes_turns
+        return by_turns and all(each.can_expect for each in self.engines)
 
-        Returns whether they can: where the router looks at no load.
-        """
+    def expect(self, more: Coming) -> None:
+        """Let the engines themselves take `more` requests, after those expected already."""
         count = len(self.engines)
-        if not (count == 1 or self._replicas.takes_turns):
-            return False
-        if not all(each.can_expect for each in self.engines):
-            return False
-        for number, engine in enumerate(self.engines):
-            engine.expect(np.arange(number, requests, count))
-        return True
+        for number in range(count):
+            own = slice(number, None, count)
+            engine = self.engines[(self._arrived + number) % count]
+            engine.expect(Coming(request=more.request[own], at_ns=more.at_ns[own]))
+        self._arrived += len(more.request)
 
     def others_open(self, engine: SimulatedEngine) -> bool:
         """Whether another engine has an open rank."""
         return any(each.schedulers.is_open for each in self.engines if each is not engine)
 
-    def put(self, request: int) -> None:
+    def put(self, request: int) -> SimulatedEngine:
         """Route a request to an engine, which takes it when its step ends.
 
         An engine without an open rank gets none, unless no engine has one.
@@ -85,3 +85,4 @@ class EnginePool:
         number = self._replicas.choose(request, schedulers, arrived=self._arrived)
         self._arrived += 1
         schedulers[number].put(request, begins=not engines[number].is_busy)
+        return engines[number]

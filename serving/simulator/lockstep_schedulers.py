@@ -73,6 +73,7 @@ class LockstepSchedulers:
         self.is_open = True
         """Whether any rank takes requests."""
         self._inbox: list[int] = []  # requests without a rank, in order of arrival
+        self._load_tokens: int | None = None  # None: not known
         self._rows = 0
         self.ended = 0
         """Requests that had their last token in the last step."""
@@ -162,7 +163,9 @@ class LockstepSchedulers:
     @property
     def load_tokens(self) -> int:
         """Tokens that requests hold or have yet to compute."""
-        return int(kernel.held_tokens(self.arrays)) + self._inbox_tokens
+        if self._load_tokens is None:
+            self._load_tokens = int(kernel.held_tokens(self.arrays)) + self._inbox_tokens
+        return self._load_tokens
 
     def tokens_left(self, request: int) -> int:
         """`load_tokens`, less the `hit_tokens` of `request`."""
@@ -206,6 +209,7 @@ class LockstepSchedulers:
 
     def admit(self, first: int, now_ns: int) -> int:
         """Send all requests from `first` on that have arrived by now; returns the next to come."""
+        self._load_tokens = None
         self.take_inbox()
         if self.is_open and self._choose_rank is None:
             coming = kernel.admit(self.arrays, self.bounds, self.cache, first, now_ns)
@@ -219,6 +223,7 @@ class LockstepSchedulers:
 
     def put(self, request: int, *, begins: bool) -> None:
         """Take a request: at once where a step `begins` now, else when the one under way ends."""
+        self._load_tokens = None
         self._inbox.append(request)
         self.requests += 1
         if begins:
@@ -226,6 +231,7 @@ class LockstepSchedulers:
 
     def take_inbox(self) -> None:
         """Send what came during a step to ranks, if one is open."""
+        self._load_tokens = None
         if self._inbox and self.is_open:
             self._send(np.array(self._inbox, dtype=np.int64))
             self._inbox.clear()
@@ -268,6 +274,7 @@ class LockstepSchedulers:
         with other weights. Then those turned away are sent. With no rank up, all of them end in
         error, and are returned.
         """
+        self._load_tokens = None
         ranks, leaving = self.arrays.ranks, np.zeros(self._ranks, dtype=np.bool_)
         leaving[list(lost)] = True
         leaving |= ~self._up & (ranks["running_count"] + ranks["waiting_count"] > 0)
@@ -301,6 +308,7 @@ class LockstepSchedulers:
 
     def give_up_unsent(self) -> list[int]:
         """Give up the requests that have no rank; returns them, in order of arrival."""
+        self._load_tokens = None
         unsent, self._inbox = self._inbox, []
         self.requests -= len(unsent)
         return unsent
@@ -335,6 +343,7 @@ class LockstepSchedulers:
 
         `requests` run or wait; `free_blocks_min`, of a rank, and `empty_rank_steps` are of these.
         """
+        self._load_tokens = None
         self._rows = rows
         self.requests = requests
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, self._all_blocks - free_blocks_min)
@@ -345,6 +354,7 @@ class LockstepSchedulers:
 
         The batch leaves drafts out: a cost model with drafts adds them to each decode.
         """
+        self._load_tokens = None
         self.take_inbox()
         arrays = self.arrays
         if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
@@ -394,6 +404,7 @@ class LockstepSchedulers:
         The next step writes them anew. Ranks that are `silent`, lost in the step, give no token;
         `move` has to take their requests.
         """
+        self._load_tokens = None
         if len(silent):
             rows = self.arrays.rows[: self._rows]
             unanswered = rows["request"][np.isin(rows["rank"], silent)]
@@ -414,6 +425,7 @@ class LockstepSchedulers:
 
     def abort(self, request: int) -> None:
         """End a request that runs or waits; of others, nothing changes."""
+        self._load_tokens = None
         if request in self._inbox:
             self._inbox.remove(request)
             self.requests -= 1
@@ -423,6 +435,7 @@ class LockstepSchedulers:
 
     def abort_due(self, now_ns: int) -> Int32s:
         """End requests with a deadline by now that run or wait; returns them: [aborted]."""
+        self._load_tokens = None
         arrays, aborted = self.arrays, np.zeros(0, dtype=np.int32)
         due_ns = arrays.ranks["deadline_ns"]
         if ((due_ns != NONE) & (due_ns <= now_ns)).any():

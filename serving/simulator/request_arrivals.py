@@ -13,6 +13,7 @@ from loadgen.arrivals.closed_loop import ClosedLoop
 from loadgen.errors import OptionError
 from loadgen.workloads.traffic import Sessions, Traffic
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
+from serving.simulator.step_run_record import Coming
 
 
 class RequestArrivals:
@@ -75,9 +76,10 @@ class RequestArrivals:
         """Requests that have arrived and were taken."""
         return self.coming + self._taken_later
 
-    def hand_over(self) -> None:
-        """Requests that are in order are taken by others, all of them."""
+    def hand_over(self) -> Coming:
+        """All requests, which are in order, for others to take."""
         self.coming = len(self._heads)
+        return Coming(request=self._heads, at_ns=self._arrival_ns.copy())
 
     def take(self, now_ns: int) -> Iterator[int]:
         """Requests that have arrived by now and were not taken before."""

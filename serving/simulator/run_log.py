@@ -105,6 +105,7 @@ class EngineLog:
         self.steps: Records = np.zeros(1_024 if keeps else _STEPS_TO_ADD, dtype=STEP)
         self.given: Int32s = np.empty(tokens_max or 0 if keeps else 0, dtype=np.int32)
         self._has_tokens = tokens_max is not None
+        self.keeps_tokens = keeps and self._has_tokens
         self.counts = np.zeros(2, dtype=np.int64)
         """Steps in `steps` that have ended, and tokens in `given`."""
         self.forgotten = StepTotals()
@@ -157,6 +158,11 @@ class EngineLog:
         if self.keeps:
             self.given[tokens : tokens + len(given)] = given
             self.counts[1] += len(given)
+
+    def hide_unseen(self, first: int) -> None:
+        """Of steps from `first` on, forget the tokens that no clients see."""
+        if not self._has_tokens:
+            self.steps["tokens"][first : int(self.counts[0])] = 0
 
     def last_step(self) -> tuple[Int32s, int]:
         """The requests that got a token by the last step that ended, and its end."""

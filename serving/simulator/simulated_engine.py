@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING, Final
 
-from emulator.arrays import Int32s, Int64s
+from emulator.arrays import Int32s
 from emulator.units import NS_PER_S
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.run_log import EngineLog
 from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.simulator.step_run_record import Coming
 from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
 
 if TYPE_CHECKING:
@@ -68,11 +69,12 @@ class SimulatedEngine:
         """Whether `expect` may be asked."""
         return self._ahead is not None and self.schedulers.has_builtin_choice
 
-    def expect(self, requests: Int64s) -> None:
-        """Let `requests` come when they arrive, in their order: [coming]. Steps then go ahead."""
+    def expect(self, more: Coming) -> None:
+        """Let `more` requests come, after those expected already. Steps then go ahead."""
         assert self._ahead is not None, "steps go one by one"
-        self._ahead.expect(requests)
-        self.paused_ns = self._ahead.next_arrival_ns
+        self._ahead.expect(more)
+        if self.paused_ns is None and not self.is_busy:
+            self.pause(0)
 
     @property
     def can_begin(self) -> bool:
@@ -132,9 +134,13 @@ class SimulatedEngine:
         self._busy_ns += done.busy_ns
         if done.is_empty:
             self.begin(done.now_ns)
-        self.paused_ns = done.now_ns if self.can_begin else None
-        if self.paused_ns is not None and not self.schedulers.requests:
-            self.paused_ns = max(self.paused_ns, self._ahead.next_arrival_ns or 0)
+        self.pause(done.now_ns)
+
+    def pause(self, now_ns: int) -> None:
+        """Note when the next step can begin, from now on."""
+        self.paused_ns = now_ns if self.can_begin else None
+        if self.can_begin and self._ahead is not None and not self.schedulers.requests:
+            self.paused_ns = max(now_ns, self._ahead.next_arrival_ns or 0)
 
     def begin(self, now_ns: int) -> None:
         """Decide the next step, which begins now or after a standstill."""

@@ -48,6 +48,7 @@ from serving.simulator.step_run_record import (
     UNDER_WAY,
     UNKNOWN,
     WAITS,
+    Coming,
     StepRoom,
     StepRules,
     StepRunRecord,
@@ -329,10 +330,10 @@ def _repeat(
 
 
 @inlined
-def _next_arrival_ns(s: SchedulerArrays, coming: Int64s, r: StepRunRecord) -> int:
-    if r.run[0].taken == len(coming):
+def _next_arrival_ns(coming: Coming, r: StepRunRecord) -> int:
+    if r.run[0].taken == len(coming.at_ns):
         return NEVER_NS
-    return s.requests[coming[r.run[0].taken]].arrival_ns
+    return coming.at_ns[r.run[0].taken]
 
 
 @inlined
@@ -340,12 +341,12 @@ def _take_arrived(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: PrefixCache | None,
-    coming: Int64s,
+    coming: Coming,
     r: StepRunRecord,
 ) -> None:
     """`admit` those of `coming` that have arrived by now."""
-    while _next_arrival_ns(s, coming, r) <= r.run[0].now_ns:
-        request = coming[r.run[0].taken]
+    while _next_arrival_ns(coming, r) <= r.run[0].now_ns:
+        request = coming.request[r.run[0].taken]
         put_in(s, bounds, request, chosen_rank(s, bounds, c, request))
         r.run[0].taken += 1
         r.run[0].requests += 1
@@ -356,13 +357,13 @@ def _has_begun(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: PrefixCache | None,
-    coming: Int64s,
+    coming: Coming,
     r: StepRunRecord,
     until_ns: int,
 ) -> bool:
     """Whether a step begins before `until_ns`; without requests it does when the next one comes."""
     if r.run[0].requests == 0 and r.run[0].now_ns < until_ns:
-        next_ns = _next_arrival_ns(s, coming, r)
+        next_ns = _next_arrival_ns(coming, r)
         if next_ns >= until_ns:
             return False
         r.run[0].now_ns = next_ns
@@ -419,7 +420,7 @@ def _decided(
     c: PrefixCache | None,
     rules: StepRules,
     st: StandingDecodes | None,
-    coming: Int64s,
+    coming: Coming,
     r: StepRunRecord,
     until_ns: int,
 ) -> int:
@@ -444,7 +445,7 @@ def _step_on(
     c: PrefixCache | None,
     rules: StepRules,
     st: StandingDecodes | None,
-    requests: tuple[Int64s, Bools],
+    requests: tuple[Coming, Bools],
     r: StepRunRecord,
     stops: Stops,
 ) -> int:
@@ -461,7 +462,7 @@ def _step_on(
         if r.run[0].now_ns < until_ns:
             _take_arrived(s, bounds, c, coming, r)
         if st is None and repeats:
-            before_ns = min(until_ns, _next_arrival_ns(s, coming, r))
+            before_ns = min(until_ns, _next_arrival_ns(coming, r))
             _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
             continue
         code = _decided(s, bounds, c, rules, st, coming, r, until_ns)
@@ -482,15 +483,15 @@ def run_steps(
     c: PrefixCache | None,
     rules: StepRules,
     st: StandingDecodes | None,
-    requests: tuple[Int64s, Bools],
+    requests: tuple[Coming, Bools],
     r: StepRunRecord,
     stops: Stops,
 ) -> int:
     """Step until `stops` says; returns why it ends there or before.
 
     `st` without a cache of prefixes: requests that decode are counted together. `requests`: those
-    that come, in the order of their arrivals, beside which nothing comes until then, and the mask
-    of those that are judged, [requests].
+    that come, beside which nothing comes until then, and the mask of those that are judged,
+    [requests].
     """
     code = _step_on(s, bounds, c, rules, st, requests, r, stops)
     if st is not None and r.run[0].stands and code != UNKNOWN:

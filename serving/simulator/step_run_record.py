@@ -101,6 +101,18 @@ class StepRunRecord(NamedTuple):
     counts: Int64s  # [steps, tokens]
 
 
+class Coming(NamedTuple):
+    """Requests that come to an engine and when, in this order: [coming]."""
+
+    request: Int64s
+    at_ns: Int64s
+
+
+NOTHING_COMES: Final = Coming(
+    request=np.zeros(0, dtype=np.int64), at_ns=np.zeros(0, dtype=np.int64)
+)
+
+
 class Stops(NamedTuple):
     """When a run stops: before a step that would begin at `until_ns` or later; after one with so
     many logged, or after one that ends requests.

@@ -5,7 +5,7 @@ from math import ceil
 
 import numpy as np
 
-from emulator.arrays import Bools, Int64s
+from emulator.arrays import Bools
 from emulator.specs.batch import StepBatch
 from emulator.ultraserver.cost_kernel import StepTables, nothing_kept
 from emulator.ultraserver.step_cost import StepCostModel
@@ -18,9 +18,11 @@ from serving.simulator.standing_decodes import PATIENCE, nothing_stands
 from serving.simulator.step_run_record import (
     EMPTY,
     FULL,
+    NOTHING_COMES,
     RUN,
     UNDER_WAY,
     UNKNOWN,
+    Coming,
     StepRules,
     StepRunRecord,
     Stops,
@@ -79,9 +81,9 @@ class StepsAhead:
         self._log = log
         self._run = np.zeros(1, dtype=RUN)
         self._given = log.given
-        if not log.keeps:
+        if not log.keeps_tokens:
             self._given = np.zeros(len(schedulers.arrays.rows), dtype=np.int32)
-        self._coming = np.zeros(0, dtype=np.int64)
+        self._coming = NOTHING_COMES
         self._taken = 0
         self._rules = StepRules(
             pending_enough=schedulers.policy.pending_tokens_max,
@@ -105,16 +107,20 @@ class StepsAhead:
             return None
         return cls(schedulers, cost_model, costs, level, log)
 
-    def expect(self, requests: Int64s) -> None:
-        """Let `requests` come to this engine when they arrive, in their order: [coming]."""
-        self._coming = requests
+    def expect(self, more: Coming) -> None:
+        """Let `more` come to this engine, after all that it expects already."""
+        self._coming = Coming(
+            request=np.append(self._coming.request[self._taken :], more.request),
+            at_ns=np.append(self._coming.at_ns[self._taken :], more.at_ns),
+        )
+        self._taken = 0
 
     @property
     def next_arrival_ns(self) -> int | None:
         """Of an expected request; None without any."""
-        if self._taken == len(self._coming):
+        if self._taken == len(self._coming.at_ns):
             return None
-        return int(self._schedulers.arrays.requests["arrival_ns"][self._coming[self._taken]])
+        return int(self._coming.at_ns[self._taken])
 
     def run(self, now_ns: int, until_ns: float, stops: RunStops, *, joules: float) -> StepsDone:
         """Step from `now_ns` on until `until_ns`, before which only expected requests come.
@@ -130,8 +136,10 @@ class StepsAhead:
         run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
         run["free_blocks_min"] = schedulers.all_blocks
         run["taken"], run["patience"] = self._taken, PATIENCE
-        run["lacks_cache"], run["logs_tokens"] = schedulers.lacks_cache, log.keeps
+        run["lacks_cache"], run["logs_tokens"] = schedulers.lacks_cache, log.keeps_tokens
+        first = int(log.counts[0])
         code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
+        log.hide_unseen(first)
         self._taken = int(run["taken"])
         schedulers.went_ahead(
             rows=int(run["rows"]),

@@ -7,12 +7,12 @@ arrive during a step wait for its end.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import heappop, heappush
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from emulator.arrays import Bools, Float64s, Int32s, Int64s
+from emulator.arrays import Bools, Int32s
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
@@ -20,12 +20,15 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.engine_threads import EngineThreads
+from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.oversized_requests import refuse_what_never_fits
+from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
-from serving.simulator.run_log import NO_TOKENS, StepLog, StepSums, step_log, token_log, totals_of
-from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
+from serving.simulator.run_log import StepLog, StepSums, step_log, totals_of
+from serving.simulator.run_result import in_seconds, serving_run
+from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.steps_ahead import RunStops, StepsDone
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
+
+AHEAD_NS: Final = NS_PER_S
+"""Of the pool that decodes, in which nothing comes but what the other one has sent."""
 
 PROGRESS_STEPS: Final = 64
 """Steps of an engine before the first look at the progress; later ones come after an eighth more.
@@ -136,6 +142,7 @@ class _VirtualServing:
         )
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
+        self._transfers: KvTransfers | None = None
         if deployment.prefill is not None:
             _, (_, prompts) = deployment.parts_of(traffic)
             there = {number - len(self._engines) for number in called}
@@ -149,11 +156,14 @@ class _VirtualServing:
                 is_logged=logs,
             )
             self._engines += self._prefill.engines
-            self._transfer_ns = np.rint(deployment.transfer_ns(traffic.prompt_tokens))
             self._pool.requests["received"] = traffic.prompt_tokens - 1  # the last is computed here
+            self._transfers = KvTransfers(
+                self._prefill.requests,
+                self._pool.requests,
+                np.rint(deployment.transfer_ns(traffic.prompt_tokens)).astype(np.int64),
+            )
         self._called = [self._engines[number] for number in sorted(called)]
         self._logs = [engine.log for engine in self._engines]
-        self._sent: list[tuple[int, int]] = []  # arrivals of prompts that are sent over, a heap
         self._first = self._prefill or self._pool
         self._calls = sorted(calls, key=lambda call: call.at_s)[::-1]  # the next one last
         self._progress = progress
@@ -178,11 +188,13 @@ class _VirtualServing:
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
+        if self._pools_go_ahead:
+            return self._serve_in_pools(levels, until_ns)
         ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
-        if ahead and self._first.expect_all(len(self._traffic)):
-            self._arrivals.hand_over()
-        several = len(self._engines) > 1
-        if not (ahead and several and all(each.can_go_ahead for each in self._engines)):
+        if ahead and self._first.can_expect:
+            self._first.expect(self._arrivals.hand_over())
+        several = len(self._engines) > 1 and all(each.can_go_ahead for each in self._engines)
+        if not (ahead and several):
             return self._serve(levels, until_ns=until_ns)
         with EngineThreads() as threads:
             return self._serve(levels, until_ns=until_ns, threads=threads)
@@ -199,9 +211,7 @@ class _VirtualServing:
                 break
             if self._steps >= self._next_check:
                 self._next_check += HOPE_STEPS
-                if self._progress is not None:
-                    self._progress(self._done, self._now_ns / NS_PER_S)
-                if levels and self._is_hopeless(levels):
+                if self._is_seen_hopeless(levels):
                     return Ending.HOPELESS
             if self._now_ns < until_ns:
                 self._take_arrivals()
@@ -213,6 +223,28 @@ class _VirtualServing:
                 return Ending.TIME_UP
         return Ending.JUDGED
 
+    @property
+    def _pools_go_ahead(self) -> bool:
+        """Whether nothing but prompts that are sent over concerns the pools."""
+        others = self._calls or self._timeout_ns or self._day_night or self._transfers is None
+        return not others and self._arrivals.in_order and all(e.can_go_ahead for e in self._engines)
+
+    def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
+        """One pool ahead of the other, each up to `AHEAD_NS` too far at the end."""
+        assert self._transfers is not None, "one pool"
+        end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
+        both, coming = (self._first, self._pool), self._arrivals.hand_over()
+        pools = PoolsAhead(both, self._transfers, coming, self._judged)
+        while self._judged_left and self._now_ns < end_ns:
+            self._now_ns = min(max(self._now_ns, pools.next_ns) + AHEAD_NS, end_ns)
+            ended = pools.go_ahead(self._now_ns, self._judged_left)
+            self._done += len(ended)
+            self._judged_left -= int(self._judged[ended].sum())
+            if self._is_seen_hopeless(levels):
+                return Ending.HOPELESS
+        self._finish_all()
+        return Ending.TIME_UP if self._judged_left else Ending.JUDGED
+
     def ended(self, ending: Ending) -> Ending:
         """End the steps that are under way; returns SERVED where no request is left.
 
@@ -220,12 +252,16 @@ class _VirtualServing:
         """
         if self._day_night is not None:
             self._day_night.end(self._now_ns, self._call)
-        while self._is_busy:
-            self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
-            self._finish_due()
+        self._finish_all()
         self._arrivals.end()
         is_over = (self._requests["last_token_ns"] != NONE) | self._failed | ~self.sent
         return Ending.SERVED if bool(is_over.all()) else ending
+
+    def _finish_all(self) -> None:
+        """End the steps that are under way."""
+        while self._is_busy:
+            self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
+            self._finish_due()
 
     @property
     def _is_busy(self) -> bool:
@@ -235,8 +271,8 @@ class _VirtualServing:
         """When a step ends, a call comes, or a request comes to an engine that could take it."""
         times_ns = [engine.end_ns for engine in self._engines if engine.end_ns is not None]
         waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
-        if self._sent:
-            times_ns.append(self._sent[0][0])
+        if self._transfers is not None:
+            times_ns.append(self._transfers.next_ns)
         if self._calls:
             times_ns.append(self._calls[-1].at_ns)
         if self._day_night is not None:
@@ -342,14 +378,15 @@ class _VirtualServing:
             return
         for request in arrivals.take(self._now_ns):
             self._first.put(request)
-        while self._sent and self._sent[0][0] <= self._now_ns:
-            self._pool.put(heappop(self._sent)[1])
+        if self._transfers is not None:
+            for request in self._transfers.due(self._now_ns + 1).request.tolist():
+                self._pool.put(request)
 
     def _finish(self, engine: SimulatedEngine) -> None:
         """Give out the tokens of an engine's step, which ends now."""
         given = engine.give_tokens()
-        if self._prefill is not None and engine in self._prefill.engines:
-            self._send_over(engine.schedulers.ended_among(given))
+        if self._transfers is not None and engine in self._first.engines:
+            self._transfers.send(engine.schedulers.ended_among(given))
             self._let_go(engine, engine.finish())
             return
         ended = engine.schedulers.ended_among(given)
@@ -378,13 +415,6 @@ class _VirtualServing:
     def sent(self) -> Bools:
         """Requests that were sent or would have been, [requests]; see `RequestArrivals.unsent`."""
         return ~self._arrivals.unsent
-
-    def _send_over(self, prompts: Int32s) -> None:
-        """Send the keys and values of prompts to the pool that decodes them."""
-        fields = ["arrival_ns", "deadline_ns"]
-        self._requests[fields][prompts] = self._first.requests[fields][prompts]
-        for request in prompts.tolist():
-            heappush(self._sent, (self._now_ns + int(self._transfer_ns[request]), request))
 
     def _fail(self, requests: Sequence[int] | Int32s) -> None:
         """Note requests that end without their last tokens, and with them later turns."""
@@ -440,59 +470,31 @@ class _VirtualServing:
         outcome = self._day_night.outcome(end_ns, joules=joules)
         return outcome, tuple(self._day_night.calls)
 
-    def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
-        """Whether more of the judged requests have missed a level than it allows."""
-        return are_out_of_reach(
+    def _is_seen_hopeless(self, levels: Sequence[Bound]) -> bool:
+        """Show progress; whether more of the judged requests have missed a level than it allows."""
+        if self._progress is not None:
+            self._progress(self._done, self._now_ns / NS_PER_S)
+        return bool(levels) and are_out_of_reach(
             levels,
             self._judged,
             self._traffic.output_tokens,
             arrival_s=self._arrivals.arrival_s(),
-            first_token_s=_seconds(self._requests["first_token_ns"]),
-            last_token_s=_seconds(self._requests["last_token_ns"]),
+            first_token_s=in_seconds(self._requests["first_token_ns"]),
+            last_token_s=in_seconds(self._requests["last_token_ns"]),
             now_s=self._now_ns / NS_PER_S,
         )
 
     def log(self) -> StepLog | StepSums:
         """The steps so far, or their sums."""
-        if self._is_logged:
-            return step_log(self._logs)
-        return totals_of(self._logs).sums
+        return step_log(self._logs) if self._is_logged else totals_of(self._logs).sums
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
-        totals = totals_of(self._logs)
-        last_ns = totals.end_ns
-        tokens = token_log(self._logs) if self._is_logged else NO_TOKENS
-        schedulers = [engine.schedulers for engine in self._engines]
-        sent, token_request = self.sent, tokens.token_request
-        if not sent.all():
-            token_request = (sent.cumsum(dtype=np.int32) - 1)[token_request]
-        return ServingRun(
-            traffic=self._traffic if sent.all() else self._traffic.chosen(sent),
+        return serving_run(
+            self._traffic,
+            self._arrivals,
+            [self._pool] if self._prefill is None else [self._pool, self._prefill],
+            failed=self._failed,
             ending=ending,
-            arrival_s=self._arrivals.arrival_s()[sent],
-            first_token_s=_seconds(self._requests["first_token_ns"][sent]),
-            last_token_s=_seconds(self._requests["last_token_ns"][sent]),
-            token_request=token_request,
-            step_end_s=tokens.end_ns / NS_PER_S,
-            step_tokens=tokens.step_tokens,
-            totals=None if self._is_logged else totals.served,
-            busy_s=totals.busy_ns / NS_PER_S,
-            joules=sum(engine.joules(last_ns) for engine in self._engines),
-            preemptions=sum(int(each["preemptions"].sum()) for each in self._tables),
-            kv_blocks_used_max=max(each.kv_blocks_used_max for each in schedulers),
-            empty_rank_steps=sum(each.empty_rank_steps for each in schedulers),
-            hit_tokens=int(self._first.requests["hits"].sum()),
-            failed=self._failed[sent],
+            is_logged=self._is_logged,
         )
-
-    @property
-    def _tables(self) -> list[Records]:
-        """Of requests, by pool."""
-        pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
-        return [pool.requests for pool in pools]
-
-
-def _seconds(times_ns: Int64s) -> Float64s:
-    """Of each request, [requests]; NaN where there is none."""
-    return np.where(times_ns == NONE, np.nan, times_ns / NS_PER_S)

@@ -1,9 +1,11 @@
 """Prefill and decode on separate chips, in virtual time."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.fabric.kv_transfer import prompt_transfer_ns
@@ -24,6 +26,8 @@ from serving.simulator import (
     drawn_losses,
     simulate,
 )
+from serving.simulator.routers import ROUTERS
+from serving.traffic.serving_run import ServingRun
 from serving.wire.control_call import InjectRequest
 
 SYSTEM, MODEL = "trn3-nl72x2", "qwen3-30b-a3b"
@@ -125,3 +129,52 @@ def test_pools_serve_one_model() -> None:
         replace(SimulatedDeployment.of(SYSTEM, "gpt-oss-20b", partition), prefill=PREFILL)
     with pytest.raises(ConfigError, match="prefill"):
         replace(POOLS, prefill=POOLS)
+
+
+@given(
+    seed=st.integers(0, 1_000),
+    rate_per_s=st.sampled_from([5.0, 60.0, 400.0]),
+    prefills=st.integers(1, 3),
+    decodes=st.integers(1, 3),
+    routers=st.tuples(*2 * [st.sampled_from(sorted(ROUTERS))]),
+    kv_blocks=st.sampled_from([80, 4_000]),
+)
+@settings(max_examples=12, deadline=None)
+def test_pools_that_go_ahead_serve_as_step_by_step(
+    seed: int,
+    rate_per_s: float,
+    prefills: int,
+    decodes: int,
+    routers: tuple[str, str],
+    kv_blocks: int,
+) -> None:
+    prefill, decode = engine(2), engine(4, schedulers=SchedulerLimits(max_num_seqs=8))
+    pools = replace(
+        decode,
+        limits=replace(decode.limits, kv_blocks_per_rank=kv_blocks),
+        replicas=ReplicaSet(count=decodes, router=routers[0]),
+        prefill=replace(prefill, replicas=ReplicaSet(count=prefills, router=routers[1])),
+    )
+    traffic = Traffic.drawn(rate_per_s=rate_per_s, lengths=LENGTHS, seed=seed, requests=60)
+    steps: list[int] = []
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, batch, queues
+        steps.append(begin_ns)
+
+    ahead, one_by_one = simulate(pools, traffic), simulate(pools, traffic, on_step=see)
+    assert ahead.served.steps == len(steps)
+    for field in fields(ServingRun):
+        if field.name not in ("traffic", "totals"):
+            ours, theirs = (getattr(each.served, field.name) for each in (ahead, one_by_one))
+            np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+
+
+def test_judged_requests_get_the_same_times_from_pools_that_go_ahead() -> None:
+    judged = np.arange(len(TRAFFIC)) < 40
+    ahead = simulate(POOLS, TRAFFIC, judged=judged)
+    one_by_one = simulate(POOLS, TRAFFIC, judged=judged, on_step=lambda *_, **__: None)
+    assert ahead.ttft_s.tolist() == one_by_one.ttft_s.tolist()
+    assert ahead.e2e_s.tolist() == one_by_one.e2e_s.tolist()
+    assert ahead.chip_watts == pytest.approx(one_by_one.chip_watts, rel=1e-12)
+    assert one_by_one.served.steps <= ahead.served.steps

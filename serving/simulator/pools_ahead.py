@@ -1,0 +1,119 @@
+"""Pools of engines that go ahead: all steps up to a time before which it is known what comes."""
+
+from typing import Final
+
+import numpy as np
+
+from emulator.arrays import Bools, Int64s
+from serving.simulator.engine_pool import EnginePool
+from serving.simulator.kv_transfers import KvTransfers
+from serving.simulator.scheduler_arrays import NEVER_NS, NONE
+from serving.simulator.step_run_record import NOTHING_COMES, Coming
+from serving.simulator.steps_ahead import RunStops
+
+_NONE_OPEN: Final = np.zeros(0, dtype=np.int64)
+
+
+class PoolsAhead:
+    """A pool that prefills what is `coming`, and one that decodes what the first one sends over,
+    judged by a mask [requests].
+    """
+
+    def __init__(
+        self,
+        pools: tuple[EnginePool, EnginePool],
+        transfers: KvTransfers,
+        coming: Coming,
+        judged: Bools,
+    ) -> None:
+        prefill, decode = pools
+        self._prefill = _PoolAhead(prefill, np.zeros_like(judged))
+        self._decode = _PoolAhead(decode, judged)
+        self._transfers = transfers
+        self._coming = coming
+        self._taken = 0
+
+    @property
+    def next_ns(self) -> int:
+        """When something happens next; `NEVER_NS` if nothing does."""
+        times_ns = [self._prefill.next_ns, self._decode.next_ns, self._transfers.next_ns]
+        if self._taken < len(self._coming.at_ns):
+            times_ns.append(int(self._coming.at_ns[self._taken]))
+        return min(times_ns)
+
+    def go_ahead(self, until_ns: int, judged_left: int) -> Int64s:
+        """Make all steps that begin before `until_ns`; an engine that decodes alone stops when none
+        of `judged_left` is left.
+
+        Returns the requests that got their last tokens: [ended].
+        """
+        first, last = self._taken, int(self._coming.at_ns.searchsorted(until_ns))
+        now = slice(first, last)
+        self._prefill.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
+        self._taken = last
+        self._transfers.send(self._prefill.go_ahead(until_ns, judged_left))
+        self._decode.come(self._transfers.due(until_ns))
+        return self._decode.go_ahead(until_ns, judged_left)
+
+
+class _PoolAhead:
+    """One of them, whose engines meet at arrivals alone."""
+
+    def __init__(self, pool: EnginePool, judged: Bools) -> None:
+        self._pool = pool
+        self._judged = judged
+        self._coming = NOTHING_COMES  # to be routed
+        self._open = _NONE_OPEN  # have come, and have not ended
+
+    def come(self, more: Coming) -> None:
+        """Let `more` requests come before the time to which the pool then goes ahead."""
+        self._open = np.append(self._open, more.request)
+        if self._pool.can_expect:
+            self._pool.expect(more)
+            return
+        self._coming = more
+
+    @property
+    def next_ns(self) -> int:
+        """When something happens next; `NEVER_NS` if nothing does."""
+        times_ns = [each.end_ns or each.paused_ns for each in self._pool.engines]
+        return min((each for each in times_ns if each is not None), default=NEVER_NS)
+
+    def go_ahead(self, until_ns: int, judged_left: int) -> Int64s:
+        """Make all steps that begin before `until_ns`, or until none of `judged_left` is left.
+
+        Returns the requests that got their last tokens: [ended].
+        """
+        coming, self._coming = self._coming, NOTHING_COMES
+        for request, at_ns in zip(coming.request.tolist(), coming.at_ns.tolist(), strict=True):
+            self._step_until(at_ns, judged_left)
+            engine = self._pool.put(request)
+            if not engine.is_busy:
+                engine.pause(at_ns)
+        self._step_until(until_ns, judged_left)
+        is_over = self._pool.requests["last_token_ns"][self._open] != NONE
+        ended: Int64s = self._open[is_over]
+        self._open = self._open[~is_over]
+        return ended
+
+    def _step_until(self, until_ns: int, judged_left: int) -> None:
+        for engine in self._pool.engines:
+            if engine.end_ns is not None and engine.end_ns <= until_ns:
+                end_ns = engine.end_ns
+                engine.give_tokens()
+                engine.finish()
+                engine.pause(end_ns)
+            left = judged_left
+            while left and engine.paused_ns is not None and engine.paused_ns < until_ns:
+                done = engine.go_ahead(engine.paused_ns, until_ns, self._stops(left))
+                engine.gone_ahead(done)
+                left -= done.judged
+
+    def _stops(self, judged_left: int) -> RunStops:
+        alone = len(self._pool.engines) == 1
+        return RunStops(
+            judged=self._judged,
+            judged_left=judged_left if alone else len(self._judged) + 1,
+            steps=NEVER_NS,
+            at_ends=False,
+        )
