@@ -19,7 +19,7 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
-from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR
@@ -193,7 +193,7 @@ def plan_range(
                 for count in counts[first : first + SIZES_AT_ONCE]
             ]
             tasks = [race.task(each, judged=LAST_TIMES * judged) for each in settings]
-            for check in workers.map(check_size, tasks):
+            for check in check_sizes(tasks, workers):
                 if check.meets:
                     return check.replicas
         return None

@@ -6,6 +6,7 @@ at the end have missed the target; a size loaded above its steady state has too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -21,10 +22,12 @@ from serving.analysis.plan.plan_options import unit_chips
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import (
+    THIS_PROCESS,
     ReplicaSet,
     Run,
     SchedulerLimits,
     SimulatedDeployment,
+    SimulationWorkers,
     TimedCall,
     known_percentile,
     simulate,
@@ -192,56 +195,94 @@ class SizeTask:
     lost_chips: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShareRun:
+    """What the run of one replica's share shows of its judged requests.
+
+    Attributes:
+        kept: of each limit 1 for each request that kept it, else 0, by arrival: [judged].
+        times_s: TTFT, TPOT, E2E: [requests that have one].
+    """
+
+    simulated_requests: int
+    begin_s: float
+    end_s: float
+    warmup_s: float
+    kept: tuple[Float64s, ...]
+    times_s: dict[str, Float64s]
+    chip_watts: float
+    busy_share: float
+    throttled_share: float
+    preemptions: int
+    kv_blocks_used_max: int
+    steps: int
+    ending: Ending
+
+
 def check_size(task: SizeTask) -> Check:
     """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
-    candidate, terms = task.candidate, task.terms
-    seeds = range(terms.seed, terms.seed + terms.runs)
-    shares = [
-        share
-        for seed in seeds
-        for share in task.demand.shares(
-            task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=seed
-        )
+    return check_sizes([task], THIS_PROCESS)[0]
+
+
+def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[Check]:
+    """`check_size` of each, the runs of all seeds side by side."""
+    seeds = [
+        (task, seed)
+        for task in tasks
+        for seed in range(task.terms.seed, task.terms.seed + task.terms.runs)
     ]
-    deployment = _deployment(task, candidate)
-    limits = deployment.limits
+    runs = iter(workers.map(_share_runs, seeds))
+    return [_check(task, [*chain.from_iterable(islice(runs, task.terms.runs))]) for task in tasks]
+
+
+def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
+    task, seed = given
+    shares = task.demand.shares(
+        task.replicas, judged=task.terms.judged, lead_s=task.lead_s, seed=seed
+    )
+    deployment = _deployment(task, task.candidate)
     if task.prefill is not None:
         deployment = replace(
             deployment,
-            replicas=_balanced(candidate.replicas),
+            replicas=_balanced(task.candidate.replicas),
             prefill=replace(
                 _deployment(task, task.prefill), replicas=_balanced(task.prefill.replicas)
             ),
         )
     # One of several may miss what all together keep, so that none of them settles it alone.
-    early_end = terms.early_end and len(shares) == terms.runs
-    runs = [_serve(share, deployment, task, early_end=early_end) for share in shares]
+    early_end = task.terms.early_end and len(shares) == 1
+    return [_serve(share, deployment, task, early_end=early_end) for share in shares]
+
+
+def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
+    limits = _deployment(task, task.candidate).limits
+    first = runs[0]
+    times_s = {name: np.concatenate([run.times_s[name] for run in runs]) for name in first.times_s}
     return Check(
         precision=task.precision,
-        candidate=candidate,
+        candidate=task.candidate,
         prefill=task.prefill,
-        prefill_policy=terms.schedulers.prefill_policy,
+        prefill_policy=task.terms.schedulers.prefill_policy,
         replicas=task.replicas,
         simulated_replicas=len(runs),
-        requests=sum(int(share.judged.sum()) for share in shares),
-        simulated_requests=sum(len(share.traffic) for share in shares),
-        begin_s=shares[0].begin_s,
-        end_s=shares[0].end_s,
-        warmup_s=shares[0].warmup_s,
-        terms=_terms(task.slo, runs, terms.window),
+        requests=sum(len(run.kept[0]) for run in runs),
+        simulated_requests=sum(run.simulated_requests for run in runs),
+        begin_s=first.begin_s,
+        end_s=first.end_s,
+        warmup_s=first.warmup_s,
+        terms=_terms(task, runs, times_s),
         percentiles_s={
-            name: tuple(known_percentile(times_s, each) for each in SHOWN_PERCENTILES)
-            for name, times_s in _times_s(runs).items()
+            name: tuple(known_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
+            for name, each in times_s.items()
         },
         replica_chip_watts=float(np.mean([run.chip_watts for run in runs])),
         busy_share=float(np.mean([run.busy_share for run in runs])),
         throttled_share=float(np.mean([run.throttled_share for run in runs])),
         load_share=task.demand.peak_rate_per_s / task.replicas / task.most_requests_per_s,
-        preemptions=sum(run.served.preemptions for run in runs),
-        kv_used_share=max(run.served.kv_blocks_used_max for run in runs)
-        / limits.kv_blocks_per_rank,
-        steps=sum(run.served.steps for run in runs),
-        ending=max((run.served.ending for run in runs), key=_IN_ORDER.index),
+        preemptions=sum(run.preemptions for run in runs),
+        kv_used_share=max(run.kv_blocks_used_max for run in runs) / limits.kv_blocks_per_rank,
+        steps=sum(run.steps for run in runs),
+        ending=max((run.ending for run in runs), key=_IN_ORDER.index),
     )
 
 
@@ -260,8 +301,8 @@ def _balanced(count: int) -> ReplicaSet:
 
 def _serve(
     share: Share, deployment: SimulatedDeployment, task: SizeTask, *, early_end: bool
-) -> Run:
-    return simulate(
+) -> ShareRun:
+    run = simulate(
         deployment,
         share.traffic,
         judged=share.judged,
@@ -269,6 +310,22 @@ def _serve(
         levels=[*map(_missed_by_far, task.slo.bounds)] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
         calls=[_loss(chip, at_s=share.judged_s[0]) for chip in range(task.lost_chips)],
+    )
+    served = run.served
+    return ShareRun(
+        simulated_requests=len(share.traffic),
+        begin_s=share.begin_s,
+        end_s=share.end_s,
+        warmup_s=share.warmup_s,
+        kept=tuple(_kept(run, bound) for bound in task.slo.bounds),
+        times_s={"ttft": run.ttft_s, "tpot": run.tpot_of_several_s, "e2e": run.e2e_s},
+        chip_watts=run.chip_watts,
+        busy_share=run.busy_share,
+        throttled_share=run.throttled_share,
+        preemptions=served.preemptions,
+        kv_blocks_used_max=served.kv_blocks_used_max,
+        steps=served.steps,
+        ending=served.ending,
     )
 
 
@@ -291,11 +348,12 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
     return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
 
 
-def _terms(slo: Slo, runs: Sequence[Run], window: int | None) -> tuple[TermCheck, ...]:
-    times_s = _times_s(runs)
-    checks = []
-    for bound in slo.bounds:
-        kept = [_kept(run, bound) for run in runs]
+def _terms(
+    task: SizeTask, runs: Sequence[ShareRun], times_s: dict[str, Float64s]
+) -> tuple[TermCheck, ...]:
+    checks, window = [], task.terms.window
+    for number, bound in enumerate(task.slo.bounds):
+        kept = [run.kept[number] for run in runs]
         share = _share(np.concatenate(kept), runs)
         windows = [
             part.mean()
@@ -327,10 +385,10 @@ def _kept(run: Run, bound: Bound) -> Float64s:
     return (~late[run.judged]).astype(np.float64)
 
 
-def _share(kept: Float64s, runs: Sequence[Run]) -> Estimate:
+def _share(kept: Float64s, runs: Sequence[ShareRun]) -> Estimate:
     if not len(kept):
         return Estimate(value=1.0)
-    if any(run.served.ending is Ending.HOPELESS for run in runs):
+    if any(run.ending is Ending.HOPELESS for run in runs):
         return Estimate(value=float(kept.mean()))
     return share_estimate(Samples.in_order(kept))
 
@@ -342,11 +400,3 @@ def _again_low(shares: Sequence[float]) -> float | None:
         return None
     spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
     return float(np.mean(shares) - student_quantile(count - 1) * spread)
-
-
-def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:
-    return {
-        "ttft": np.concatenate([run.ttft_s for run in runs]),
-        "tpot": np.concatenate([run.tpot_of_several_s for run in runs]),
-        "e2e": np.concatenate([run.e2e_s for run in runs]),
-    }

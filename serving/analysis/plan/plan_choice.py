@@ -12,7 +12,7 @@ from typing import Final
 from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
-from serving.analysis.plan.plan_check import Check, check_size
+from serving.analysis.plan.plan_check import Check, check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, options_of
 from serving.analysis.plan.plan_pools import pool_options
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -177,9 +177,8 @@ def _smaller(
     check = race.checks[nearest]
     if any(term.reached_s is None for term in check.terms):
         judged = FRESH_TIMES * question.check.judged
-        (check,) = workers.map(
-            check_size, [race.task(nearest, judged=judged, is_fresh=True, early_end=False)]
-        )
+        task = race.task(nearest, judged=judged, is_fresh=True, early_end=False)
+        (check,) = check_sizes([task], workers)
     words = f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
     return check, words, tuple(missed_because(check, nearest, race.rate_per_s))
 

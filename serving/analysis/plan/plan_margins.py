@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
-from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting
@@ -96,7 +96,7 @@ def margins_of(
     losses = []
     if time.monotonic() < ends_s:
         losses = [*_losses(question, setting, race, replicas_per_machine)]
-    checks = iter(workers.map(check_size, [task for _, _, task in losses if task is not None]))
+    checks = iter(check_sizes([task for _, _, task in losses if task is not None], workers))
     return Margins(
         rates=(steady, *rates),
         losses=tuple(
@@ -194,7 +194,7 @@ def highest_rates(
         open_ones = [each for each in found if not each.is_found]
         if not open_ones:
             break
-        checks = workers.map(check_size, [each.next_task() for each in open_ones])
+        checks = check_sizes([each.next_task() for each in open_ones], workers)
         for each, check in zip(open_ones, checks, strict=True):
             each.learn(check)
     return [each.rate() for each in found]

@@ -53,7 +53,8 @@ def pool_options(
         if prefill.precision == decode.precision
         for busy in BUSY
     ]
-    return tuple(each for each in pairs if each is not None)
+    units = {(each.candidate, each.point.prefill): each for each in pairs if each is not None}
+    return tuple(units.values())  # several shares of prompts may give the same engines
 
 
 def _engines_of(

@@ -15,13 +15,15 @@ from typing import Final
 import numpy as np
 
 from emulator.units import NS_PER_S
-from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.simulator import SimulationWorkers
 
 FIRST_SHARE: Final = 4
 """A fourth of the requests to judge decides the first heat."""
+LEAD_BY_JUDGED: Final = 3
+"""Requests before the judged ones to each of these, at most: a few judged ones cost little more."""
 LAST_TIMES: Final = 4
 """Times the requests to judge, in the last heat."""
 FRESH_RUNS: Final = 4
@@ -211,7 +213,7 @@ class Race:
             part = field[first : first + step]
             new = [each for each in part if (each, judged, is_fresh) not in self._known]
             tasks = [self.task(each, judged=judged, is_fresh=is_fresh) for each in new]
-            for setting, check in zip(new, self._workers.map(check_size, tasks), strict=True):
+            for setting, check in zip(new, check_sizes(tasks, self._workers), strict=True):
                 self._known[setting, judged, is_fresh] = check
                 longest = self.checks.setdefault(setting, check)
                 self.checks[setting] = check if check.requests >= longest.requests else longest
@@ -229,7 +231,10 @@ class Race:
         """To judge a setting by so many requests; if `is_fresh` in each of several fresh runs."""
         question, option = self._question, setting.option
         schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
-        tpot_ns = option.tpot_ns_at(self.rate_per_s / setting.replicas)
+        requests_per_s = self.rate_per_s / setting.replicas
+        # Batches become steady within the time of a request with a long reply.
+        lead_ns = option.prompt_ns + self._long_output * option.tpot_ns_at(requests_per_s)
+        lead_requests = requests_per_s * lead_ns / NS_PER_S
         return SizeTask(
             sweep=question.sweep,
             precision=option.point.precision,
@@ -241,14 +246,13 @@ class Race:
                 question.check,
                 schedulers=schedulers,
                 seed=question.check.seed + is_fresh,
-                judged=judged,
+                judged=max(judged, ceil(lead_requests / LEAD_BY_JUDGED)),
                 runs=question.demand.runs(setting.replicas, FRESH_RUNS) if is_fresh else 1,
                 window=question.check.judged,
                 early_end=early_end,
             ),
             replicas=setting.replicas,
-            # Batches become steady within the time of a request with a long reply.
-            lead_s=(option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S,
+            lead_s=lead_ns / NS_PER_S,
             most_requests_per_s=option.most_requests_per_s,
         )
 
