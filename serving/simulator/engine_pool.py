@@ -5,7 +5,7 @@ from collections.abc import Collection
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
-from serving.simulator.run_log import EngineLog
+from serving.simulator.run_log import EngineLog, Logs
 from serving.simulator.scheduler_arrays import Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
@@ -15,7 +15,7 @@ from serving.simulator.step_run_record import Coming
 class EnginePool:
     """The replicas of one deployment; those `called` get a machine for faults and hand-overs.
 
-    Tokens are logged unless no clients see them, or nothing `is_logged` but totals.
+    Tokens are logged if clients see them, unless `logs` say otherwise.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class EnginePool:
         on_step: StepWatcher | None,
         seed: int = 0,
         clients_see: bool = True,
-        is_logged: bool = True,
+        logs: Logs = Logs.ALL,
     ) -> None:
         self._replicas = deployment.replicas
         self._arrived = 0
@@ -39,16 +39,20 @@ class EnginePool:
             seed=seed,
             choices=deployment.choices,
         )
+        tokens_max = None
+        if clients_see and logs is Logs.ALL:
+            tokens_max = int(traffic.output_tokens.sum())
         self.requests: Records = made[0].arrays.requests
         self.engines = [
             SimulatedEngine(
                 deployment,
                 schedulers,
                 EngineLog(
-                    tokens_max=int(traffic.output_tokens.sum()) if clients_see else None,
+                    tokens_max=tokens_max,
                     idle_watts=deployment.cost_model.idle_chip_watts
                     * deployment.cost_model.partition.chips,
-                    keeps=is_logged,
+                    keeps=logs is not Logs.TOTALS,
+                    clients_see=clients_see,
                 ),
                 calls=number in called,
                 on_step=on_step,

@@ -223,7 +223,8 @@ class LockstepSchedulers:
 
     def put(self, request: int, *, begins: bool) -> None:
         """Take a request: at once where a step `begins` now, else when the one under way ends."""
-        self._load_tokens = None
+        if self._load_tokens is not None:
+            self._load_tokens += int(self.arrays.requests[request]["tokens"])
         self._inbox.append(request)
         self.requests += 1
         if begins:
@@ -231,7 +232,6 @@ class LockstepSchedulers:
 
     def take_inbox(self) -> None:
         """Send what came during a step to ranks, if one is open."""
-        self._load_tokens = None
         if self._inbox and self.is_open:
             self._send(np.array(self._inbox, dtype=np.int64))
             self._inbox.clear()

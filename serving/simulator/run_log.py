@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -59,6 +60,14 @@ class TokenLog:
     token_request: Int32s  # [tokens]
 
 
+class Logs(Enum):
+    """What a run keeps: each step and token, each step, or totals alone."""
+
+    ALL = "all"
+    STEPS = "steps"
+    TOTALS = "totals"
+
+
 _STEPS_TO_ADD: Final = 1 << 15
 
 
@@ -95,17 +104,24 @@ NO_TOKENS: Final = TokenLog(
 class EngineLog:
     """One engine's steps and tokens; a step under way is behind those that have ended.
 
-    `tokens_max`: of all its requests; memory is taken as they come. None logs no tokens. A log that
-    does not keep steps has their sums, and of tokens how many they are.
+    `tokens_max`: of all its requests; memory is taken as they come. None logs no tokens, but how
+    many they are; none are where clients do not see them. A log that does not keep steps has sums.
     """
 
-    def __init__(self, *, tokens_max: int | None, idle_watts: float, keeps: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        tokens_max: int | None,
+        idle_watts: float,
+        keeps: bool = True,
+        clients_see: bool = True,
+    ) -> None:
         self.idle_watts = idle_watts
         self.keeps = keeps
         self.steps: Records = np.zeros(1_024 if keeps else _STEPS_TO_ADD, dtype=STEP)
+        self.keeps_tokens = keeps and tokens_max is not None
         self.given: Int32s = np.empty(tokens_max or 0 if keeps else 0, dtype=np.int32)
-        self._has_tokens = tokens_max is not None
-        self.keeps_tokens = keeps and self._has_tokens
+        self._clients_see = clients_see
         self.counts = np.zeros(2, dtype=np.int64)
         """Steps in `steps` that have ended, and tokens in `given`."""
         self.forgotten = StepTotals()
@@ -151,17 +167,17 @@ class EngineLog:
 
     def end(self, given: Int32s) -> None:
         """Note its end, and the requests that got a token by it."""
-        given = given if self._has_tokens else given[:0]
+        given = given if self._clients_see else given[:0]
         steps, tokens = self.counts.tolist()
         self.steps[steps]["tokens"] = len(given)
         self.counts[0] += 1
-        if self.keeps:
+        if self.keeps_tokens:
             self.given[tokens : tokens + len(given)] = given
             self.counts[1] += len(given)
 
     def hide_unseen(self, first: int) -> None:
         """Of steps from `first` on, forget the tokens that no clients see."""
-        if not self._has_tokens:
+        if not self._clients_see:
             self.steps["tokens"][first : int(self.counts[0])] = 0
 
     def last_step(self) -> tuple[Int32s, int]:

@@ -21,7 +21,7 @@ def serving_run(
     *,
     failed: Bools,
     ending: Ending,
-    is_logged: bool,
+    has_tokens: bool,
 ) -> ServingRun:
     """The run so far of `pools`, of which the first one decodes and the last one gets the prompts.
 
@@ -31,7 +31,7 @@ def serving_run(
     engines = [engine for pool in pools for engine in pool.engines]
     logs = [engine.log for engine in engines]
     totals = totals_of(logs)
-    tokens = token_log(logs) if is_logged else NO_TOKENS
+    tokens = token_log(logs) if has_tokens else NO_TOKENS
     sent, token_request = ~arrivals.unsent, tokens.token_request
     if not sent.all():
         token_request = (sent.cumsum(dtype=np.int32) - 1)[token_request]
@@ -44,7 +44,7 @@ def serving_run(
         token_request=token_request,
         step_end_s=tokens.end_ns / NS_PER_S,
         step_tokens=tokens.step_tokens,
-        totals=None if is_logged else totals.served,
+        totals=None if has_tokens else totals.served,
         busy_s=totals.busy_ns / NS_PER_S,
         joules=sum(engine.joules(totals.end_ns) for engine in engines),
         preemptions=sum(int(pool.requests["preemptions"].sum()) for pool in pools),

@@ -13,7 +13,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.machine_calls import TimedCall
 from serving.simulator.run import Run
-from serving.simulator.run_log import StepSums
+from serving.simulator.run_log import Logs, StepSums
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import Progress, serve_in_virtual_time
 
@@ -54,20 +54,22 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
             it may raise StopSimulation, and the run has what there is.
         day_night: a policy that hands chips to training and back as demand goes, from 0:00 on a
             Monday unless it says another time; chips that serve prompts alone stay.
-        logs: keep each step and token. Without, memory grows with requests alone, and the run has
-            the times of their first and last tokens, and totals; `throttled_share` may differ in
-            its last bits, by the order of a sum. Not for a part of the run that is judged, nor for
-            requests that wait for others.
+        logs: keep each step and token. Without, the run has the times of first and last tokens, and
+            totals; memory grows with requests alone, unless a part of the run is judged;
+            `throttled_share` may differ in its last bits, by the order of a sum. Not for requests
+            that wait for others.
 
-    Deterministic. Raises ConfigError for totals of a part, an empty mask, a request above the
+    Deterministic. Raises ConfigError for totals of such, an empty mask, a request above the
     context or a rank's KV, and an unknown prefill policy; this and LeaseRefused for a call that a
     machine refuses.
     """
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")
     is_part = judged is not None or (window_s is not None and np.isfinite(window_s[1]))
-    if not logs and (is_part or levels or traffic.sessions or traffic.loops):
-        raise ConfigError(field="logs", value=logs, expected="steps that are kept, for a part")
+    if not logs and (traffic.sessions or traffic.loops):
+        expected = "tokens that are kept, for requests that wait for others"
+        raise ConfigError(field="logs", value=logs, expected=expected)
+    kept = Logs.STEPS if is_part else Logs.TOTALS
     served, sent, steps, handovers = serve_in_virtual_time(
         deployment,
         traffic,
@@ -80,7 +82,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         on_step=on_step,
         progress=progress,
         day_night=day_night,
-        logs=logs,
+        logs=Logs.ALL if logs else kept,
     )
     judged = None if judged is None else judged[sent]
     begin_s, end_s = window_s or _window_of(served.arrival_s, judged)

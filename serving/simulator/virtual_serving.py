@@ -26,7 +26,7 @@ from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
-from serving.simulator.run_log import StepLog, StepSums, step_log, totals_of
+from serving.simulator.run_log import Logs, StepLog, StepSums, step_log, totals_of
 from serving.simulator.run_result import in_seconds, serving_run
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
@@ -70,7 +70,7 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
     day_night: "SimulatedDayNight | None" = None,
-    logs: bool = True,
+    logs: Logs = Logs.ALL,
 ) -> (
     "tuple[ServingRun, Bools, StepLog | StepSums,"
     " tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]"
@@ -83,7 +83,7 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     of the requests of a mask, [requests]: those that the times of closed loops let begin.
     `calls` come to the machines at their times; requests without a last token `timeout_s` after
     their arrival are aborted; `on_step` gets every step; `day_night` hands chips over. Without
-    `logs` there are totals of steps and tokens alone, as `simulate` says.
+    all `logs` there are totals, as `simulate` says.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
     prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
@@ -129,16 +129,16 @@ class _VirtualServing:
         on_step: StepWatcher | None,
         progress: Progress | None,
         day_night: "SimulatedDayNight | None",
-        logs: bool,
+        logs: Logs,
     ) -> None:
         self._traffic = traffic
-        self._is_logged = logs
+        self._logged = logs
         check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
         self._pool = EnginePool(
-            deployment, traffic, called=called, on_step=on_step, seed=seed, is_logged=logs
+            deployment, traffic, called=called, on_step=on_step, seed=seed, logs=logs
         )
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
@@ -153,7 +153,7 @@ class _VirtualServing:
                 on_step=on_step,
                 seed=seed,
                 clients_see=False,
-                is_logged=logs,
+                logs=logs,
             )
             self._engines += self._prefill.engines
             self._pool.requests["received"] = traffic.prompt_tokens - 1  # the last is computed here
@@ -486,7 +486,9 @@ class _VirtualServing:
 
     def log(self) -> StepLog | StepSums:
         """The steps so far, or their sums."""
-        return step_log(self._logs) if self._is_logged else totals_of(self._logs).sums
+        if self._logged is Logs.TOTALS:
+            return totals_of(self._logs).sums
+        return step_log(self._logs)
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
@@ -496,5 +498,5 @@ class _VirtualServing:
             [self._pool] if self._prefill is None else [self._pool, self._prefill],
             failed=self._failed,
             ending=ending,
-            is_logged=self._is_logged,
+            has_tokens=self._logged is Logs.ALL,
         )

@@ -19,7 +19,7 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
-from serving.analysis.plan.plan_check import check_sizes
+from serving.analysis.plan.plan_check import OutOfTime, check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR
@@ -55,8 +55,8 @@ class PlanRange:
 class Plan:
     """The answer; `range` is the answer over the model's 80 % range, None for a roofline.
 
-    `range` and `margins` are None, too, where a signal ended the search; `margins` where no time is
-    left, or they are not asked for.
+    `range` and `margins` are None, too, where a signal ended the search, or no time was left, and
+    `margins` where they are not asked for.
     """
 
     question: PlanQuestion
@@ -115,7 +115,8 @@ def plan(
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
     sweep, demand = question.sweep, question.demand
-    margins_end_s = time.monotonic() + MARGINS_SHARE * question.search.budget_s
+    begun_s, budget_s = time.monotonic(), question.search.budget_s
+    rates_end_s = begun_s + MARGINS_SHARE * budget_s
     choice = choose(question, workers, progress)
     check = choice.check
     per_machine = check.candidate.replicas
@@ -140,17 +141,18 @@ def plan(
     margins = model_range = None
     if not choice.is_interrupted:
         try:
-            if question.margins and time.monotonic() < margins_end_s:
+            race = Race(question, workers, progress, ends_s=begun_s + budget_s)
+            if question.margins and time.monotonic() < rates_end_s:
                 progress("headroom, and what lost chips cost")
                 margins = margins_of(
                     question,
                     choice.setting,
-                    Race(question, workers, progress),
+                    race,
                     workers,
                     replicas_per_machine=per_machine,
-                    ends_s=margins_end_s,
+                    rates_end_s=rates_end_s,
                 )
-            model_range = plan_range(question, choice, workers, progress)
+            model_range = plan_range(question, choice, workers, progress, begun_s + budget_s)
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
     return Plan(
@@ -174,16 +176,22 @@ def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
 
 
 def plan_range(
-    question: PlanQuestion, choice: Choice, workers: SimulationWorkers, progress: Progress
+    question: PlanQuestion,
+    choice: Choice,
+    workers: SimulationWorkers,
+    progress: Progress,
+    ends_s: float = float("inf"),
 ) -> PlanRange | None:
-    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds."""
+    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds, and where it
+    takes longer than until `ends_s` of `time.monotonic`.
+    """
     steps = question.sweep.assumptions.model_error.get("tpot")
     if steps is None:
         return None
     judged = question.check.judged
 
     def replicas(factor: float) -> int | None:
-        race = Race(slowed(question, factor), workers, progress)
+        race = Race(slowed(question, factor), workers, progress, ends_s=ends_s)
         race.say(f"with steps {factor:.2f} times as long")
         guess = max(1, round(factor * choice.setting.replicas))
         counts = size_ends(max(1, guess // 2), 3 * guess + A_FEW, ratio=NEAR)
@@ -198,7 +206,10 @@ def plan_range(
                     return check.replicas
         return None
 
-    return PlanRange(steps=steps, fewest=replicas(steps.least), most=replicas(steps.most))
+    try:
+        return PlanRange(steps=steps, fewest=replicas(steps.least), most=replicas(steps.most))
+    except OutOfTime:
+        return None
 
 
 def slowed(question: PlanQuestion, factor: float) -> PlanQuestion:

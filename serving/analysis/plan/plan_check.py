@@ -4,6 +4,7 @@ The lockstep scheduler serves the share of one or several replicas in virtual ti
 at the end have missed the target; a size loaded above its steady state has too.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -28,6 +29,7 @@ from serving.simulator import (
     SchedulerLimits,
     SimulatedDeployment,
     SimulationWorkers,
+    StopSimulation,
     TimedCall,
     known_percentile,
     simulate,
@@ -41,6 +43,10 @@ _IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), E
 _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
+
+
+class OutOfTime(Exception):
+    """The time for a simulation is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +185,8 @@ class SizeTask:
 
     With `prefill`, a replica is a unit of pools: so many engines of either candidate. `lead_s` of
     traffic surrounds the judged requests; a full replica takes `most_requests_per_s`. Of the first
-    engine `lost_chips` are lost as the judged requests begin to arrive.
+    engine `lost_chips` are lost as the judged requests begin to arrive. What runs at `ends_at`, in
+    Unix seconds, raises OutOfTime.
     """
 
     sweep: Sweep
@@ -193,6 +200,13 @@ class SizeTask:
     lead_s: float
     most_requests_per_s: float
     lost_chips: int = 0
+    ends_at: float = float("inf")
+
+    def look(self, done: int, emulated_s: float) -> None:
+        """A simulation's progress; raises StopSimulation."""
+        del done, emulated_s
+        if time.time() > self.ends_at:
+            raise StopSimulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -220,7 +234,9 @@ class ShareRun:
 
 
 def check_size(task: SizeTask) -> Check:
-    """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
+    """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds, and
+    OutOfTime.
+    """
     return check_sizes([task], THIS_PROCESS)[0]
 
 
@@ -310,8 +326,12 @@ def _serve(
         levels=[*map(_missed_by_far, task.slo.bounds)] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
         calls=[_loss(chip, at_s=share.judged_s[0]) for chip in range(task.lost_chips)],
+        progress=None if task.ends_at == float("inf") else task.look,
+        logs=False,
     )
     served = run.served
+    if served.ending is Ending.STOPPED:
+        raise OutOfTime
     return ShareRun(
         simulated_requests=len(share.traffic),
         begin_s=share.begin_s,

@@ -6,17 +6,18 @@ shown beside the answer.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
-from serving.analysis.plan.plan_check import Check, check_sizes
+from serving.analysis.plan.plan_check import Check, OutOfTime, check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, options_of
 from serving.analysis.plan.plan_pools import pool_options
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import FRESH_TIMES, OutOfTime, Progress, Race, Setting, quality
+from serving.analysis.plan.plan_race import FRESH_TIMES, Progress, Race, Setting, quality
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import first_answer, search
 from serving.analysis.steady_state.sweep import Task
@@ -27,6 +28,10 @@ NEARLY: Final = 1.25
 SHOWN: Final = 5
 SEARCH_SHARE: Final = 0.7
 """Of the budget; the rest is for margins and ranges of what was found."""
+ALONE_SHARE: Final = 0.85
+"""Of the budget, without margins."""
+SMALLER_SHARE: Final = 0.9
+"""Of the budget, by when what is smaller is shown as far as it is known."""
 _QUICK_TP: Final = 4
 _CUT_SHORT: Final = (
     "the search was cut short: what has fewer chips may keep the target too, less is known of it"
@@ -68,8 +73,9 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     An interrupt, or the end of its share of the question's budget, ends the search with the best so
     far.
     """
-    share = SEARCH_SHARE if question.margins else 1.0
-    ends_s = time.monotonic() + share * question.search.budget_s
+    share = SEARCH_SHARE if question.margins else ALONE_SHARE
+    begun_s = time.monotonic()
+    ends_s = begun_s + share * question.search.budget_s
     seats = question.check.schedulers.max_num_seqs
     terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
     race = Race(question, workers, progress, ends_s=ends_s)
@@ -79,9 +85,9 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         tasks = question.sweep.tasks()
         machine_chips = question.sweep.system.chips.count
         options = options_of(terms, quick := _quick(tasks, machine_chips))
-        first_answer(race, options)
         if question.pools:
-            first_answer(race, pool_options(terms, quick))
+            options += pool_options(terms, quick)
+        first_answer(race, options)
         options = options_of(terms, _near(question, tasks), workers)
         if question.pools:
             options += pool_options(terms, _even(tasks, machine_chips), workers)
@@ -103,7 +109,8 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     smaller: Check | None = None
     words, misses = "", tuple[str, ...]()
     if not is_interrupted:
-        smaller, words, misses = _smaller(race, best, question, workers)
+        race.ends_s = begun_s + SMALLER_SHARE * question.search.budget_s
+        smaller, words, misses = _smaller(race, best, question, workers, is_whole=is_whole)
     if not is_whole:
         words = ", ".join(filter(None, (_CUT_SHORT, words)))
     return Choice(
@@ -165,12 +172,19 @@ def _kind(setting: Setting) -> tuple[object, ...]:
 
 
 def _smaller(
-    race: Race, best: Setting, question: PlanQuestion, workers: SimulationWorkers
+    race: Race,
+    best: Setting,
+    question: PlanQuestion,
+    workers: SimulationWorkers,
+    *,
+    is_whole: bool,
 ) -> tuple[Check | None, str, tuple[str, ...]]:
-    """What came nearest with fewer chips, run until all is known; which it is, and what it
-    misses.
+    """What came nearest with fewer chips, run until all is known if time lasts; which it is, and
+    what it misses.
     """
     fewer = [each for each in race.checks if each.chips < best.chips]
+    if not fewer and not is_whole:
+        return None, "nothing smaller was tried", ()
     if not fewer:
         return None, _no_room(question, best.option.replica_chips * best.replicas - 1), ()
     nearest = max(fewer, key=lambda each: quality(race.checks[each]))
@@ -178,7 +192,8 @@ def _smaller(
     if any(term.reached_s is None for term in check.terms):
         judged = FRESH_TIMES * question.check.judged
         task = race.task(nearest, judged=judged, is_fresh=True, early_end=False)
-        (check,) = check_sizes([task], workers)
+        with suppress(OutOfTime):
+            (check,) = check_sizes([task], workers)
     words = f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
     return check, words, tuple(missed_because(check, nearest, race.rate_per_s))
 

@@ -7,13 +7,14 @@ mean step, from which `pareto` draws its curve.
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, Self
 
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
-from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting
@@ -79,36 +80,25 @@ def margins_of(
     workers: SimulationWorkers,
     *,
     replicas_per_machine: int,
-    ends_s: float = float("inf"),
+    rates_end_s: float = float("inf"),
 ) -> Margins:
-    """Simulate them: the rates until `ends_s` of `time.monotonic`, then, if it is before that, the
-    losses.
+    """Simulate them: the rates until `rates_end_s` of `time.monotonic`; then, if it is before that
+    and the race's time lasts, the losses.
     """
     judged = LAST_TIMES * question.check.judged
     under = _traffic(question)
     rated = [replace(race.task(setting, judged=judged), demand=demand) for _, demand in under]
-    found = highest_rates(rated, workers, ends_s=ends_s)
+    found = highest_rates(rated, workers, ends_s=rates_end_s)
     rates = [replace(rate, traffic=words) for (words, _), rate in zip(under, found, strict=True)]
     steady = RateKept(
         traffic="by the mean step of the steady state",
         requests_per_s=setting.replicas * setting.option.requests_per_s,
     )
-    losses = []
-    if time.monotonic() < ends_s:
-        losses = [*_losses(question, setting, race, replicas_per_machine)]
-    checks = iter(check_sizes([task for _, _, task in losses if task is not None], workers))
-    return Margins(
-        rates=(steady, *rates),
-        losses=tuple(
-            Loss(
-                what=what,
-                replicas_left=left,
-                lost_chips=0 if task is None else task.lost_chips,
-                check=None if task is None else next(checks),
-            )
-            for what, left, task in losses
-        ),
-    )
+    losses = tuple[Loss, ...]()
+    if time.monotonic() < rates_end_s:
+        with suppress(OutOfTime):
+            losses = _losses(question, setting, race, workers, replicas_per_machine)
+    return Margins(rates=(steady, *rates), losses=losses)
 
 
 def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
@@ -194,7 +184,13 @@ def highest_rates(
         open_ones = [each for each in found if not each.is_found]
         if not open_ones:
             break
-        checks = check_sizes([each.next_task() for each in open_ones], workers)
+        ends_at = time.time() + ends_s - time.monotonic()
+        try:
+            checks = check_sizes(
+                [replace(each.next_task(), ends_at=ends_at) for each in open_ones], workers
+            )
+        except OutOfTime:
+            break
         for each, check in zip(open_ones, checks, strict=True):
             each.learn(check)
     return [each.rate() for each in found]
@@ -207,6 +203,26 @@ def _missed(check: Check) -> str:
 
 
 def _losses(
+    question: PlanQuestion,
+    setting: Setting,
+    race: Race,
+    workers: SimulationWorkers,
+    replicas_per_machine: int,
+) -> tuple[Loss, ...]:
+    given = [*_loss_tasks(question, setting, race, replicas_per_machine)]
+    checks = iter(check_sizes([task for _, _, task in given if task is not None], workers))
+    return tuple(
+        Loss(
+            what=what,
+            replicas_left=left,
+            lost_chips=0 if task is None else task.lost_chips,
+            check=None if task is None else next(checks),
+        )
+        for what, left, task in given
+    )
+
+
+def _loss_tasks(
     question: PlanQuestion, setting: Setting, race: Race, replicas_per_machine: int
 ) -> Iterator[tuple[str, int, SizeTask | None]]:
     """A chip, a tray and a machine: in words, the replicas that are left, and what is simulated.

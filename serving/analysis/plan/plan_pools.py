@@ -4,7 +4,7 @@ A unit has engines that compute prompts and engines that decode, on one machine;
 equal units. Prompts hold up no decode there, so that both sides are chosen by their own limit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import ceil
@@ -32,6 +32,8 @@ ENGINES: Final = 6
 """Kinds of either pool that are paired: those that serve the most by the chip."""
 UNITS_MAX: Final = 64
 """Of a plan."""
+PARTS: Final = (0.25, 0.5, 0.75, 1.0)
+"""Of the largest batch."""
 WITHIN: Final = 0.95
 """Of the time between tokens, for steps that have more than the mean."""
 
@@ -44,10 +46,11 @@ def pool_options(
         return ()
     parts = parts_of(tasks, workers)
     engines = [*chain.from_iterable(workers.map(_engines_of, [(terms, part) for part in parts]))]
-    prefills = _best([prefill for prefill, _ in engines if prefill is not None])
-    decodes = _best([decode for _, decode in engines if decode is not None])
+    prefills = _best([prefill for prefill, _, _ in engines if prefill is not None])
+    decodes = _best([decode for _, decode, _ in engines if decode is not None])
+    alone_ns = {(of.precision, of.candidate): alone for _, of, alone in engines if of is not None}
     pairs = [
-        _paired(terms, prefill, decode, busy)
+        _paired(terms, prefill, decode, busy, alone_ns[decode.precision, decode.candidate])
         for prefill in prefills
         for decode in decodes
         if prefill.precision == decode.precision
@@ -59,10 +62,13 @@ def pool_options(
 
 def _engines_of(
     given: tuple[OptionTerms, Sequence[Task]],
-) -> list[tuple[PrefillOption | None, DecodeOption | None]]:
+) -> list[tuple[PrefillOption | None, DecodeOption | None, float]]:
     terms, tasks = given
     replicas = (terms.sweep.replica(*task) for task in tasks if terms.fits(task))
-    return [(prefill_of(terms, replica), decode_of(terms, replica)) for replica in replicas]
+    return [
+        (prefill_of(terms, each), decode_of(terms, each), each.decode(1).duration_ns)
+        for each in replicas
+    ]
 
 
 def _best(engines: Iterable[Engine]) -> list[Engine]:
@@ -115,13 +121,19 @@ def kv_transfer_ns(terms: OptionTerms, prefill: PrefillOption, decode: DecodeOpt
 
 
 def _paired(
-    terms: OptionTerms, prefill: PrefillOption, decode: DecodeOption, busy: float
+    terms: OptionTerms,
+    prefill: PrefillOption,
+    decode: DecodeOption,
+    busy: float,
+    alone_ns: float,
 ) -> Option | None:
-    """Units for the whole load, each of whole engines on one machine; None where none has room."""
+    """Units for the whole load, each of whole engines on one machine; None where none has room.
+
+    `alone_ns`: between a lone request's tokens.
+    """
     chips = terms.sweep.system.chips.count
     per_prefill = prefill.candidate.partition.chips
     per_decode = decode.candidate.partition.chips
-    kv_ns = kv_transfer_ns(terms, prefill, decode)
     for units in range(1, UNITS_MAX + 1):
         rate_per_s = terms.rate_per_s / units
         prefills = ceil(rate_per_s / (busy * prefill.requests_per_s))
@@ -136,14 +148,23 @@ def _paired(
         decode_replicas=decodes,
         requests_per_s=min(prefills * prefill.requests_per_s, decodes * decode.requests_per_s),
     )
-    point = pooled_point(terms.sweep, decode, split, kv_ns)
+    point = pooled_point(terms.sweep, decode, split, kv_transfer_ns(terms, prefill, decode))
     return Option(
         point=point,
         meets=terms.slo.ttft_s is None or point.ttft_ns <= terms.slo.ttft_s * NS_PER_S,
-        alone_ns=point.tpot_ns,
+        alone_ns=alone_ns,
         prompt_ns=point.ttft_ns,
         requests_per_s=split.requests_per_s,
         replicas=units,
         most_requests_per_s=split.requests_per_s,
-        steady=((split.requests_per_s, point.tpot_ns),),
+        steady=tuple(_at_parts(split, decode, alone_ns)),
     )
+
+
+def _at_parts(split: Split, decode: DecodeOption, alone_ns: float) -> Iterator[tuple[float, float]]:
+    """Requests per second, and ns between tokens, which grow evenly with the batch."""
+    for part in PARTS:
+        users = split.decode_replicas * part * decode.users
+        step_ns = alone_ns + part * (decode.step.duration_ns - alone_ns)
+        requests_per_s = users / (decode.output_tokens * step_ns) * NS_PER_S
+        yield min(requests_per_s, split.requests_per_s), step_ns

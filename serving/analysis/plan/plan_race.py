@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from emulator.units import NS_PER_S
-from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.simulator import SimulationWorkers
@@ -34,6 +34,8 @@ two are judged at last. What won by luck fails, and so does a queue that grows s
 _CONFIRMED: Final = 2
 KEPT: Final = 3
 """One of so many stays in the race after a heat."""
+FIRST_KEPT: Final = 6
+"""The same, in a race for the first answer."""
 POLICIES_KEPT: Final = 3
 """That go on to the next sizes: those that have done best, and another by turns."""
 HOPELESS: Final = 0.5
@@ -49,10 +51,6 @@ NO_POLICY: Final = ("none",)
 _LEFT_MIN: Final = 1e-3
 
 Progress = Callable[[str], None]
-
-
-class OutOfTime(Exception):
-    """The time for a race is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ class Setting:
 class Race:
     """Settings for a question, and what the simulation of each has shown.
 
-    `ends_s` is on `time.monotonic`'s clock; what is asked after it raises OutOfTime.
+    `ends_s` is on `time.monotonic`'s clock; what is asked or runs after it raises OutOfTime.
     """
 
     def __init__(
@@ -93,13 +91,15 @@ class Race:
         self._question = question
         self._workers = workers
         self._progress = progress
-        self._ends_s = ends_s
+        self.ends_s = ends_s
         self._begun_s = time.monotonic()
         peak = question.demand.peak
         self.rate_per_s = question.demand.peak_rate_per_s
         self._long_output = float(np.percentile(peak.output_tokens, 90))
+        self._mean_output = float(peak.output_tokens.mean())
         self._places: dict[str, list[float]] = defaultdict(list)  # of each policy, 0 the best
         self._turn = 0
+        self._seemed: Setting | None = None
         self._hopeless_chips = {False: 0, True: 0}  # of partitions, and of pools
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
@@ -174,9 +174,10 @@ class Race:
         if not first:
             self._note_hopeless(field, checks)
         for times in (1, LAST_TIMES):
-            kept = ceil(len(field) / KEPT)
+            kept = ceil(len(field) / (FIRST_KEPT if first else KEPT))
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
             checks = self._simulated(field, times * judged)
+            self._say_perhaps()
         field = [field[each] for each in _by_quality(checks) if checks[each].meets][:_CONFIRMED]
         checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
         through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
@@ -186,6 +187,14 @@ class Race:
         if best is not None and best is not before:
             self.say(f"{best.chips:,} chips keep the target: {best.words}")
         return bool(through)
+
+    def _say_perhaps(self) -> None:
+        """While nothing is sure, show what seems to be so."""
+        seems = self.perhaps
+        if self.best is None and seems is not None and seems != self._seemed:
+            self._seemed = seems
+            requests = self.checks[seems].requests
+            self.say(f"{seems.chips:,} chips seem to, by {requests:,} requests: {seems.words}")
 
     def _note_hopeless(self, field: Sequence[Setting], checks: Sequence[Check]) -> None:
         for is_pooled, most_chips in self._hopeless_chips.items():
@@ -208,7 +217,7 @@ class Race:
         found: list[Check] = []
         step = TASKS_OF_WORKER * self._workers.count
         for first in range(0, len(field), step):
-            if time.monotonic() > self._ends_s:
+            if time.monotonic() > self.ends_s:
                 raise OutOfTime
             part = field[first : first + step]
             new = [each for each in part if (each, judged, is_fresh) not in self._known]
@@ -232,8 +241,10 @@ class Race:
         question, option = self._question, setting.option
         schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
         requests_per_s = self.rate_per_s / setting.replicas
-        # Batches become steady within the time of a request with a long reply.
-        lead_ns = option.prompt_ns + self._long_output * option.tpot_ns_at(requests_per_s)
+        # Batches become steady within the time of a request with a long reply; nearly, for a look.
+        is_look = judged < question.check.judged
+        output_tokens = self._mean_output if is_look else self._long_output
+        lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
         lead_requests = requests_per_s * lead_ns / NS_PER_S
         return SizeTask(
             sweep=question.sweep,
@@ -253,6 +264,7 @@ class Race:
             ),
             replicas=setting.replicas,
             lead_s=lead_ns / NS_PER_S,
+            ends_at=time.time() + self.ends_s - time.monotonic(),
             most_requests_per_s=option.most_requests_per_s,
         )
 

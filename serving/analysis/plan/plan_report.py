@@ -132,6 +132,9 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
 def range_lines(plan: Plan) -> Iterator[str]:
     """Replicas, machines and their budget at the ends of the model's 80 % range."""
     if plan.range is None:
+        has_range = "tpot" in plan.question.sweep.assumptions.model_error
+        if has_range and not plan.choice.is_interrupted:
+            yield f"{RANGE}:  not simulated: the time was over (--budget)"
         return
     steps, sizes = plan.range.steps, [size for _, size in plan.range.ends() if size is not None]
     factors = f"with steps {steps.least:.2f} and {steps.most:.2f} times as long, simulated"

@@ -325,7 +325,23 @@ def test_a_log_that_keeps_no_steps_does_not_grow_with_them() -> None:
     assert log.totals == StepTotals(steps=steps, tokens=2 * steps, busy_ns=steps, end_ns=steps)
 
 
-def test_totals_are_not_of_a_part() -> None:
-    traffic = at_once(4, 3, 3)
+def test_a_part_is_judged_without_tokens_as_with_them() -> None:
+    traffic = Traffic.drawn(rate_per_s=90, lengths=LENGTHS, seed=6, requests=REQUESTS)
+    deployment = deployment_of(SchedulerLimits(max_num_seqs=8))
+    judged = np.arange(REQUESTS) % 3 == 1
+    logged, totals = (
+        simulate(deployment, traffic, logs=logs, judged=judged, window_s=(0.1, 0.4))
+        for logs in (True, False)
+    )
+    for name in ("steps", "tokens", "emulated_s", "joules", "busy_s"):
+        assert getattr(totals.served, name) == getattr(logged.served, name)
+    for name in ("chip_watts", "busy_share", "throttled_share"):
+        assert getattr(totals, name) == getattr(logged, name)
+    assert totals.e2e_s.tolist() == logged.e2e_s.tolist()
+
+
+def test_totals_are_not_of_requests_that_wait_for_others() -> None:
+    sessions = Sessions(after=np.array([-1, 0]), think_s=np.zeros(2))
+    traffic = replace(at_once(2, 3, 3), sessions=sessions)
     with pytest.raises(ConfigError, match="logs"):
-        simulate(deployment_of(SchedulerLimits()), traffic, logs=False, judged=np.arange(4) < 2)
+        simulate(deployment_of(SchedulerLimits()), traffic, logs=False)
