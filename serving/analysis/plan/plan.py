@@ -150,6 +150,7 @@ def plan(
                     race,
                     workers,
                     replicas_per_machine=per_machine,
+                    is_sure=check.surely_meets,
                     rates_end_s=rates_end_s,
                 )
             model_range = plan_range(question, choice, workers, progress, begun_s + budget_s)

@@ -80,15 +80,17 @@ def margins_of(
     workers: SimulationWorkers,
     *,
     replicas_per_machine: int,
+    is_sure: bool,
     rates_end_s: float = float("inf"),
 ) -> Margins:
     """Simulate them: the rates until `rates_end_s` of `time.monotonic`; then, if it is before that
-    and the race's time lasts, the losses.
+    and the race's time lasts, the losses. `is_sure`: longer runs have kept the target.
     """
     judged = LAST_TIMES * question.check.judged
     under = _traffic(question)
     rated = [replace(race.task(setting, judged=judged), demand=demand) for _, demand in under]
-    found = highest_rates(rated, workers, ends_s=rates_end_s)
+    kept = [0.0] * (len(rated) - 1) + [float(is_sure)]
+    found = highest_rates(rated, workers, kept=kept, ends_s=rates_end_s)
     rates = [replace(rate, traffic=words) for (words, _), rate in zip(under, found, strict=True)]
     steady = RateKept(
         traffic="by the mean step of the steady state",
@@ -137,9 +139,9 @@ class _Bisection:
     missed: str = ""
 
     @classmethod
-    def of(cls, task: SizeTask) -> Self:
+    def of(cls, task: SizeTask, low: float) -> Self:
         most = task.replicas * task.most_requests_per_s / task.demand.peak_rate_per_s
-        return cls(task=task, high=most)
+        return cls(task=task, low=low, high=most)
 
     @property
     def is_found(self) -> bool:
@@ -174,12 +176,17 @@ class _Bisection:
 
 
 def highest_rates(
-    tasks: Sequence[SizeTask], workers: SimulationWorkers, *, ends_s: float = float("inf")
+    tasks: Sequence[SizeTask],
+    workers: SimulationWorkers,
+    *,
+    kept: Sequence[float] = (),
+    ends_s: float = float("inf"),
 ) -> list[RateKept]:
     """Of each task's traffic the highest rate that keeps the target, by bisection until `ends_s` of
-    `time.monotonic`; the same seed at each rate.
+    `time.monotonic`; the same seed at each rate. `kept`: multiples of each that are known to.
     """
-    found = [_Bisection.of(task) for task in tasks]
+    lows = kept or [0.0] * len(tasks)
+    found = [_Bisection.of(task, low) for task, low in zip(tasks, lows, strict=True)]
     while time.monotonic() < ends_s:
         open_ones = [each for each in found if not each.is_found]
         if not open_ones:

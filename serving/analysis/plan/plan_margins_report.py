@@ -5,17 +5,15 @@ from typing import Any
 
 from loadgen.records.plain_number import counted
 from reporting.numbers import four_digits
-from serving.analysis.plan.plan_margins import Loss, Margins
+from serving.analysis.plan.plan_margins import Loss, Margins, RateKept
 
 
 def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
     """Headroom, where the steady state's rate goes, and losses."""
     most, last = margins.most_requests_per_s, margins.rates[-1]
     if not last.is_found:
-        yield (
-            f"headroom: the time was over before it was found; {four_digits(most)} requests/s keep "
-            "the target"
-        )
+        known = f"; {four_digits(most)} requests/s keep the target" if most else ""
+        yield f"headroom: the time was over before it was found{known}"
     elif most > rate_per_s:
         beyond = f"{last.missed.upper()} misses" if last.missed else "the steady state ends"
         yield (
@@ -24,15 +22,18 @@ def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
         )
     else:
         yield "headroom: none that the shorter runs by which it is searched could show"
-    ladder = ", ".join(
-        f"{'' if each.is_found else 'at least '}{four_digits(each.requests_per_s)} {each.traffic}"
-        for each in margins.rates
-    )
+    ladder = ", ".join(f"{_rate(each)} {each.traffic}" for each in margins.rates)
     yield f"requests/s that keep the target: {ladder}"
     if not margins.losses:
         yield "losses of chips were not simulated: the time was over (--budget)"
     for loss in margins.losses:
         yield f"{loss.what} lost: {_after(loss)}"
+
+
+def _rate(kept: RateKept) -> str:
+    if not kept.is_found and not kept.requests_per_s:
+        return "not known"
+    return f"{'' if kept.is_found else 'at least '}{four_digits(kept.requests_per_s)}"
 
 
 def _after(loss: Loss) -> str:
