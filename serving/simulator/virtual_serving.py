@@ -135,8 +135,7 @@ class _VirtualServing:
         self._logged = logs
         check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
-        if day_night is not None:
-            called |= {*range(deployment.replicas.count)}
+        called |= {*range(0 if day_night is None else deployment.replicas.count)}
         self._pool = EnginePool(
             deployment, traffic, called=called, on_step=on_step, seed=seed, logs=logs
         )
@@ -233,8 +232,8 @@ class _VirtualServing:
         """One pool ahead of the other, each up to `AHEAD_NS` too far at the end."""
         assert self._transfers is not None, "one pool"
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
-        both, coming = (self._first, self._pool), self._arrivals.hand_over()
-        pools = PoolsAhead(both, self._transfers, coming, self._judged)
+        coming = self._arrivals.hand_over()
+        pools = PoolsAhead((self._first, self._pool), self._transfers, coming, self._judged)
         while self._judged_left and self._now_ns < end_ns:
             self._now_ns = min(max(self._now_ns, pools.next_ns) + AHEAD_NS, end_ns)
             ended = pools.go_ahead(self._now_ns, self._judged_left)
@@ -486,9 +485,8 @@ class _VirtualServing:
 
     def log(self) -> StepLog | StepSums:
         """The steps so far, or their sums."""
-        if self._logged is Logs.TOTALS:
-            return totals_of(self._logs).sums
-        return step_log(self._logs)
+        sums = self._logged is Logs.TOTALS
+        return totals_of(self._logs).sums if sums else step_log(self._logs)
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""

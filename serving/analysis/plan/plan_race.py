@@ -241,9 +241,9 @@ class Race:
         question, option = self._question, setting.option
         schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
         requests_per_s = self.rate_per_s / setting.replicas
-        # Batches become steady within the time of a request with a long reply; nearly, for a look.
-        is_look = judged < question.check.judged
-        output_tokens = self._mean_output if is_look else self._long_output
+        # Batches become steady within the time of a request with a long reply; nearly, for a first heat.
+        is_first = judged < question.check.judged
+        output_tokens = self._mean_output if is_first else self._long_output
         lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
         lead_requests = requests_per_s * lead_ns / NS_PER_S
         return SizeTask(
