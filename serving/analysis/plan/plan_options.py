@@ -169,7 +169,7 @@ def options_of(
     """
     given = [(terms, part) for part in parts_of(tasks, workers)]
     best: dict[tuple[int, int, int], Option] = {}
-    for option in chain.from_iterable(workers.map(_options_of, given)):
+    for option in chain.from_iterable(workers.map(options_in, given)):
         partition = option.candidate.partition
         shape = (partition.chips, partition.tp, partition.ep)
         best[shape] = min(best.get(shape, option), option, key=_order)
@@ -184,7 +184,8 @@ def parts_of(tasks: Sequence[Task], workers: SimulationWorkers) -> list[Sequence
     return [tasks[first::parts] for first in range(parts)]
 
 
-def _options_of(given: tuple[OptionTerms, Sequence[Task]]) -> list[Option]:
+def options_in(given: tuple[OptionTerms, Sequence[Task]]) -> list[Option]:
+    """Of each partition that fits."""
     terms, tasks = given
     return [option for task in tasks if (option := terms.option(task)) is not None]
 

@@ -45,7 +45,7 @@ def pool_options(
     if terms.slo.tpot_s is None or terms.sweep.system.units > 1:
         return ()
     parts = parts_of(tasks, workers)
-    engines = [*chain.from_iterable(workers.map(_engines_of, [(terms, part) for part in parts]))]
+    engines = [*chain.from_iterable(workers.map(engines_of, [(terms, part) for part in parts]))]
     prefills = _best([prefill for prefill, _, _ in engines if prefill is not None])
     decodes = _best([decode for _, decode, _ in engines if decode is not None])
     alone_ns = {(of.precision, of.candidate): alone for _, of, alone in engines if of is not None}
@@ -60,9 +60,10 @@ def pool_options(
     return tuple(units.values())  # several shares of prompts may give the same engines
 
 
-def _engines_of(
+def engines_of(
     given: tuple[OptionTerms, Sequence[Task]],
 ) -> list[tuple[PrefillOption | None, DecodeOption | None, float]]:
+    """What partitions do as either pool, and the time between a lone request's tokens."""
     terms, tasks = given
     replicas = (terms.sweep.replica(*task) for task in tasks if terms.fits(task))
     return [
@@ -127,10 +128,7 @@ def _paired(
     busy: float,
     alone_ns: float,
 ) -> Option | None:
-    """Units for the whole load, each of whole engines on one machine; None where none has room.
-
-    `alone_ns`: between a lone request's tokens.
-    """
+    """Units for the whole load, each of whole engines on one machine; None where none has room."""
     chips = terms.sweep.system.chips.count
     per_prefill = prefill.candidate.partition.chips
     per_decode = decode.candidate.partition.chips
@@ -142,11 +140,29 @@ def _paired(
             break
     else:
         return None
+    return unit_of(terms, (prefill, prefills), (decode, decodes), units=units, alone_ns=alone_ns)
+
+
+def unit_of(
+    terms: OptionTerms,
+    prefills: tuple[PrefillOption, int],
+    decodes: tuple[DecodeOption, int],
+    *,
+    units: int,
+    alone_ns: float,
+) -> Option:
+    """So many engines of both kinds for an equal part of the load.
+
+    `alone_ns`: between a lone request's tokens.
+    """
+    (prefill, prefill_engines), (decode, decode_engines) = prefills, decodes
     split = Split(
         prefill=prefill,
-        prefill_replicas=prefills,
-        decode_replicas=decodes,
-        requests_per_s=min(prefills * prefill.requests_per_s, decodes * decode.requests_per_s),
+        prefill_replicas=prefill_engines,
+        decode_replicas=decode_engines,
+        requests_per_s=min(
+            prefill_engines * prefill.requests_per_s, decode_engines * decode.requests_per_s
+        ),
     )
     point = pooled_point(terms.sweep, decode, split, kv_transfer_ns(terms, prefill, decode))
     return Option(

@@ -241,7 +241,7 @@ class Race:
         question, option = self._question, setting.option
         schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
         requests_per_s = self.rate_per_s / setting.replicas
-        # Batches become steady within the time of a request with a long reply; nearly, for a first heat.
+        # Batches become steady within the time of a long reply; for a first heat nearly is enough.
         is_first = judged < question.check.judged
         output_tokens = self._mean_output if is_first else self._long_output
         lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)

@@ -1,0 +1,235 @@
+"""What no search can beat: everything that fewer chips than a plan's allow, simulated.
+
+    python -m tests.benchmarks plan_exhaustive QUESTION [--budget TIME] [--data FILE]
+
+A question of `QUESTIONS` is planned as `ultraserve plan` plans it. Then, from few chips on, each
+partition, number of replicas and prefill policy, and each two pools on a machine, that the steady
+state does not rule out (queues would grow without end) is simulated as the plan's race does: out
+is what surely misses the target by 150, 600 or 2,400 requests, and what four fresh runs of 3,000
+do not surely show to keep it. The first size that passes is the best there is. Of engines of equal
+chips both pools have the `STRONGEST` ones.
+
+The plan is then judged again by ten seeds that no search has seen. The row goes to a CSV file.
+"""
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, product
+from math import ceil
+from pathlib import Path
+from typing import Final, TypeVar
+
+from serving.analysis.plan.plan import Plan, plan
+from serving.analysis.plan.plan_check import Check, check_sizes
+from serving.analysis.plan.plan_options import Option, OptionTerms, options_in, parts_of
+from serving.analysis.plan.plan_pools import engines_of, unit_of
+from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_race import (
+    FIRST_SHARE,
+    FRESH_TIMES,
+    LAST_TIMES,
+    NO_POLICY,
+    Race,
+    Setting,
+)
+from serving.analysis.steady_state.pools import DecodeOption, PrefillOption
+from serving.commands.plan import question_of
+from serving.main import command_parser
+from serving.simulator import SimulationWorkers
+
+TRACES: Final = Path(
+    os.environ.get("ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces")
+)
+_LENGTHS = ("--input", "lognormal:2000,1066", "--output", "lognormal:500,266")
+_SLO = ("--slo", "ttft=2s,tpot=40ms@p99")
+QUESTIONS: Final = {
+    "deepseek-r1": ("--model", "deepseek-r1", "--rate", "50", *_LENGTHS, *_SLO),
+    "gpt-oss-120b": ("--model", "gpt-oss-120b", "--rate", "50", *_LENGTHS, *_SLO),
+    "gpt-oss-120b at 500/s": ("--model", "gpt-oss-120b", "--rate", "500", *_LENGTHS, *_SLO),
+    "deepseek-r1, 100k contexts": (
+        *("--model", "deepseek-r1", "--rate", "1", "--input", "lognormal:100000,20000"),
+        *("--output", "lognormal:500,266", "--slo", "ttft=30s,tpot=40ms@p99"),
+    ),
+    "kimi-k2": ("--model", "kimi-k2", "--rate", "50", *_LENGTHS, *_SLO),
+    "llama-3.1-405b": ("--model", "llama-3.1-405b", "--rate", "50", *_LENGTHS, *_SLO),
+    "deepseek-r1, a Mooncake hour": (
+        *("--model", "deepseek-r1", "--trace", f"{TRACES}/mooncake/conversation_trace.jsonl"),
+        *("--slo", "ttft=10s,tpot=40ms@p99"),
+    ),
+    "deepseek-r1, an Azure day's peak": (
+        *("--model", "deepseek-r1", "--rate", "24", "--slo", "ttft=2s,tpot=40ms@p99"),
+        *("--lengths", f"{TRACES}/azure2023/AzureLLMInferenceTrace_conv.csv"),
+    ),
+}
+"""Those of `TRACES` need public data, beside the project or where ULTRASERVE_TRACES says."""
+STRONGEST: Final = 2
+FRESH_SEEDS: Final = range(1_000, 1_010)
+DATA: Final = Path(__file__).parent / "data" / "plan_exhaustive.csv"
+UNITS_MAX: Final = 4
+AT_ONCE: Final = 64
+Engine = TypeVar("Engine", PrefillOption, DecodeOption)
+
+
+def all_options(question: PlanQuestion, most: int, workers: SimulationWorkers) -> list[Option]:
+    """Of up to `most` chips: each partition, and each two pools; none that surely cannot."""
+    terms = OptionTerms.of(
+        question.sweep,
+        question.demand,
+        question.slo,
+        seats=question.check.schedulers.max_num_seqs,
+    )
+    tasks = [each for each in question.sweep.tasks() if each[1].partition.chips <= most]
+    given = [(terms, part) for part in parts_of(tasks, workers)]
+    alone = [*chain.from_iterable(workers.map(options_in, given))]
+    engines = [*chain.from_iterable(workers.map(engines_of, given))]
+    return [*alone, *_units(terms, engines, most)]
+
+
+def _units(
+    terms: OptionTerms,
+    engines: Sequence[tuple[PrefillOption | None, DecodeOption | None, float]],
+    most: int,
+) -> Iterator[Option]:
+    alone_ns = {(of.precision, of.candidate): alone for _, of, alone in engines if of is not None}
+    prefills = _strongest([each for each, _, _ in engines if each is not None])
+    decodes = _strongest([each for _, each, _ in engines if each is not None])
+    machine = terms.sweep.system.chips.count
+    for prefill, decode, units in product(prefills, decodes, range(1, UNITS_MAX + 1)):
+        if prefill.precision != decode.precision:
+            continue
+        rate_per_s, room = terms.rate_per_s / units, min(machine, most // units)
+        per_prefill, per_decode = (each.candidate.partition.chips for each in (prefill, decode))
+        least = ceil(rate_per_s / prefill.requests_per_s)
+        for decodes_of_unit in range(ceil(rate_per_s / decode.requests_per_s), room + 1):
+            left = room - decodes_of_unit * per_decode
+            for prefills_of_unit in range(least, left // per_prefill + 1):
+                yield unit_of(
+                    terms,
+                    (prefill, prefills_of_unit),
+                    (decode, decodes_of_unit),
+                    units=units,
+                    alone_ns=alone_ns[decode.precision, decode.candidate],
+                )
+
+
+def _strongest(engines: Sequence[Engine]) -> list[Engine]:
+    by_chips: defaultdict[int, list[Engine]] = defaultdict(list)
+    for each in sorted(engines, key=lambda each: -each.requests_per_s):
+        by_chips[each.candidate.partition.chips].append(each)
+    return [engine for each in by_chips.values() for engine in each[:STRONGEST]]
+
+
+def all_settings(
+    question: PlanQuestion, most: int, workers: SimulationWorkers
+) -> dict[int, list[Setting]]:
+    """By chips, up to `most`: what the steady state does not rule out."""
+    rate_per_s = question.demand.peak_rate_per_s
+    found: defaultdict[int, list[Setting]] = defaultdict(list)
+    for option in all_options(question, most, workers):
+        counts = [option.replicas]
+        if not option.is_pooled:
+            counts = [*range(1, most // option.replica_chips + 1)]
+        policies = NO_POLICY if option.is_pooled else question.search.policies
+        for replicas, policy in product(counts, policies):
+            if option.meets and replicas * option.most_requests_per_s >= rate_per_s:
+                setting = Setting(option=option, policy=policy, replicas=replicas)
+                found[setting.chips].append(setting)
+    return dict(sorted(found.items()))
+
+
+def passing(
+    question: PlanQuestion, field: Sequence[Setting], workers: SimulationWorkers
+) -> tuple[list[Setting], Counter[str]]:
+    """Those that surely keep the target, and how many were simulated in each heat."""
+    race, judged = Race(question, workers, lambda _: None), question.check.judged
+    simulated: Counter[str] = Counter()
+    for times, is_fresh in (
+        (1 / FIRST_SHARE, False),
+        (1, False),
+        (LAST_TIMES, False),
+        (FRESH_TIMES, True),
+    ):
+        tasks = [race.task(each, judged=ceil(times * judged), is_fresh=is_fresh) for each in field]
+        checks: list[Check] = []
+        for first in range(0, len(tasks), AT_ONCE):
+            checks += check_sizes(tasks[first : first + AT_ONCE], workers)
+        simulated[f"by {ceil(times * judged):,}"] += len(tasks)
+        field = [
+            each
+            for each, check in zip(field, checks, strict=True)
+            if (check.surely_meets if is_fresh else check.may_meet)
+        ]
+    return [*field], simulated
+
+
+def fresh_passes(question: PlanQuestion, found: Plan, workers: SimulationWorkers) -> int:
+    """Of ten seeds that no search has seen, how many the plan's setting keeps the target by."""
+    race, judged = Race(question, workers, lambda _: None), FRESH_TIMES * question.check.judged
+    task = race.task(found.choice.setting, judged=judged, early_end=False)
+    tasks = [replace(task, terms=replace(task.terms, seed=seed)) for seed in FRESH_SEEDS]
+    return sum(check.meets for check in check_sizes(tasks, workers))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plan, search everything smaller, judge anew; write a row."""
+    parser = argparse.ArgumentParser(prog="plan_exhaustive", description=__doc__)
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--budget", default="60s")
+    parser.add_argument("--data", type=Path, default=DATA)
+    asked = parser.parse_args(arguments)
+    words = ["plan", *QUESTIONS[asked.question], "--budget", asked.budget]
+    args = command_parser("plan").parse_args(words)
+    args.words = words
+    question = question_of(args)
+    with SimulationWorkers(asked.processes) as workers:
+        begun_s = time.monotonic()
+        found = plan(question, workers=workers, progress=print)
+        chips, plan_s = found.choice.check.chips, time.monotonic() - begun_s
+        print(f"plan: {chips} chips after {plan_s:.1f} s: {found.choice.setting.words}", flush=True)
+        simulated: Counter[str] = Counter()
+        best: Setting | None = None
+        settings = all_settings(question, chips - 1, workers)
+        print(f"{sum(map(len, settings.values())):,} settings of fewer chips", flush=True)
+        for size, field in settings.items():
+            passed, counts = passing(question, field, workers)
+            simulated += counts
+            print(f"{time.monotonic() - begun_s:7.0f} s  {size} chips: {dict(counts)}", flush=True)
+            if passed:
+                best = passed[0]
+                break
+        fresh = fresh_passes(question, found, workers)
+    row = {
+        "question": asked.question,
+        "words": " ".join(QUESTIONS[asked.question]).replace(f"{TRACES}/", ""),
+        "plan_chips": chips,
+        "plan_setting": found.choice.setting.words,
+        "plan_s": round(plan_s, 1),
+        "best_chips": chips if best is None else best.chips,
+        "best_setting": found.choice.setting.words if best is None else best.words,
+        "settings": sum(map(len, settings.values())),
+        "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
+        "fresh_seeds_passed": f"{fresh} of {len(FRESH_SEEDS)}",
+    }
+    print(row)
+    rows = {}
+    if asked.data.exists():
+        with asked.data.open(newline="") as file:
+            rows = {each["question"]: each for each in csv.DictReader(file)}
+    rows[asked.question] = row
+    asked.data.parent.mkdir(exist_ok=True)
+    with asked.data.open("w", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        writer.writeheader()
+        writer.writerows(rows.values())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
