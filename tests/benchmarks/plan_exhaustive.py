@@ -63,7 +63,7 @@ QUESTIONS: Final = {
         *("--slo", "ttft=10s,tpot=40ms@p99"),
     ),
     "deepseek-r1, an Azure day's peak": (
-        *("--model", "deepseek-r1", "--rate", "24", "--slo", "ttft=2s,tpot=40ms@p99"),
+        *("--model", "deepseek-r1", "--rate", "74.8", "--slo", "ttft=2s,tpot=40ms@p99"),
         *("--lengths", f"{TRACES}/azure2023/AzureLLMInferenceTrace_conv.csv"),
     ),
 }

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.fault import Fault, FaultKind
-from loadgen.measures.intervals import share_estimate, student_quantile
+from loadgen.measures.intervals import percentile_estimate, share_estimate, student_quantile
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
@@ -123,7 +123,8 @@ class Check:
         prefill_policy: of the schedulers.
         requests: judged ones; `simulated_requests` include those around them.
         begin_s, end_s: of the judged arrivals, in the traffic's own time.
-        percentiles_s: TTFT, TPOT, E2E of judged requests at `SHOWN_PERCENTILES`; None: not known.
+        percentiles_s: TTFT, TPOT, E2E of judged requests at `SHOWN_PERCENTILES`, with their 95 %
+            confidence; None: not known.
         replica_chip_watts: of all chips of a replica while judged requests arrive.
         busy_share: of that time, the part with a step.
         throttled_share: of steps' time, the lengthening by power limits.
@@ -143,7 +144,7 @@ class Check:
     end_s: float
     warmup_s: float
     terms: tuple[TermCheck, ...]
-    percentiles_s: dict[str, tuple[float | None, ...]]
+    percentiles_s: dict[str, tuple[Estimate | None, ...]]
     replica_chip_watts: float
     busy_share: float
     throttled_share: float
@@ -288,7 +289,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         warmup_s=first.warmup_s,
         terms=_terms(task, runs, times_s),
         percentiles_s={
-            name: tuple(known_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
+            name: tuple(_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
             for name, each in times_s.items()
         },
         replica_chip_watts=float(np.mean([run.chip_watts for run in runs])),
@@ -411,6 +412,17 @@ def _share(kept: Float64s, runs: Sequence[ShareRun]) -> Estimate:
     if any(run.ending is Ending.HOPELESS for run in runs):
         return Estimate(value=float(kept.mean()))
     return share_estimate(Samples.in_order(kept))
+
+
+def _percentile(times_s: Float64s, percentile: float) -> Estimate | None:
+    """Of requests by arrival, [requests]; None where it is not known."""
+    value = known_percentile(times_s, percentile)
+    if value is None or not np.isfinite(times_s).all():
+        return None if value is None else Estimate(value=value)
+    around = percentile_estimate(Samples.in_order(times_s), np.sort(times_s), percentile)
+    low = None if around.low is None else min(around.low, value)
+    high = None if around.high is None else max(around.high, value)
+    return Estimate(value=value, low=low, high=high)
 
 
 def _again_low(shares: Sequence[float]) -> float | None:

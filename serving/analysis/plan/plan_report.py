@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import TokenCost
+from loadgen.records.estimate import Estimate
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from reporting.numbers import four_digits, range_words
@@ -262,11 +263,8 @@ def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
         )
     for name, times_s in check.percentiles_s.items():
         if any(time_s is not None for time_s in times_s):
-            known = [
-                f"p{percentile:g} {_time(time_s)}"
-                for percentile, time_s in zip(SHOWN_PERCENTILES, times_s, strict=True)
-            ]
-            yield f"  {name.upper()} {', '.join(known)}"
+            known = map(_percentile_words, SHOWN_PERCENTILES, times_s)
+            yield f"  {name.upper()} {', '.join(known)}; in brackets 95 % confidence"
     yield (
         f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
@@ -276,6 +274,13 @@ def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
     )
+
+
+def _percentile_words(percentile: float, time_s: Estimate | None) -> str:
+    if time_s is None:
+        return f"p{percentile:g} not known"
+    ends = ("..." if end is None else four_digits(end * 1e3) for end in (time_s.low, time_s.high))
+    return f"p{percentile:g} {_time(time_s.value)} ({' to '.join(ends)})"
 
 
 def _time(time_s: float | None) -> str:
