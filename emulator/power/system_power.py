@@ -50,6 +50,19 @@ class FacilityWatts:
         return sum(watts for _, watts in self.parts()[:-1])
 
 
+PART_LABELS: Final = {
+    "chip_watts": "chips",
+    "cpu_watts": "host CPUs",
+    "tray_watts": "trays",
+    "switch_watts": "switches",
+    "fan_watts": "fans",
+    "pump_watts": "pumps",
+    "conversion_watts": "conversion",
+    "overhead_watts": "beside the chips",
+    "cooling_watts": "cooling",
+}
+"""Each part's name for a reader."""
+
 _PARTS: Final = tuple(
     each.name for each in fields(FacilityWatts) if each.name != "provisioned_watts"
 )

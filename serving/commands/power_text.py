@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from emulator.power.system_power import PART_LABELS
 from reporting.document import Column, table_of
 from reporting.numbers import NOTHING, four_digits
 from reporting.plain_text import table_lines
@@ -13,18 +14,18 @@ if TYPE_CHECKING:
     from emulator.power.efficiency import PowerEfficiency
     from serving.commands.power import PowerBreakdown, SourcedFigure
 
-_PARTS: Final = {
-    "chip_watts": ("chips", ("energy_", "idle_watts", "budget_watts")),
-    "cpu_watts": ("host CPUs", ("cpu_",)),
-    "tray_watts": ("trays", ("tray_",)),
-    "switch_watts": ("switches", ("switch_",)),
-    "fan_watts": ("fans", ("fan_",)),
-    "pump_watts": ("pumps", ("pump_",)),
-    "conversion_watts": ("conversion", ("conversion_",)),
-    "overhead_watts": ("beside the chips", ("provisioned_",)),
-    "cooling_watts": ("cooling", ("pue",)),
+_PREFIXES: Final = {
+    "chip_watts": ("energy_", "idle_watts", "budget_watts"),
+    "cpu_watts": ("cpu_",),
+    "tray_watts": ("tray_",),
+    "switch_watts": ("switch_",),
+    "fan_watts": ("fan_",),
+    "pump_watts": ("pump_",),
+    "conversion_watts": ("conversion_",),
+    "overhead_watts": ("provisioned_",),
+    "cooling_watts": ("pue",),
 }
-"""Each part's label, and the prefixes of its figures' names."""
+"""The prefixes of each part's figures' names."""
 
 
 def report_lines(report: PowerBreakdown, *, sources: bool = False) -> Iterator[str]:
@@ -58,8 +59,8 @@ def _state_lines(report: PowerBreakdown) -> Iterator[str]:
         drawn = [state.facility.parts()[index][1] for state in report.states]
         if any(drawn):
             season = (report.season.replace("-", "_"),) if name == "cooling_watts" else ()
-            label, figures = _PARTS[name]
-            label += "*" if _assumed(report, (*figures, *season)) else ""
+            label = PART_LABELS[name]
+            label += "*" if _assumed(report, (*_PREFIXES[name], *season)) else ""
             rows.append((label, *drawn))
     rows += [
         ("total", *report.total_watts),

@@ -8,7 +8,7 @@ from emulator.power.efficiency import (
     TokenRates,
     tokens_per_megawatt,
 )
-from emulator.power.system_power import SystemPower
+from emulator.power.system_power import PART_LABELS, SystemPower
 from emulator.power.token_cost import Prices, TokenCost, token_cost
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
@@ -62,6 +62,18 @@ class BilledFleet:
         """Of `chips`, at the peak."""
         return self.drawn_watts(replicas=self.replicas, load=1.0, chips=chips)
 
+    def peak_parts(self) -> dict[str, float]:
+        """Watts at the meter at the peak, of all that is bought, by part."""
+        serving_watts = self.replicas * self.busy_watts
+        idle_watts = (self.chips - self.chips_in_service) * self.idle_chip_watts
+        facility = SystemPower(self.system).facility_watts(
+            (serving_watts + idle_watts) / self.chips, chips=1, season=self.season
+        )
+        rest = {
+            PART_LABELS[name]: self.chips * watts for name, watts in facility.parts()[1:] if watts
+        }
+        return {"serving chips": serving_watts, "idle chips": idle_watts, **rest}
+
     def day_watt_hours(self, night: Night, chips: int) -> float:
         """Of `chips`, over the night's day."""
         return sum(
@@ -91,7 +103,7 @@ class Bill:
     Attributes:
         provisioned_watts: the racks' budget of the machines bought, before cooling.
         peak_drawn_watts, mean_drawn_watts: at the utility's meter, in the busiest window and the
-            day.
+            day; `peak_parts` of the first, by part.
         serving_mwh_per_day: at the meter, freed chips left idle.
         freed_mwh_per_day: racks' budget of freed chips, before cooling: other work may draw that.
         per_megawatt: tokens/s/MW at the peak.
@@ -101,6 +113,7 @@ class Bill:
 
     provisioned_watts: float
     peak_drawn_watts: float
+    peak_parts: dict[str, float]
     mean_drawn_watts: float
     serving_mwh_per_day: float
     freed_mwh_per_day: float
@@ -123,6 +136,7 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
     return Bill(
         provisioned_watts=power.provisioned_watts(fleet.chips),
         peak_drawn_watts=peak_watts,
+        peak_parts=fleet.peak_parts(),
         mean_drawn_watts=day_watt_hours / HOURS,
         serving_mwh_per_day=day_watt_hours / WATT_HOURS_PER_MWH,
         freed_mwh_per_day=power.provisioned_watts(1) * night.free_chip_hours / WATT_HOURS_PER_MWH,

@@ -16,6 +16,7 @@ from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
+from serving.analysis.plan.plan_parts import part_lines
 from serving.analysis.steady_state.model_error import (
     RANGE,
     ModelError,
@@ -217,6 +218,7 @@ def _power_lines(plan: Plan) -> Iterator[str]:
     if plan.night.never_used_chips:
         yield from _cost_lines("over the day, of chips in service alone", bill.shared_day_cost)
     yield from _cost_lines("at the peak", bill.peak_cost)
+    yield from part_lines(bill)
 
 
 def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
