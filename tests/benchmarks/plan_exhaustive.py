@@ -7,7 +7,7 @@ partition, number of replicas and prefill policy, and each two pools on a machin
 state does not rule out (queues would grow without end) is simulated as the plan's race does: out
 is what surely misses the target by 150, 600 or 2,400 requests, and what four fresh runs of 3,000
 do not surely show to keep it. The first size that passes is the best there is. Of engines of equal
-chips both pools have the `STRONGEST` ones.
+chips and tp both pools have the `STRONGEST` ones.
 
 The plan is then judged again by ten seeds that no search has seen. The row goes to a CSV file.
 """
@@ -20,15 +20,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from math import ceil
 from pathlib import Path
 from typing import Final, TypeVar
 
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import Check, check_sizes
-from serving.analysis.plan.plan_options import Option, OptionTerms, options_in, parts_of
-from serving.analysis.plan.plan_pools import engines_of, unit_of
+from serving.analysis.plan.plan_options import Option, OptionTerms
+from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import (
     FIRST_SHARE,
@@ -85,20 +85,14 @@ def all_options(question: PlanQuestion, most: int, workers: SimulationWorkers) -
         seats=question.check.schedulers.max_num_seqs,
     )
     tasks = [each for each in question.sweep.tasks() if each[1].partition.chips <= most]
-    given = [(terms, part) for part in parts_of(tasks, workers)]
-    alone = [*chain.from_iterable(workers.map(options_in, given))]
-    engines = [*chain.from_iterable(workers.map(engines_of, given))]
-    return [*alone, *_units(terms, engines, most)]
+    found = partitions_of(terms, tasks, workers, pools=True)
+    return [*(each.option for each in found), *_units(terms, found, most)]
 
 
-def _units(
-    terms: OptionTerms,
-    engines: Sequence[tuple[PrefillOption | None, DecodeOption | None, float]],
-    most: int,
-) -> Iterator[Option]:
-    alone_ns = {(of.precision, of.candidate): alone for _, of, alone in engines if of is not None}
-    prefills = _strongest([each for each, _, _ in engines if each is not None])
-    decodes = _strongest([each for _, each, _ in engines if each is not None])
+def _units(terms: OptionTerms, found: Sequence[PlanPartition], most: int) -> Iterator[Option]:
+    alone_ns = {each.decode: each.alone_ns for each in found if each.decode is not None}
+    prefills = _strongest([each.prefill for each in found if each.prefill is not None])
+    decodes = _strongest([*alone_ns])
     machine = terms.sweep.system.chips.count
     for prefill, decode, units in product(prefills, decodes, range(1, UNITS_MAX + 1)):
         if prefill.precision != decode.precision:
@@ -114,15 +108,20 @@ def _units(
                     (prefill, prefills_of_unit),
                     (decode, decodes_of_unit),
                     units=units,
-                    alone_ns=alone_ns[decode.precision, decode.candidate],
+                    alone_ns=alone_ns[decode],
                 )
 
 
 def _strongest(engines: Sequence[Engine]) -> list[Engine]:
-    by_chips: defaultdict[int, list[Engine]] = defaultdict(list)
+    strongest: list[Engine] = []
+    seen: defaultdict[tuple[int, int], set[float]] = defaultdict(set)
     for each in sorted(engines, key=lambda each: -each.requests_per_s):
-        by_chips[each.candidate.partition.chips].append(each)
-    return [engine for each in by_chips.values() for engine in each[:STRONGEST]]
+        partition = each.candidate.partition
+        rates = seen[partition.chips, partition.tp]
+        if len(rates) < STRONGEST and each.requests_per_s not in rates:
+            rates.add(each.requests_per_s)
+            strongest.append(each)
+    return strongest
 
 
 def all_settings(

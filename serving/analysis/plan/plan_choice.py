@@ -14,8 +14,8 @@ from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
 from serving.analysis.plan.plan_check import Check, OutOfTime, check_sizes
-from serving.analysis.plan.plan_options import Option, OptionTerms, near_sizes, options_of
-from serving.analysis.plan.plan_pools import pool_options
+from serving.analysis.plan.plan_options import Option, OptionTerms, best_options, near_sizes
+from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import FRESH_TIMES, Progress, Race, Setting, quality
 from serving.analysis.plan.plan_reason import missed_because
@@ -79,22 +79,9 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     seats = question.check.schedulers.max_num_seqs
     terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
     race = Race(question, workers, progress, ends_s=ends_s)
-    options: tuple[Option, ...] = ()
     is_whole = is_interrupted = False
     try:
-        tasks = question.sweep.tasks()
-        machine_chips = question.sweep.system.chips.count
-        options = options_of(terms, quick := _quick(tasks, machine_chips))
-        if question.pools:
-            options += pool_options(terms, quick)
-        first_answer(race, options)
-        options = options_of(terms, _near(question, tasks), workers)
-        if question.pools:
-            options += pool_options(terms, _even(tasks, machine_chips), workers)
-        if not any(each.meets for each in options):
-            raise _out_of_reach(options, question.slo)
-        race.say(f"{len(options):,} partitions; searching all sizes below")
-        search(race, options)
+        _search_all(race, question, terms, workers)
         is_whole = True
     except KeyboardInterrupt:
         if race.best is None:
@@ -121,10 +108,29 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         smaller_misses=misses,
         frontier=tuple(race.checks[each] for each in _nearly_as_good(race, best)),
         tried=tuple(race.checks.values()),
-        options=options,
+        options=race.options,
         is_whole=is_whole,
         is_interrupted=is_interrupted,
     )
+
+
+def _search_all(
+    race: Race, question: PlanQuestion, terms: OptionTerms, workers: SimulationWorkers
+) -> None:
+    """Search among a few partitions, then one of each shape, then all: each time below the best."""
+    tasks = _near(question, question.sweep.tasks())
+    machine_chips = question.sweep.system.chips.count
+    for part in (_quick(tasks, machine_chips), _one_layout(tasks), tasks):
+        found = partitions_of(terms, part, workers, pools=question.pools)
+        race.options = best_options(each.option for each in found)
+        race.pools = pools = PoolKinds(terms, found)
+        if race.best is None and part is not tasks:
+            first_answer(race)
+        else:
+            race.say(f"{len(part):,} partitions; searching all sizes below")
+            search(race)
+    if not pools.can_meet and not any(each.meets for each in race.options):
+        raise _out_of_reach(race.options, question.slo)
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
@@ -141,9 +147,14 @@ def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
     return [*found.values()] or [*tasks]
 
 
-def _even(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
-    """Partitions of which pools are made: even parts of a machine."""
-    return [task for task in tasks if machine_chips % task[1].partition.chips == 0]
+def _one_layout(tasks: Sequence[Task]) -> list[Task]:
+    """Of layouts of logical cores and attention the last one, which divides the most."""
+    return [
+        *{
+            (precision, of.partition.chips, of.partition.tp, of.partition.ep): (precision, of)
+            for precision, of in tasks
+        }.values()
+    ]
 
 
 def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:

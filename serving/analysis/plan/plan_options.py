@@ -6,9 +6,10 @@ token. Queues and percentiles are left to simulation, a thousand times slower.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import ceil
 from typing import Final, Self
+
+import numpy as np
 
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
@@ -19,7 +20,7 @@ from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import PARALLEL_FROM, Sweep, Task
-from serving.simulator import THIS_PROCESS, SimulationWorkers
+from serving.simulator import SimulationWorkers
 
 LEAST_SHARE: Final = 0.05
 """Prompts' least share of a replica's time in the first guess, which bounds the replicas."""
@@ -103,7 +104,8 @@ def _partition_words(candidate: PartitionCandidate) -> str:
 class OptionTerms:
     """What a partition is asked: a peak's rate and lengths, a target, and a rank's `seats`.
 
-    `long_prompt` is the one that the target's percentile of prompts does not exceed.
+    `long_prompt` is the one that the target's percentile of prompts does not exceed; `fuller` the
+    mean length of the prompt that a token is in, in mean prompts: 1 if all are equal.
     """
 
     sweep: Sweep
@@ -111,18 +113,20 @@ class OptionTerms:
     seats: int
     rate_per_s: float
     long_prompt: int
+    fuller: float
     longest: int
 
     @classmethod
     def of(cls, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> Self:
         """Those of `demand`'s peak."""
-        peak = demand.peak
+        peak, prompts = demand.peak, demand.peak.prompt_tokens
         return cls(
             sweep=sweep,
             slo=slo,
             seats=seats,
             rate_per_s=demand.peak_rate_per_s,
             long_prompt=int(percentile(peak.prompt_tokens, slo.ttft_percentile)),
+            fuller=float(1 + np.var(prompts) / np.mean(prompts) ** 2),
             longest=int((peak.prompt_tokens + peak.output_tokens).max()),
         )
 
@@ -132,9 +136,10 @@ class OptionTerms:
 
     def option(self, task: Task) -> Option | None:
         """None where it does not fit."""
-        return self._option(self.sweep.replica(*task)) if self.fits(task) else None
+        return self.option_of(self.sweep.replica(*task)) if self.fits(task) else None
 
-    def _option(self, replica: Replica) -> Option:
+    def option_of(self, replica: Replica) -> Option:
+        """Of a replica into which the longest request fits."""
         slo = self.slo
         prompt_ns = replica.prompt_ns_of(self.long_prompt)
         alone_ns = replica.decode(1).duration_ns
@@ -160,16 +165,13 @@ class OptionTerms:
         )
 
 
-def options_of(
-    terms: OptionTerms, tasks: Sequence[Task], workers: SimulationWorkers = THIS_PROCESS
-) -> tuple[Option, ...]:
+def best_options(options: Iterable[Option]) -> tuple[Option, ...]:
     """Of each chips, tp and ep the best, by chips of the plan, then power.
 
     Those that cannot meet the target come last, the fastest first.
     """
-    given = [(terms, part) for part in parts_of(tasks, workers)]
     best: dict[tuple[int, int, int], Option] = {}
-    for option in chain.from_iterable(workers.map(options_in, given)):
+    for option in options:
         partition = option.candidate.partition
         shape = (partition.chips, partition.tp, partition.ep)
         best[shape] = min(best.get(shape, option), option, key=_order)
@@ -182,12 +184,6 @@ def parts_of(tasks: Sequence[Task], workers: SimulationWorkers) -> list[Sequence
     if workers.count > 1 and len(tasks) >= PARALLEL_FROM:
         parts = _PARTS_OF_PROCESS * workers.count
     return [tasks[first::parts] for first in range(parts)]
-
-
-def options_in(given: tuple[OptionTerms, Sequence[Task]]) -> list[Option]:
-    """Of each partition that fits."""
-    terms, tasks = given
-    return [option for task in tasks if (option := terms.option(task)) is not None]
 
 
 def near_sizes(sizes: Iterable[int], machine_chips: int) -> set[int]:

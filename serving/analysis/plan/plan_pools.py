@@ -4,12 +4,17 @@ A unit has engines that compute prompts and engines that decode, on one machine;
 equal units. Prompts hold up no decode there, so that both sides are chosen by their own limit.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.arrays import Float64s
 from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.units import NS_PER_S
 from serving.analysis.plan.plan_options import Option, OptionTerms, parts_of
@@ -20,63 +25,218 @@ from serving.analysis.steady_state.pools import (
     Split,
     pooled_point,
     prefill_option,
-    strongest_of_each_size,
 )
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
-BUSY: Final = (0.9, 0.75, 0.6, 0.45, 0.3)
-"""Shares of the time that prompts take of their engines: how long they wait, queues decide."""
-ENGINES: Final = 6
-"""Kinds of either pool that are paired: those that serve the most by the chip."""
-UNITS_MAX: Final = 64
-"""Of a plan."""
+KINDS: Final = 2
+"""Engines of equal chips and tp that are paired: those that serve the most."""
+UNITS_MORE: Final = 2
+"""Units tried, above the fewest that have the chips."""
 PARTS: Final = (0.25, 0.5, 0.75, 1.0)
 """Of the largest batch."""
 WITHIN: Final = 0.95
 """Of the time between tokens, for steps that have more than the mean."""
 
 
-def pool_options(
-    terms: OptionTerms, tasks: Sequence[Task], workers: SimulationWorkers = THIS_PROCESS
-) -> tuple[Option, ...]:
-    """Pairs of the best of `tasks`, each with several shares of prompts; none without a TPOT."""
-    if terms.slo.tpot_s is None or terms.sweep.system.units > 1:
-        return ()
-    parts = parts_of(tasks, workers)
-    engines = [*chain.from_iterable(workers.map(engines_of, [(terms, part) for part in parts]))]
-    prefills = _best([prefill for prefill, _, _ in engines if prefill is not None])
-    decodes = _best([decode for _, decode, _ in engines if decode is not None])
-    alone_ns = {(of.precision, of.candidate): alone for _, of, alone in engines if of is not None}
-    pairs = [
-        _paired(terms, prefill, decode, busy, alone_ns[decode.precision, decode.candidate])
-        for prefill in prefills
-        for decode in decodes
-        if prefill.precision == decode.precision
-        for busy in BUSY
-    ]
-    units = {(each.candidate, each.point.prefill): each for each in pairs if each is not None}
-    return tuple(units.values())  # several shares of prompts may give the same engines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPartition:
+    """What a partition does alone, and as either pool; None where it cannot.
+
+    `alone_ns`: between the tokens of a request that an engine decodes alone.
+    """
+
+    option: Option
+    prefill: PrefillOption | None = None
+    decode: DecodeOption | None = None
+    alone_ns: float = 0.0
 
 
-def engines_of(
-    given: tuple[OptionTerms, Sequence[Task]],
-) -> list[tuple[PrefillOption | None, DecodeOption | None, float]]:
-    """What partitions do as either pool, and the time between a lone request's tokens."""
-    terms, tasks = given
-    replicas = (terms.sweep.replica(*task) for task in tasks if terms.fits(task))
-    return [
-        (prefill_of(terms, each), decode_of(terms, each), each.decode(1).duration_ns)
-        for each in replicas
-    ]
+def partitions_of(
+    terms: OptionTerms,
+    tasks: Sequence[Task],
+    workers: SimulationWorkers = THIS_PROCESS,
+    *,
+    pools: bool,
+) -> list[PlanPartition]:
+    """Those of `tasks` into which the longest request fits; with `pools` as these, too."""
+    given = [(terms, part, pools) for part in parts_of(tasks, workers)]
+    return [*chain.from_iterable(workers.map(_partitions_in, given))]
 
 
-def _best(engines: Iterable[Engine]) -> list[Engine]:
-    """Those that serve the most by the chip, of each number of chips one."""
-    strongest = strongest_of_each_size(engines)
-    strongest.sort(key=lambda each: -each.requests_per_s / each.candidate.partition.chips)
-    return strongest[:ENGINES]
+def _partitions_in(given: tuple[OptionTerms, Sequence[Task], bool]) -> list[PlanPartition]:
+    terms, tasks, pools = given
+    found = []
+    for task in tasks:
+        if terms.fits(task):
+            replica = terms.sweep.replica(*task)
+            each = PlanPartition(option=terms.option_of(replica))
+            if pools and terms.slo.tpot_s is not None:
+                each = replace(
+                    each,
+                    prefill=prefill_of(terms, replica),
+                    decode=decode_of(terms, replica),
+                    alone_ns=each.option.alone_ns,
+                )
+            found.append(each)
+    return found
+
+
+class PoolKinds:
+    """Engines of both pools, of which units are made; `can_meet` if there are any of both: none
+    without a limit between tokens, and on clusters of machines.
+    """
+
+    def __init__(self, terms: OptionTerms, partitions: Iterable[PlanPartition]) -> None:
+        self._terms = terms
+        able = [] if terms.slo.tpot_s is None or terms.sweep.system.units > 1 else [*partitions]
+        self._prefills = _strongest([each.prefill for each in able if each.prefill is not None])
+        decodes = {each.decode: each.alone_ns for each in able if each.decode is not None}
+        self._decodes = _strongest([*decodes])
+        self._alone_ns = [decodes[each] for each in self._decodes]
+        self.can_meet = bool(self._prefills and self._decodes)
+
+    @property
+    def least_chips(self) -> int:
+        """Fewer take no such load, however long requests may wait."""
+        rate_per_s = self._terms.rate_per_s
+        each = (
+            min(ceil(rate_per_s / of.requests_per_s) * of.candidate.partition.chips for of in kinds)
+            for kinds in (self._prefills, self._decodes)
+        )
+        return sum(each)
+
+    def promising(self, above: int, most: int, count: int) -> list[tuple[float, Option]]:
+        """Of more than `above` and up to `most` chips the `count` units that are the farthest from
+        their limits, and how near: 1 is at one. Of each pair as many engines prefill as there is
+        room for; the option's `replicas` are the units.
+        """
+        if not self.can_meet:
+            return []
+        machine, terms = self._terms.sweep.system.chips.count, self._terms
+        found: list[_Pair] = []
+        for units in range(ceil(most / machine), ceil(most / machine) + UNITS_MORE):
+            found += self._nearest(units, above, min(machine, most // units), count)
+        return [
+            (
+                each.nearness,
+                unit_of(
+                    terms,
+                    (self._prefills[each.prefill], each.prefill_engines),
+                    (self._decodes[each.decode], each.decode_engines),
+                    units=each.units,
+                    alone_ns=self._alone_ns[each.decode],
+                ),
+            )
+            for each in sorted(found)[:count]
+        ]
+
+    def _nearest(self, units: int, above: int, room: int, count: int) -> "list[_Pair]":
+        """Pairs with up to `room` chips a unit."""
+        terms, rate_per_s = self._terms, self._terms.rate_per_s / units
+        prefill, decode = _figures(self._prefills), _figures(self._decodes)
+        fewest = np.ceil(rate_per_s / decode.requests_per_s)
+        shape = (2, len(self._prefills), len(self._decodes))
+        decodes = np.broadcast_to(np.stack([fewest, fewest + 1])[:, None, :], shape)
+        left = room - decodes * decode.chips
+        prefills = np.floor(left / prefill.chips[:, None])
+        chips = units * (decodes * decode.chips + prefills * prefill.chips[:, None])
+        fits = (prefills >= 1) & (chips > above)
+        fits &= prefill.precision[:, None] == decode.precision
+        prefills = np.maximum(prefills, 1)
+        ttft_ns = _ttft_ns(terms, self._prefills, rate_per_s / prefills)
+        tpot_ns = _tpot_ns(self._decodes, np.array(self._alone_ns), rate_per_s / decodes)
+        nearness = np.maximum(
+            tpot_ns / _limit_ns(terms.slo.tpot_s), ttft_ns / _limit_ns(terms.slo.ttft_s)
+        )
+        nearness = np.where(fits, nearness, np.inf)
+        order = np.argsort(nearness, axis=None, kind="stable")[:count]
+        return [
+            _Pair(
+                nearness=float(nearness[at]),
+                prefill=int(at[1]),
+                decode=int(at[2]),
+                prefill_engines=int(prefills[at]),
+                decode_engines=int(decodes[at]),
+                units=units,
+            )
+            for at in zip(*np.unravel_index(order, shape), strict=True)
+            if np.isfinite(nearness[at])
+        ]
+
+
+class _Pair(NamedTuple):
+    """So many engines of both kinds, by their places, in each of `units`."""
+
+    nearness: float
+    prefill: int
+    decode: int
+    prefill_engines: int
+    decode_engines: int
+    units: int
+
+
+class _Figures(NamedTuple):
+    """Of engines: [engines] each."""
+
+    chips: Float64s
+    requests_per_s: Float64s
+    precision: NDArray[np.str_]
+
+
+def _figures(engines: Sequence[PrefillOption] | Sequence[DecodeOption]) -> _Figures:
+    return _Figures(
+        chips=np.array([each.candidate.partition.chips for each in engines], dtype=float),
+        requests_per_s=np.array([each.requests_per_s for each in engines]),
+        precision=np.array([each.precision for each in engines]),
+    )
+
+
+def _limit_ns(seconds: float | None) -> float:
+    return float("inf") if seconds is None else seconds * NS_PER_S
+
+
+def _ttft_ns(
+    terms: OptionTerms, prefills: Sequence[PrefillOption], requests_per_s: Float64s
+) -> Float64s:
+    """About the first token's time at the target's percentile, each engine with so many requests:
+    [..., prefills, decodes].
+
+    An engine's steps take in what came during the one before, and all ranks wait for the fullest:
+    by about one prompt more than the mean, long ones more often. A request waits for a step and is
+    in the next one, which lasts as long, or as its own prompt takes. Infinite where queues grow.
+    """
+    busy = requests_per_s / np.array([each.requests_per_s for each in prefills])[:, None]
+    prompt_ns = np.array([each.step.duration_ns / each.prompts for each in prefills])[:, None]
+    step_ns = prompt_ns * terms.fuller / np.maximum(1 - busy, 1e-9)
+    waits = terms.slo.ttft_percentile / 100
+    long_ns = np.array([each.prompt_ns for each in prefills])[:, None]
+    return np.where(busy < 1, waits * step_ns + np.maximum(step_ns, long_ns), np.inf)
+
+
+def _tpot_ns(
+    decodes: Sequence[DecodeOption], alone_ns: Float64s, requests_per_s: Float64s
+) -> Float64s:
+    """Between tokens of an engine with so many requests: its steps grow evenly with the batch."""
+    full_ns = np.array([each.step.duration_ns for each in decodes])
+    users = np.array([each.users for each in decodes], dtype=float)
+    output = np.array([each.output_tokens for each in decodes], dtype=float)
+    growth = (full_ns - alone_ns) / users * requests_per_s * output / NS_PER_S
+    return np.where(growth < 1, alone_ns / np.maximum(1 - growth, 1e-9), np.inf)
+
+
+def _strongest(engines: Sequence[Engine]) -> list[Engine]:
+    """Of each precision, chips and tp those that serve the most; of equal ones the first."""
+    strongest: list[Engine] = []
+    seen: defaultdict[tuple[str, int, int], set[float]] = defaultdict(set)
+    for each in sorted(engines, key=lambda each: -each.requests_per_s):
+        partition = each.candidate.partition
+        rates = seen[each.precision, partition.chips, partition.tp]
+        if len(rates) < KINDS and each.requests_per_s not in rates:
+            rates.add(each.requests_per_s)
+            strongest.append(each)
+    return strongest
 
 
 def prefill_of(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
@@ -119,28 +279,6 @@ def kv_transfer_ns(terms: OptionTerms, prefill: PrefillOption, decode: DecodeOpt
         from_chips=prefill.candidate.partition.tp,
         to_chips=decode.candidate.partition.tp,
     )
-
-
-def _paired(
-    terms: OptionTerms,
-    prefill: PrefillOption,
-    decode: DecodeOption,
-    busy: float,
-    alone_ns: float,
-) -> Option | None:
-    """Units for the whole load, each of whole engines on one machine; None where none has room."""
-    chips = terms.sweep.system.chips.count
-    per_prefill = prefill.candidate.partition.chips
-    per_decode = decode.candidate.partition.chips
-    for units in range(1, UNITS_MAX + 1):
-        rate_per_s = terms.rate_per_s / units
-        prefills = ceil(rate_per_s / (busy * prefill.requests_per_s))
-        decodes = ceil(rate_per_s / decode.requests_per_s)
-        if prefills * per_prefill + decodes * per_decode <= chips:
-            break
-    else:
-        return None
-    return unit_of(terms, (prefill, prefills), (decode, decodes), units=units, alone_ns=alone_ns)
 
 
 def unit_of(

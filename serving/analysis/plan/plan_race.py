@@ -7,7 +7,7 @@ that had no part in their choice. That a larger size passes where a smaller one 
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -17,6 +17,7 @@ import numpy as np
 from emulator.units import NS_PER_S
 from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_options import Option, unit_words
+from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.simulator import SimulationWorkers
 
@@ -101,6 +102,9 @@ class Race:
         self._turn = 0
         self._seemed: Setting | None = None
         self._hopeless_chips = {False: 0, True: 0}  # of partitions, and of pools
+        self.options: tuple[Option, ...] = ()
+        self.pools: PoolKinds | None = None
+        """Partitions that may race, and pools."""
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
         self._known: dict[tuple[Setting, int, bool], Check] = {}
@@ -119,34 +123,34 @@ class Race:
         kept = [each for each, of in self.checks.items() if of.meets and of.requests >= judged]
         return min(kept, key=lambda each: each.chips, default=None)
 
-    def settings(
-        self, options: Iterable[Option], above: int, most: int, *, first: bool = False
-    ) -> list[Setting]:
+    def settings(self, above: int, most: int, *, first: bool = False) -> list[Setting]:
         """The most promising of more than `above` and up to `most` chips.
 
-        Of partitions and of pools those with the lowest load, in what is left of the time to a long
-        prompt's first token. `first`: with fewer policies.
+        Of partitions those with the lowest load, in what is left of the time to a long prompt's
+        first token; of pools as `PoolKinds.promising` says. `first`: with fewer policies.
         """
         ttft_s = self._question.slo.ttft_s or float("inf")
-        alone: list[tuple[float, Option, int]] = []
-        pooled: list[tuple[float, Option, int]] = []
-        for option in options:
+        search, found = self._question.search, list[tuple[float, Option, int]]()
+        is_hopeless = {
+            is_pooled: most < CLEARLY * chips for is_pooled, chips in self._hopeless_chips.items()
+        }
+        for option in () if is_hopeless[False] else self.options:
             replicas = most // option.replica_chips
             lasts = replicas * option.most_requests_per_s >= self.rate_per_s
-            is_hopeless = most < CLEARLY * self._hopeless_chips[option.is_pooled]
-            if not option.meets or is_hopeless:
-                continue
-            if lasts and replicas * option.replica_chips > above:
+            if option.meets and lasts and replicas * option.replica_chips > above:
                 load = self.rate_per_s / (replicas * option.requests_per_s)
                 left = 1 - option.prompt_ns / (ttft_s * NS_PER_S)
-                kind = pooled if option.is_pooled else alone
-                kind.append((load / max(left, _LEFT_MIN), option, replicas))
-        search = self._question.search
+                found.append((load / max(left, _LEFT_MIN), option, replicas))
+        alone = [(option, count) for _, option, count in sorted(found, key=lambda each: each[0])]
+        pooled: list[tuple[Option, int]] = []
+        if self.pools is not None and not is_hopeless[True]:
+            promising = self.pools.promising(above, most, search.tries)
+            pooled = [(option, option.replicas) for _, option in promising]
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
         return [
             Setting(option=option, policy=policy, replicas=replicas)
-            for sized, several in ((alone, policies), (pooled, NO_POLICY))
-            for _, option, replicas in sorted(sized, key=lambda each: each[0])[: search.tries]
+            for sized, several in ((alone[: search.tries], policies), (pooled, NO_POLICY))
+            for option, replicas in sized
             for policy in several
         ]
 

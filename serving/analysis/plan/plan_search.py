@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import ceil, floor
 from typing import Final
 
-from serving.analysis.plan.plan_options import NEAR, Option
+from serving.analysis.plan.plan_options import NEAR
 from serving.analysis.plan.plan_race import Race
 
 FAR: Final = 1.41
@@ -20,14 +20,16 @@ MOST: Final = 6
 A_FEW_CHIPS: Final = 8
 
 
-def first_answer(race: Race, options: Sequence[Option]) -> None:
-    """Any size that keeps the target, soon; of those below the best one, if there is one."""
-    likely = min((each.chips for each in options if each.meets), default=None)
-    if likely is None:
+def first_answer(race: Race) -> None:
+    """Any size that keeps the target, soon."""
+    likely = [each.chips for each in race.options if each.meets]
+    if race.pools is not None and race.pools.can_meet:
+        likely.append(race.pools.least_chips)
+    if not likely:
         return
-    most_chips = MOST * likely if race.best is None else race.best.chips - 1
-    for above, most in pairwise(size_ends(likely - 1, most_chips, ratio=FAR)):
-        if race.run(race.settings(options, above, most, first=True), first=True):
+    ends = size_ends(min(likely) - 1, MOST * min(likely), ratio=FAR)
+    for above, most in pairwise(ends):
+        if race.run(race.settings(above, most, first=True), first=True):
             _fewer_replicas(race)
             break
 
@@ -42,30 +44,29 @@ def _fewer_replicas(race: Race) -> None:
         best = race.best
 
 
-def search(race: Race, options: Sequence[Option]) -> None:
+def search(race: Race) -> None:
     """The fewest chips that keep the target."""
-    able = [each for each in options if each.meets]
-    if not able:
+    able = [each for each in race.options if each.meets]
+    least = [ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able]
+    most = [each.chips for each in able]
+    if race.pools is not None and race.pools.can_meet:
+        least.append(race.pools.least_chips)
+        most.append(race.pools.least_chips)
+    if not least:
         return
-    least = min(
-        ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able
-    )
-    most = MOST * min(each.chips for each in able) + A_FEW_CHIPS
-    first_answer(race, [each for each in able if each.is_pooled])
-    ends = size_ends(least - 1, most if race.best is None else race.best.chips, ratio=NEAR)
+    last = MOST * min(most) + A_FEW_CHIPS
+    ends = size_ends(min(least) - 1, last if race.best is None else race.best.chips, ratio=NEAR)
     sizes = [*pairwise(ends)]
-    if race.best is None and not any(
-        race.run(race.settings(able, above, most)) for above, most in sizes
-    ):
+    if race.best is None and not any(race.run(race.settings(above, most)) for above, most in sizes):
         return
-    tried = _halved(race, able, sizes)
+    tried = _halved(race, sizes)
     for number in reversed(range(len(sizes))):
         if number not in tried:
-            _run_size(race, able, sizes[number])
+            _run_size(race, sizes[number])
     _fewer_replicas(race)
 
 
-def _halved(race: Race, options: Sequence[Option], sizes: Sequence[tuple[int, int]]) -> set[int]:
+def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:
     """Places of the sizes that were tried."""
     assert race.best is not None
     tried: set[int] = set()
@@ -73,18 +74,18 @@ def _halved(race: Race, options: Sequence[Option], sizes: Sequence[tuple[int, in
     while high - low > 1:
         middle = (low + high) // 2
         tried.add(middle)
-        if _run_size(race, options, sizes[middle]):
+        if _run_size(race, sizes[middle]):
             high = middle
         else:
             low = middle
     return tried
 
 
-def _run_size(race: Race, options: Sequence[Option], size: tuple[int, int]) -> bool:
+def _run_size(race: Race, size: tuple[int, int]) -> bool:
     """Race what has fewer chips than the best one, if anything has."""
     assert race.best is not None
     above, most = size
-    return race.run(race.settings(options, above, min(most, race.best.chips - 1)))
+    return race.run(race.settings(above, min(most, race.best.chips - 1)))
 
 
 def size_ends(least: int, most: int, *, ratio: float) -> list[int]:

@@ -12,9 +12,10 @@ from serving.analysis.plan.plan_options import (
     NEAR,
     Option,
     OptionTerms,
+    best_options,
     near_sizes,
-    options_of,
 )
+from serving.analysis.plan.plan_pools import partitions_of
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.sweep import Sweep
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP
@@ -26,7 +27,8 @@ def options(
     slo: Slo = SLO, *, rate_per_s: float = 250.0, seats: int = 64, sweep: Sweep = SWEEP
 ) -> tuple[Option, ...]:
     demand = replace(DEMAND, rate_per_s=rate_per_s)
-    return options_of(OptionTerms.of(sweep, demand, slo, seats=seats), sweep.tasks())
+    terms = OptionTerms.of(sweep, demand, slo, seats=seats)
+    return best_options(each.option for each in partitions_of(terms, sweep.tasks(), pools=False))
 
 
 @pytest.fixture(scope="module")

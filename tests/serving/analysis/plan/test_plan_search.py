@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
-from serving.analysis.plan.plan_options import OptionTerms, options_of
+from serving.analysis.plan.plan_options import OptionTerms, best_options
+from serving.analysis.plan.plan_pools import partitions_of
 from serving.analysis.plan.plan_race import FRESH_TIMES, OutOfTime, Race, Setting, quality
 from serving.analysis.plan.plan_search import first_answer, search, size_ends
 from serving.simulator import THIS_PROCESS
@@ -20,16 +21,18 @@ ASKED = question(
     slo=Slo.parse("ttft=300ms,tpot=20ms@p90"),
     check=replace(CHECK, judged=150),
 )
-OPTIONS = options_of(
-    OptionTerms.of(ASKED.sweep, ASKED.demand, ASKED.slo, seats=64), ASKED.sweep.tasks()
+TERMS = OptionTerms.of(ASKED.sweep, ASKED.demand, ASKED.slo, seats=64)
+OPTIONS = best_options(
+    each.option for each in partitions_of(TERMS, ASKED.sweep.tasks(), pools=False)
 )
 
 
 @pytest.fixture(scope="module")
 def race() -> Race:
     found = Race(ASKED, THIS_PROCESS, lambda _: None)
-    first_answer(found, OPTIONS)
-    search(found, OPTIONS)
+    found.options = OPTIONS
+    first_answer(found)
+    search(found)
     return found
 
 
@@ -83,9 +86,10 @@ def test_all_settings_of_a_race_get_the_same_arrivals(race: Race) -> None:
 
 def test_a_race_ends_with_its_time() -> None:
     race = Race(QUESTION, THIS_PROCESS, lambda _: None, ends_s=0.0)
+    race.options = OPTIONS
 
     with pytest.raises(OutOfTime):
-        first_answer(race, OPTIONS)
+        first_answer(race)
     assert race.best is None
     assert not race.checks
 

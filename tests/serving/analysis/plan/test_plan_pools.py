@@ -1,0 +1,113 @@
+"""Units of pools that promise to keep a target, and what they are made of."""
+
+from dataclasses import replace
+from itertools import product
+from math import ceil
+
+import pytest
+
+from emulator.specs.systems import system_by_name
+from emulator.units import NS_PER_S
+from loadgen.measures.slo import Slo
+from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_options import OptionTerms
+from serving.analysis.plan.plan_pools import KINDS, PlanPartition, PoolKinds, partitions_of
+from serving.analysis.plan.plan_race import Race, Setting
+from serving.simulator import THIS_PROCESS
+from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
+
+SLO = Slo.parse("ttft=300ms,tpot=20ms")
+ASKED = question(demand=replace(DEMAND, rate_per_s=400.0), slo=SLO)
+TERMS = OptionTerms.of(ASKED.sweep, ASKED.demand, SLO, seats=64)
+
+
+@pytest.fixture(scope="module")
+def partitions() -> list[PlanPartition]:
+    return partitions_of(TERMS, SWEEP.tasks(), pools=True)
+
+
+@pytest.fixture(scope="module")
+def kinds(partitions: list[PlanPartition]) -> PoolKinds:
+    return PoolKinds(TERMS, partitions)
+
+
+def test_units_have_the_chips_asked_for_on_one_machine(kinds: PoolKinds) -> None:
+    machine = system_by_name(SWEEP.system.name).chips.count
+    for above, most in ((0, 4), (4, 6), (10, 40), (machine, 2 * machine)):
+        found = kinds.promising(above, most, 50)
+        assert found
+        assert [near for near, _ in found] == sorted(near for near, _ in found)
+        for _, option in found:
+            assert option.is_pooled
+            assert above < option.chips <= most
+            assert option.replica_chips <= machine
+            assert option.replicas * option.most_requests_per_s >= TERMS.rate_per_s
+
+
+def test_fewer_chips_than_the_least_have_no_units(kinds: PoolKinds) -> None:
+    assert kinds.promising(0, kinds.least_chips - 1, 50) == []
+
+
+def test_least_chips_by_hand(partitions: list[PlanPartition], kinds: PoolKinds) -> None:
+    def fewest(engines: list[tuple[float, int]]) -> int:
+        return min(ceil(TERMS.rate_per_s / rate) * chips for rate, chips in engines)
+
+    prefills = [each.prefill for each in partitions if each.prefill is not None]
+    decodes = [each.decode for each in partitions if each.decode is not None]
+    assert kinds.least_chips == sum(
+        fewest([(of.requests_per_s, of.candidate.partition.chips) for of in each])
+        for each in (prefills, decodes)
+    )
+
+
+def test_the_most_promising_comes_first_and_is_the_nearest_of_all_pairs(
+    partitions: list[PlanPartition], kinds: PoolKinds
+) -> None:
+    """By the rule itself, for every pair of engines, one after another."""
+    most = 12
+    ratios = []
+    prefills = [each.prefill for each in partitions if each.prefill is not None]
+    for prefill, each in product(prefills, partitions):
+        if each.decode is None:
+            continue
+        per_decode = each.decode.candidate.partition.chips
+        fewest = ceil(TERMS.rate_per_s / each.decode.requests_per_s)
+        for decodes in (fewest, fewest + 1):
+            engines = (most - decodes * per_decode) // prefill.candidate.partition.chips
+            busy = TERMS.rate_per_s / max(engines, 1e-9) / prefill.requests_per_s
+            if engines < 1 or busy >= 1:
+                continue
+            step_ns = prefill.step.duration_ns / prefill.prompts * TERMS.fuller / (1 - busy)
+            ttft_ns = 0.99 * step_ns + max(step_ns, prefill.prompt_ns)
+            full = each.decode.step.duration_ns - each.alone_ns
+            rate = TERMS.rate_per_s / decodes * each.decode.output_tokens / NS_PER_S
+            tpot_ns = each.alone_ns / (1 - full / each.decode.users * rate)
+            ratios.append(max(ttft_ns / 0.3e9, tpot_ns / 0.02e9))
+
+    (nearness, _), *_ = kinds.promising(0, most, 5)
+    assert nearness == pytest.approx(min(ratios))
+
+
+def test_what_promises_to_keep_the_target_by_far_does(kinds: PoolKinds) -> None:
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    (nearness, option), *_ = kinds.promising(20, 24, 3)
+    setting = Setting(option=option, policy="none", replicas=option.replicas)
+
+    assert nearness < 0.8
+    assert check_size(race.task(setting, judged=600)).meets
+
+
+def test_of_equal_engines_a_few_of_the_strongest_are_paired(
+    partitions: list[PlanPartition], kinds: PoolKinds
+) -> None:
+    twice = PoolKinds(TERMS, [*partitions, *partitions])
+
+    assert twice.promising(0, 12, 20) == kinds.promising(0, 12, 20)
+    assert KINDS >= 1
+
+
+def test_without_a_time_between_tokens_there_are_no_pools(partitions: list[PlanPartition]) -> None:
+    terms = replace(TERMS, slo=Slo.parse("ttft=300ms"))
+
+    assert not PoolKinds(terms, partitions).can_meet
+    assert PoolKinds(terms, partitions).promising(0, 100, 5) == []
