@@ -34,6 +34,8 @@ KINDS: Final = 2
 """Engines of equal chips and tp that are paired: those that serve the most."""
 UNITS_MORE: Final = 2
 """Units tried, above the fewest that have the chips."""
+DECODES_MORE: Final = (0, 1, 2, 3, 5, 8)
+"""Engines that decode, above the fewest that take the load."""
 PARTS: Final = (0.25, 0.5, 0.75, 1.0)
 """Of the largest batch."""
 WITHIN: Final = 0.95
@@ -116,7 +118,8 @@ class PoolKinds:
             return []
         machine, terms = self._terms.sweep.system.chips.count, self._terms
         found: list[_Pair] = []
-        for units in range(ceil(most / machine), ceil(most / machine) + UNITS_MORE):
+        fewest = max(1, ceil(most / machine))
+        for units in range(fewest, fewest + UNITS_MORE):
             found += self._nearest(units, above, min(machine, most // units), count)
         return [
             (
@@ -137,8 +140,8 @@ class PoolKinds:
         terms, rate_per_s = self._terms, self._terms.rate_per_s / units
         prefill, decode = _figures(self._prefills), _figures(self._decodes)
         fewest = np.ceil(rate_per_s / decode.requests_per_s)
-        shape = (2, len(self._prefills), len(self._decodes))
-        decodes = np.broadcast_to(np.stack([fewest, fewest + 1])[:, None, :], shape)
+        shape = (len(DECODES_MORE), len(self._prefills), len(self._decodes))
+        decodes = np.broadcast_to((fewest + np.array(DECODES_MORE)[:, None])[:, None, :], shape)
         left = room - decodes * decode.chips
         prefills = np.floor(left / prefill.chips[:, None])
         chips = units * (decodes * decode.chips + prefills * prefill.chips[:, None])

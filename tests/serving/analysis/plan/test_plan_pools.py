@@ -11,7 +11,13 @@ from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
 from serving.analysis.plan.plan_options import OptionTerms
-from serving.analysis.plan.plan_pools import KINDS, PlanPartition, PoolKinds, partitions_of
+from serving.analysis.plan.plan_pools import (
+    DECODES_MORE,
+    KINDS,
+    PlanPartition,
+    PoolKinds,
+    partitions_of,
+)
 from serving.analysis.plan.plan_race import Race, Setting
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
@@ -33,7 +39,7 @@ def kinds(partitions: list[PlanPartition]) -> PoolKinds:
 
 def test_units_have_the_chips_asked_for_on_one_machine(kinds: PoolKinds) -> None:
     machine = system_by_name(SWEEP.system.name).chips.count
-    for above, most in ((0, 4), (4, 6), (10, 40), (machine, 2 * machine)):
+    for above, most in ((0, 8), (8, 10), (10, 40), (machine, 2 * machine)):
         found = kinds.promising(above, most, 50)
         assert found
         assert [near for near, _ in found] == sorted(near for near, _ in found)
@@ -64,23 +70,23 @@ def test_the_most_promising_comes_first_and_is_the_nearest_of_all_pairs(
     partitions: list[PlanPartition], kinds: PoolKinds
 ) -> None:
     """By the rule itself, for every pair of engines, one after another."""
-    most = 12
-    ratios = []
+    most, ratios = 12, []
     prefills = [each.prefill for each in partitions if each.prefill is not None]
-    for prefill, each in product(prefills, partitions):
+    for prefill, each, units in product(prefills, partitions, (1, 2)):
         if each.decode is None:
             continue
+        rate_per_s = TERMS.rate_per_s / units
         per_decode = each.decode.candidate.partition.chips
-        fewest = ceil(TERMS.rate_per_s / each.decode.requests_per_s)
-        for decodes in (fewest, fewest + 1):
-            engines = (most - decodes * per_decode) // prefill.candidate.partition.chips
-            busy = TERMS.rate_per_s / max(engines, 1e-9) / prefill.requests_per_s
+        fewest = ceil(rate_per_s / each.decode.requests_per_s)
+        for decodes in (fewest + more for more in DECODES_MORE):
+            engines = (most // units - decodes * per_decode) // prefill.candidate.partition.chips
+            busy = rate_per_s / max(engines, 1e-9) / prefill.requests_per_s
             if engines < 1 or busy >= 1:
                 continue
             step_ns = prefill.step.duration_ns / prefill.prompts * TERMS.fuller / (1 - busy)
             ttft_ns = 0.99 * step_ns + max(step_ns, prefill.prompt_ns)
             full = each.decode.step.duration_ns - each.alone_ns
-            rate = TERMS.rate_per_s / decodes * each.decode.output_tokens / NS_PER_S
+            rate = rate_per_s / decodes * each.decode.output_tokens / NS_PER_S
             tpot_ns = each.alone_ns / (1 - full / each.decode.users * rate)
             ratios.append(max(ttft_ns / 0.3e9, tpot_ns / 0.02e9))
 

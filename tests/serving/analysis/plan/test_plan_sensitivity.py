@@ -11,6 +11,7 @@ from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
 from reporting.document import Lines, Table
 from serving.analysis.plan.plan import Plan, plan
+from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
 from serving.analysis.plan.plan_sensitivity import (
     LEAST,
@@ -151,7 +152,9 @@ def test_figures_of_other_systems_move_too(planned: Plan, name: str) -> None:
 
 def test_pools_are_sized_on_both_sides() -> None:
     found = plan(quick(pools=True))
-    pooled = next(each for each in found.choice.options if each.is_pooled)
+    terms = SteadySetting.of(found).terms
+    kinds = PoolKinds(terms, partitions_of(terms, terms.sweep.tasks(), pools=True))
+    (_, pooled), *_ = kinds.promising(0, 2 * kinds.least_chips, 1)
     setting = replace(found.choice.setting, option=pooled, replicas=pooled.replicas)
     steady = SteadySetting.of(replace(found, choice=replace(found.choice, setting=setting)))
     base = fleet(steady)
