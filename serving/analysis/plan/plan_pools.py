@@ -138,7 +138,7 @@ class PoolKinds:
     def _nearest(self, units: int, above: int, room: int, count: int) -> "list[_Pair]":
         """Pairs with up to `room` chips a unit."""
         terms, rate_per_s = self._terms, self._terms.rate_per_s / units
-        prefill, decode = _figures(self._prefills), _figures(self._decodes)
+        prefill, decode = _engine_figures(self._prefills), _engine_figures(self._decodes)
         fewest = np.ceil(rate_per_s / decode.requests_per_s)
         shape = (len(DECODES_MORE), len(self._prefills), len(self._decodes))
         decodes = np.broadcast_to((fewest + np.array(DECODES_MORE)[:, None])[:, None, :], shape)
@@ -180,7 +180,7 @@ class _Pair(NamedTuple):
     units: int
 
 
-class _Figures(NamedTuple):
+class _EngineFigures(NamedTuple):
     """Of engines: [engines] each."""
 
     chips: Float64s
@@ -188,8 +188,8 @@ class _Figures(NamedTuple):
     precision: NDArray[np.str_]
 
 
-def _figures(engines: Sequence[PrefillOption] | Sequence[DecodeOption]) -> _Figures:
-    return _Figures(
+def _engine_figures(engines: Sequence[PrefillOption] | Sequence[DecodeOption]) -> _EngineFigures:
+    return _EngineFigures(
         chips=np.array([each.candidate.partition.chips for each in engines], dtype=float),
         requests_per_s=np.array([each.requests_per_s for each in engines]),
         precision=np.array([each.precision for each in engines]),
