@@ -4,6 +4,7 @@ First any size that keeps the target, by a few partitions; then, among all, by h
 is certainly too few and what passes; at last every size below the answer, from large to small.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +19,8 @@ FAR: Final = 1.41
 MOST: Final = 6
 """Times the chips of the steady state, up to which sizes are tried."""
 A_FEW_CHIPS: Final = 8
+SAID_S: Final = 5.0
+"""Between two lines of how far a search is."""
 
 
 def first_answer(race: Race) -> None:
@@ -60,9 +63,16 @@ def search(race: Race) -> None:
     if race.best is None and not any(race.run(race.settings(above, most)) for above, most in sizes):
         return
     tried = _halved(race, sizes)
-    for number in reversed(range(len(sizes))):
-        if number not in tried:
-            _run_size(race, sizes[number])
+    left = [size for number, size in enumerate(sizes) if number not in tried][::-1]
+    begun_s = time.monotonic()
+    said_s = begun_s
+    for number, size in enumerate(left):
+        _run_size(race, size)
+        now_s = time.monotonic()
+        if now_s - said_s >= SAID_S:
+            said_s, each_s = now_s, (now_s - begun_s) / (number + 1)
+            to_go = f"about {each_s * (len(left) - number - 1):.0f} s to go"
+            race.say(f"{number + 1} of {len(left)} sizes below, {to_go}")
     _fewer_replicas(race)
 
 
