@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from emulator.errors import ConfigError
+from loadgen.option_values import some_duration_s
 from loadgen.workloads.drawn_defaults import REQUESTS, SEED
 from reporting.data_forms import json_text
 from serving.settings import CostModelOptions, MachineOptions
@@ -327,6 +328,21 @@ class SimulationOptions(JsonOptions, WorkerOptions):
         super().__post_init__()
         check_least("seed", self.seed, 0)
         check_outputs(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """How long simulations may take."""
+
+    GROUP = SimulationOptions.GROUP
+
+    budget_s: float = option(
+        60.0,
+        "time for the simulations of a search: when it is over, what was found is the answer "
+        "(default: 60s)",
+        type=some_duration_s,
+        metavar="TIME",
+    )
 
 
 def check_least(name: str, value: int | None, least: int) -> None:

@@ -1,38 +1,55 @@
 """`ultraserve pareto`: machines' tokens a megawatt against each user's rate.
 
 Every partition, batch, precision and LNC of the named machines, by the cost model; starts nothing.
-With both machines of the vendor's launch, its claims are held against the curves.
+With both machines of the vendor's launch, its claims are held against the curves. With a latency
+target the curve's partitions are simulated under it, as `plan` does it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from emulator.errors import ConfigError
 from loadgen.workloads.drawn_defaults import INPUT, OUTPUT
 from loadgen.workloads.session_options import LengthOptions
 from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX
 from serving.commands.analysis_options import (
     PRINTED,
-    JsonOptions,
+    BudgetOptions,
     PartitionSweepOptions,
     PlotOptions,
     PriceOptions,
-    WorkerOptions,
+    SimulationOptions,
     check_least,
-    check_outputs,
+    interrupted_by,
     one_of,
+    say,
     whole_numbers,
     write_json,
 )
-from serving.commands.drawn_lengths import mean_tokens
-from startup.typed_options import REQUIRED, add_options, option, read_options
+from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
+from serving.commands.plan import POLICIES
+from serving.traffic.engine_limits import PLANNED_LIMITS, SchedulerLimits
+from startup.typed_options import (
+    REQUIRED,
+    add_options,
+    flag_of,
+    given_options,
+    option,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from emulator.specs.system import SystemSpec
+    from serving.analysis.pareto.pareto import Pareto
+    from serving.analysis.pareto.simulated_points import CurveTarget, SimulatedCurve
     from serving.analysis.steady_state.sweep import Sweep
+    from serving.simulator import SimulationWorkers
+
+_OF_SLO: Final = ("budget_s", "requests", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +65,8 @@ class RequestOptions(LengthOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions(JsonOptions, PlotOptions, WorkerOptions):
-    """Destinations of the answer."""
+class OutputOptions(PlotOptions, BudgetOptions, SimulationOptions):
+    """Simulations, and destinations of the answer."""
 
     GROUP = "output"
 
@@ -59,7 +76,7 @@ class OutputOptions(JsonOptions, PlotOptions, WorkerOptions):
         """Refuse unwritable paths before a minute's work."""
         super().__post_init__()
         check_least("rows", self.rows, 2)
-        check_outputs(self)
+        check_least("requests", self.requests, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +99,12 @@ class ParetoOptions(OutputOptions, RequestOptions, PriceOptions, PartitionSweepO
     )
     units: int = option(1, "of each machine, joined by network cards")
     across_units: bool = option(False, "let a replica lie on several units")
+    slo: str | None = option(
+        None,
+        "also simulate the curve's partitions under a target, such as ttft=500ms,tpot=30ms@p99: "
+        "each at the highest Poisson rate that keeps it, with what takes the rest",
+        metavar="TARGET",
+    )
     power: str = option(
         "provisioned", "what a megawatt is: provisioned, drawn or all-in", metavar="BASIS"
     )
@@ -93,44 +116,115 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "pareto",
         help="tokens/s/MW against tokens/s/user, over all partitions and batches",
         description="Tokens/s/MW against tokens/s/user over all partitions, batches, precisions "
-        "and LNCs of machines, with the upper envelope; modelled, not measured.",
+        "and LNCs of machines, with the upper envelope; with --slo also what of it is left under a "
+        "latency target, simulated. Modelled, not measured.",
+        epilog="Example: ultraserve pareto --model gpt-oss-120b --systems trn3-nl72x2 --slo "
+        "ttft=1s,tpot=30ms@p99 --budget 2m --plot curve.png",
     )
-    add_options(parser, ParetoOptions)
+    add_options(parser, ParetoOptions, defaults=None)  # so that what is given is known
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep, print the table or JSON, write the files; returns 0. Raises ConfigError."""
+    """Sweep, print the table or JSON, write the files; returns 0, or 130 or 143 where a signal
+    ended it, with the points simulated so far. Raises ConfigError.
+    """
+    options = read_options(ParetoOptions, args)
+    _check_given(given_options(ParetoOptions, args), options)
+    target = None if options.slo is None else target_of(options)
+    caught: list[int] = []
+    try:
+        with interrupted_by(caught), options.workers() as workers:
+            found = _curve(options, workers)
+            simulated = None if target is None else _simulated(found, target, workers)
+    except KeyboardInterrupt:
+        say("ultraserve pareto: interrupted, there is no curve")
+        return 128 + caught[0] if caught else 130
+    _write(options, found, simulated)
+    return 128 + caught[0] if caught else 0
+
+
+def _check_given(given: Mapping[str, object], options: ParetoOptions) -> None:
+    """Raise ConfigError for what would silently do nothing, and for pools of several units."""
+    if options.slo is None:
+        for name in _OF_SLO:
+            if name in given:
+                field = flag_of(name).removeprefix("--")
+                raise ConfigError(field, given[name], "nothing without --slo")
+    elif options.units > 1 and options.serving != "aggregated":
+        expected = "aggregated with --slo and several units: pools are simulated on one"
+        raise ConfigError("serving", options.serving, expected)
+
+
+def target_of(options: ParetoOptions) -> CurveTarget:
+    """The target, with what its requests are judged by; raises UltraServeError."""
+    from serving.analysis.pareto.simulated_points import CurveTarget
+    from serving.analysis.plan.plan_check import CheckTerms
+    from serving.analysis.plan.plan_question import SearchTerms
+    from serving.traffic.slo import parse_slo
+
+    assert options.slo is not None
+    lengths = drawn_lengths(options)
+    return CurveTarget(
+        slo=parse_slo(options.slo),
+        lengths=lengths,
+        lengths_in_words=f"prompts of {lengths.prompt.words} tokens, replies of "
+        f"{lengths.output.words}",
+        check=CheckTerms(
+            schedulers=SchedulerLimits(
+                max_num_seqs=PLANNED_LIMITS["max_num_seqs"],
+                max_num_batched_tokens=options.max_num_batched_tokens,
+            ),
+            judged=options.requests,
+            seed=options.seed,
+        ),
+        search=SearchTerms(policies=POLICIES, tries=1, budget_s=options.budget_s),
+    )
+
+
+def _curve(options: ParetoOptions, workers: SimulationWorkers) -> Pareto:
     from emulator.power.efficiency import PowerBasis
     from serving.analysis.pareto.pareto import pareto
 
-    options = read_options(ParetoOptions, args)
+    return pareto(
+        sweeps_of(options),
+        basis=one_of(PowerBasis, "power", options.power),
+        aggregated=options.serving != "disaggregated",
+        pools=options.serving != "aggregated",
+        workers=workers,
+    )
+
+
+def _simulated(found: Pareto, target: CurveTarget, workers: SimulationWorkers) -> SimulatedCurve:
+    from serving.analysis.pareto.simulated_points import simulated_curve
+
+    return simulated_curve(found, target, workers=workers, progress=say)
+
+
+def _write(options: ParetoOptions, found: Pareto, simulated: SimulatedCurve | None) -> None:
     prices = options.prices()
-    with options.workers() as workers:
-        found = pareto(
-            sweeps_of(options),
-            basis=one_of(PowerBasis, "power", options.power),
-            aggregated=options.serving != "disaggregated",
-            pools=options.serving != "aggregated",
-            workers=workers,
-        )
     if options.json:
         import msgspec
 
         from serving.analysis.pareto.pareto_report import as_data
+        from serving.analysis.pareto.simulated_points_report import simulated_data
 
-        data = msgspec.json.encode(as_data(found, prices))  # a line: it has every point
-        write_json(data.decode(), options.json)
+        data = as_data(found, prices)
+        if simulated is not None:
+            data["simulated"] = simulated_data(simulated, found.basis)
+        write_json(msgspec.json.encode(data).decode(), options.json)  # a line: it has every point
     if options.json != PRINTED:
         from serving.analysis.explain.point_bottleneck import point_bottleneck
         from serving.analysis.pareto.pareto_report import report_lines
+        from serving.analysis.pareto.simulated_points_report import simulated_lines
 
-        print("\n".join(report_lines(found, options.rows, prices, point_bottleneck)))
+        block = () if simulated is None else simulated_lines(simulated, found, options.rows)
+        lines = report_lines(found, options.rows, prices, point_bottleneck, block)
+        print("\n".join(lines))
     if options.plot:
         from serving.analysis.pareto.pareto_chart import pareto_chart
 
-        options.write_plots(lambda: pareto_chart(found))
-    return 0
+        options.write_plots(lambda: pareto_chart(found, simulated))
 
 
 def sweeps_of(options: ParetoOptions) -> tuple[Sweep, ...]:

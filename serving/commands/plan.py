@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from loadgen.option_values import some_duration_s
 from loadgen.workloads.session_options import LengthOptions
 from serving.commands.analysis_options import (
+    BudgetOptions,
     PageOptions,
     PlotOptions,
     PriceFileOptions,
@@ -90,6 +90,7 @@ class PlanOptions(
     PriceFileOptions,
     PageOptions,
     PlotOptions,
+    BudgetOptions,
     SimulationOptions,
     ReplicaOptions,
 ):
@@ -110,13 +111,6 @@ class PlanOptions(
     tries: int = option(6, "partitions to simulate at each size")
     effort: int | None = option(
         None, "does nothing any more: --budget bounds the search; it goes in 0.2", metavar="TOKENS"
-    )
-    budget_s: float = option(
-        60.0,
-        "time for the plan: when the search has had 0.7 of it, the best so far is the answer "
-        "(default: 60s)",
-        type=some_duration_s,
-        metavar="TIME",
     )
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from emulator.power.efficiency import PowerBasis
 from reporting.charts import INK, Row, chart_of, colour, logarithmic, picture
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_claims import Finding
+from serving.analysis.pareto.simulated_points import SimulatedCurve
 from serving.analysis.steady_state.operating_point import OperatingPoint
 
 Panel = alt.LayerChart | alt.FacetChart
@@ -28,15 +29,18 @@ _BASIS_IN_WORDS: Final = {
     PowerBasis.ALL_IN: "all-in",
 }
 _RANGE_WORDS: Final = "; pale: the model's 80 % range, upwards"
+_NAMES: Final = ("system", "partition", "precision", "loses the most to")
 _USER: Final = "tokens/s/user"
 _PER_MW: Final = "tokens/s/MW"
 
 
-def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
-    """Points and envelopes; below, ratios to the first machine, and the vendor's claims."""
+def pareto_chart(pareto: Pareto, simulated: SimulatedCurve | None = None) -> alt.VConcatChart:
+    """Points and envelopes, and simulated points; below, ratios to the first machine, and the
+    vendor's claims.
+    """
     first = pareto.machines[0].sweep
     shape = first.shape
-    panels: list[Any] = [_curves(pareto)]
+    panels: list[Any] = [_curves(pareto, simulated)]
     if len(pareto.machines) > 1:
         panels.append(_ratios(pareto))
     if pareto.vendor_findings:
@@ -67,7 +71,7 @@ def _shades(pareto: Pareto) -> alt.Color:
     return colour("system", names, orient="top-right", room=0)
 
 
-def _curves(pareto: Pareto) -> Panel:
+def _curves(pareto: Pareto, simulated: SimulatedCurve | None) -> Panel:
     x, shades = _x_axis(pareto), _shades(pareto)
     heights = [machine.envelope.y for machine in pareto.machines]
     low, high = min(float(y[-1]) for y in heights), max(float(y[0]) for y in heights)
@@ -87,7 +91,55 @@ def _curves(pareto: Pareto) -> Panel:
         line.encode(x=x, y=y, color=shades),
         best.encode(x=x, y=y, color=shades, tooltip=tooltip),
     ]
+    if simulated is not None:
+        layers += _marks(pareto, simulated, x=x, y=y, color=shades)
     return alt.layer(*_bands(pareto, x), *layers).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _marks(pareto: Pareto, simulated: SimulatedCurve, **encoded: Any) -> list[alt.Chart]:
+    """Simulated points, each with a line from its partition's steady state within the target."""
+    what = f"simulated under {simulated.target.slo}; dashed: from its own steady state"
+    rows = [*_simulated_rows(pareto, simulated, what)]
+    ends = [
+        {**row, "step": step, _USER: row[f"{step} user"], _PER_MW: row[f"{step} MW"]}
+        for row in rows
+        for step in ("steady", "simulated")
+    ]
+    line = chart_of(ends).mark_line(strokeWidth=1.2, strokeDash=[4, 3], opacity=0.7, clip=True)
+    mark = chart_of(rows).mark_point(size=95, filled=True, stroke=INK, opacity=1, clip=True)
+    names = ["system", _USER, _PER_MW, "partition", "precision", "requests/s", "loses the most to"]
+    tooltip = [alt.Tooltip(f"{name}:{_type_of(name)}") for name in names]
+    legend = alt.Legend(orient="bottom-left", title=None, labelLimit=_WIDTH, symbolFillColor=INK)
+    shape = alt.Shape("what:N", scale=alt.Scale(domain=[what], range=["diamond"]), legend=legend)
+    return [
+        line.encode(detail="place:N", **encoded),
+        mark.encode(shape=shape, tooltip=tooltip, **encoded),
+    ]
+
+
+def _simulated_rows(
+    pareto: Pareto, simulated: SimulatedCurve, what: str
+) -> Iterator[dict[str, Any]]:
+    for machine in pareto.machines:
+        for place, each in enumerate(simulated.of(machine, pareto.basis)):
+            per_user, option = each.tokens_per_s_per_user, each.setting.option
+            if per_user is not None:
+                per_mw = _short(each.tokens_per_s_per_mw(pareto.basis))
+                yield {
+                    "what": what,
+                    "place": f"{machine.name} {place}",
+                    "system": machine.name,
+                    _USER: _short(per_user),
+                    _PER_MW: per_mw,
+                    "simulated user": _short(per_user),
+                    "simulated MW": per_mw,
+                    "steady user": _short(option.point.tokens_per_s_per_user),
+                    "steady MW": _short(each.steady_tokens_per_s_per_mw(pareto.basis)),
+                    "partition": each.setting.words,
+                    "precision": option.point.precision,
+                    "requests/s": _short(each.rate.requests_per_s),
+                    "loses the most to": each.largest_loss or "",
+                }
 
 
 def _ranges(pareto: Pareto, **encoded: Any) -> list[alt.Chart]:
@@ -104,7 +156,7 @@ def _ranges(pareto: Pareto, **encoded: Any) -> list[alt.Chart]:
 
 
 def _type_of(name: str) -> str:
-    return "N" if name in ("system", "partition", "precision") else "Q"
+    return "N" if name in _NAMES else "Q"
 
 
 def _bands(pareto: Pareto, x: alt.X) -> list[alt.Chart]:

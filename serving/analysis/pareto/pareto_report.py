@@ -1,6 +1,6 @@
 """The headline curve as text and as plain data for JSON."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import Any, Final
 
@@ -245,12 +245,13 @@ def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
     return {
         **{name: getattr(point, name) for name in _POINT},
         "output_tokens_per_s_per_mw": point.output_tokens_per_s_per_mw(pareto.basis),
-        **_candidate_data(point.candidate),
-        "prefill": point.prefill and _candidate_data(point.prefill),
+        **candidate_data(point.candidate),
+        "prefill": point.prefill and candidate_data(point.prefill),
     }
 
 
-def _candidate_data(candidate: PartitionCandidate) -> dict[str, Any]:
+def candidate_data(candidate: PartitionCandidate) -> dict[str, Any]:
+    """Replicas of one partition, flat."""
     partition = candidate.partition
     sizes = {name: getattr(partition, name) for name in _SIZES}
     split = partition.attention_split.value
@@ -289,13 +290,19 @@ def _reason_data(found: Finding) -> dict[str, Any]:
 
 
 def report_lines(
-    found: Pareto, rows: int, prices: Prices | None, bottleneck: Bottleneck | None = None
+    found: Pareto,
+    rows: int,
+    prices: Prices | None,
+    bottleneck: Bottleneck | None = None,
+    simulated: Iterable[str] = (),
 ) -> Iterator[str]:
-    """Envelopes, then ratios of machines, then the vendor's claims."""
+    """Envelopes, then what was simulated, ratios of machines, and the vendor's claims."""
     for machine in found.machines:
         yield from assumption_lines(machine, found)
         yield from table_lines(point_table(machine, found, rows, prices, bottleneck))
         yield ""
+    if lines := [*simulated]:
+        yield from (*lines, "")
     if len(found.machines) > 1:
         yield from table_lines(ratio_table(found))
         yield ""

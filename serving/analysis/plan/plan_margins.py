@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil
 from typing import Final, Self
 
@@ -17,7 +18,7 @@ from loadgen.workloads.lengths import Uniform
 from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting
+from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting, quality
 from serving.simulator import SimulationWorkers
 
 GROWTH: Final = 1.3
@@ -35,13 +36,15 @@ class RateKept:
     """The highest rate tried that keeps the target under some traffic, in words; 0: none did.
 
     `missed`: the limit that the next higher rate does not keep; empty where the steady state ends
-    it. Not `is_found`: the time was over before the rates on both sides of it were close.
+    it. Not `is_found`: the time was over before the rates on both sides of it were close. `check`:
+    the simulation at that rate; None where it was known before.
     """
 
     traffic: str
     requests_per_s: float
     missed: str = ""
     is_found: bool = True
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +89,10 @@ def margins_of(
     """Simulate them: the rates until `rates_end_s` of `time.monotonic`; then, if it is before that
     and the race's time lasts, the losses. `is_sure`: longer runs have kept the target.
     """
-    judged = LAST_TIMES * question.check.judged
-    under = _traffic(question)
-    rated = [replace(race.task(setting, judged=judged), demand=demand) for _, demand in under]
-    kept = [0.0] * (len(rated) - 1) + [float(is_sure)]
-    found = highest_rates(rated, workers, kept=kept, ends_s=rates_end_s)
-    rates = [replace(rate, traffic=words) for (words, _), rate in zip(under, found, strict=True)]
+    tasks = rate_tasks(question, setting, race)
+    kept = [0.0] * (len(tasks) - 1) + [float(is_sure)]
+    found = highest_rates([*tasks.values()], workers, kept=kept, ends_s=rates_end_s)
+    rates = [replace(rate, traffic=words) for words, rate in zip(tasks, found, strict=True)]
     steady = RateKept(
         traffic="by the mean step of the steady state",
         requests_per_s=setting.replicas * setting.option.requests_per_s,
@@ -101,6 +102,12 @@ def margins_of(
         with suppress(OutOfTime):
             losses = _losses(question, setting, race, workers, replicas_per_machine)
     return Margins(rates=(steady, *rates), losses=losses)
+
+
+def rate_tasks(question: PlanQuestion, setting: Setting, race: Race) -> dict[str, SizeTask]:
+    """The setting under each traffic, in words, from the steady state's to the one asked for."""
+    task = race.task(setting, judged=LAST_TIMES * question.check.judged)
+    return {words: replace(task, demand=demand) for words, demand in _traffic(question)}
 
 
 def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
@@ -131,17 +138,21 @@ def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
 
 @dataclass(slots=True, kw_only=True)
 class _Bisection:
-    """Of a task's factor of its demand; `most` is what the steady state takes."""
+    """Of a demand's factor; `most` is what the steady state takes. `ways` are those that have kept
+    the target at all factors where any did, and `checks` theirs at `low`.
+    """
 
-    task: SizeTask
+    ways: Sequence[SizeTask]
     low: float = 0.0
     high: float
     missed: str = ""
+    checks: Sequence[Check] = ()
 
     @classmethod
-    def of(cls, task: SizeTask, low: float) -> Self:
+    def of(cls, ways: Sequence[SizeTask], low: float) -> Self:
+        task = ways[0]
         most = task.replicas * task.most_requests_per_s / task.demand.peak_rate_per_s
-        return cls(task=task, low=low, high=most)
+        return cls(ways=ways, low=low, high=most)
 
     @property
     def is_found(self) -> bool:
@@ -156,22 +167,27 @@ class _Bisection:
             return min(GROWTH * self.low, self.high)
         return float((self.low * self.high) ** 0.5)
 
-    def next_task(self) -> SizeTask:
-        demand = self.task.demand.multiplied(self.next_factor, seed=self.task.terms.seed)
-        return replace(self.task, demand=demand)
+    def next_tasks(self) -> list[SizeTask]:
+        task = self.ways[0]
+        demand = task.demand.multiplied(self.next_factor, seed=task.terms.seed)
+        return [replace(each, demand=demand) for each in self.ways]
 
-    def learn(self, check: Check) -> None:
-        if check.meets:
+    def learn(self, checks: Sequence[Check]) -> None:
+        kept = [place for place, check in enumerate(checks) if check.meets]
+        if kept:
             self.low = self.next_factor
+            self.ways = [self.ways[place] for place in kept]
+            self.checks = [checks[place] for place in kept]
         else:
-            self.high, self.missed = self.next_factor, _missed(check)
+            self.high, self.missed = self.next_factor, _missed(max(checks, key=quality))
 
     def rate(self) -> RateKept:
         return RateKept(
             traffic="",
-            requests_per_s=self.low * self.task.demand.peak_rate_per_s,
+            requests_per_s=self.low * self.ways[0].demand.peak_rate_per_s,
             missed=self.missed,
             is_found=self.is_found,
+            check=max(self.checks, key=quality, default=None),
         )
 
 
@@ -185,21 +201,33 @@ def highest_rates(
     """Of each task's traffic the highest rate that keeps the target, by bisection until `ends_s` of
     `time.monotonic`; the same seed at each rate. `kept`: multiples of each that are known to.
     """
-    lows = kept or [0.0] * len(tasks)
-    found = [_Bisection.of(task, low) for task, low in zip(tasks, lows, strict=True)]
+    return best_rates([[task] for task in tasks], workers, kept=kept, ends_s=ends_s)
+
+
+def best_rates(
+    ways: Sequence[Sequence[SizeTask]],
+    workers: SimulationWorkers,
+    *,
+    kept: Sequence[float] = (),
+    ends_s: float = float("inf"),
+) -> list[RateKept]:
+    """`highest_rates` of several ways, such as policies, to serve each traffic: that of the best
+    way, whose check it has. A way is out where another keeps the target and it does not.
+    """
+    lows = kept or [0.0] * len(ways)
+    found = [_Bisection.of(each, low) for each, low in zip(ways, lows, strict=True)]
     while time.monotonic() < ends_s:
         open_ones = [each for each in found if not each.is_found]
         if not open_ones:
             break
         ends_at = time.time() + ends_s - time.monotonic()
+        tasks = [replace(task, ends_at=ends_at) for each in open_ones for task in each.next_tasks()]
         try:
-            checks = check_sizes(
-                [replace(each.next_task(), ends_at=ends_at) for each in open_ones], workers
-            )
+            checks = iter(check_sizes(tasks, workers))
         except OutOfTime:
             break
-        for each, check in zip(open_ones, checks, strict=True):
-            each.learn(check)
+        for each in open_ones:
+            each.learn([*islice(checks, len(each.ways))])
     return [each.rate() for each in found]
 
 

@@ -27,6 +27,7 @@ LEAST_SHARE: Final = 0.05
 NEAR: Final = 1.04
 """Ratio of sizes that may stand for each other."""
 _PARTS_OF_PROCESS: Final = 4
+_LEFT_MIN: Final = 1e-3
 KV_BLOCK_TOKENS_MAX: Final = 256
 """A pool counts in blocks and keeps one for itself: two of the largest that there are."""
 
@@ -59,6 +60,13 @@ class Option:
         """Between tokens at the next batch that serves as many requests, at most `point`'s."""
         enough = (tpot_ns for most, tpot_ns in self.steady if most >= requests_per_s)
         return min(next(enough, self.point.tpot_ns), self.point.tpot_ns)
+
+    def promise(self, slo: Slo) -> float:
+        """Requests per second of a replica, times what a long prompt leaves of its time to the
+        first token: how promising it is to simulate.
+        """
+        ttft_s = float("inf") if slo.ttft_s is None else slo.ttft_s
+        return self.requests_per_s * max(1 - self.prompt_ns / (ttft_s * NS_PER_S), _LEFT_MIN)
 
     @property
     def candidate(self) -> PartitionCandidate:

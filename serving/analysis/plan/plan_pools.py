@@ -18,6 +18,7 @@ from emulator.arrays import Float64s
 from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.units import NS_PER_S
 from serving.analysis.plan.plan_options import Option, OptionTerms, parts_of
+from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import (
     DecodeOption,
     Engine,
@@ -270,6 +271,27 @@ def decode_of(terms: OptionTerms, replica: Replica) -> DecodeOption | None:
         batch=low,
         step=replica.decode(low),
         output_tokens=terms.sweep.shape.output_tokens,
+    )
+
+
+def pool_option(terms: OptionTerms, point: OperatingPoint) -> Option | None:
+    """One unit of the engines of a curve's `point`, at the largest batch within the target; None
+    where an idle one does not keep it, or without a TPOT.
+    """
+    assert point.prefill is not None
+    tasks = [(point.precision, each) for each in (point.prefill, point.candidate)]
+    if terms.slo.tpot_s is None or not all(terms.fits(task) for task in tasks):
+        return None
+    prompts, replies = (terms.sweep.replica(*task) for task in tasks)
+    prefill, decode = prefill_of(terms, prompts), decode_of(terms, replies)
+    if prefill is None or decode is None:
+        return None
+    return unit_of(
+        terms,
+        (prefill, point.prefill.replicas),
+        (decode, point.candidate.replicas),
+        units=1,
+        alone_ns=replies.decode(1).duration_ns,
     )
 
 

@@ -49,7 +49,6 @@ TASKS_OF_WORKER: Final = 2
 
 NO_POLICY: Final = ("none",)
 """Of pools, in which prompts hold up no decodes."""
-_LEFT_MIN: Final = 1e-3
 
 Progress = Callable[[str], None]
 
@@ -129,7 +128,6 @@ class Race:
         Of partitions those with the lowest load, in what is left of the time to a long prompt's
         first token; of pools as `PoolKinds.promising` says. `first`: with fewer policies.
         """
-        ttft_s = self._question.slo.ttft_s or float("inf")
         search, found = self._question.search, list[tuple[float, Option, int]]()
         is_hopeless = {
             is_pooled: most < CLEARLY * chips for is_pooled, chips in self._hopeless_chips.items()
@@ -138,9 +136,8 @@ class Race:
             replicas = most // option.replica_chips
             lasts = replicas * option.most_requests_per_s >= self.rate_per_s
             if option.meets and lasts and replicas * option.replica_chips > above:
-                load = self.rate_per_s / (replicas * option.requests_per_s)
-                left = 1 - option.prompt_ns / (ttft_s * NS_PER_S)
-                found.append((load / max(left, _LEFT_MIN), option, replicas))
+                load = self.rate_per_s / (replicas * option.promise(self._question.slo))
+                found.append((load, option, replicas))
         alone = [(option, count) for _, option, count in sorted(found, key=lambda each: each[0])]
         pooled: list[tuple[Option, int]] = []
         if self.pools is not None and not is_hopeless[True]:
