@@ -107,7 +107,7 @@ class SimulatedPoint:
         if self.rate.check is None:
             return None
         tpot_s = self.rate.check.percentiles_s["tpot"][_MEDIAN]
-        return None if tpot_s is None else 1 / tpot_s
+        return None if tpot_s is None else 1 / tpot_s.value
 
     def tokens_per_s_per_mw(self, basis: PowerBasis) -> float:
         """Output tokens; the drawn watts are those of the simulation at that rate."""

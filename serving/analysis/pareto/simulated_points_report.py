@@ -13,7 +13,6 @@ from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_report import candidate_data
 from serving.analysis.pareto.simulated_points import Loss, SimulatedCurve, SimulatedPoint
-from serving.analysis.plan.plan_options import unit_words
 from serving.analysis.plan.plan_race import LAST_TIMES
 
 
@@ -88,13 +87,11 @@ def _parting(
                 f", {100 * found / height:.3g} % of the curve's {height:,.0f} at {per_user:,.1f} "
                 f"tok/s/user, {words}"
             )
-    unit = unit_words(best.setting.option.candidate, best.setting.option.point.prefill)
     loss = best.largest_loss
     if loss is not None:
-        said += f"; its {unit} loses the most to {loss.value}"
-        said += f", {_percent(best.losses()[loss])} of its steady state"
+        said += f"; it loses the most to {loss}, {_percent(best.losses()[loss])}"
     elif best.losses():
-        said += f"; its {unit} loses nothing to its traffic"
+        said += "; its traffic costs it nothing of its steady state"
     return said
 
 

@@ -27,6 +27,8 @@ FINE: Final = 1.03
 """Ratio of both at last."""
 LEAST_FACTOR: Final = 0.01
 """Of the demand: less is none."""
+_BELOW: Final = 1 - 1e-9
+"""Of the steady state's rate, which rounding would put above itself."""
 LOSS_S: Final = 20.0
 """Of arrivals that are judged after a loss, where they are fewer than the requests to judge."""
 
@@ -152,7 +154,7 @@ class _Bisection:
     def of(cls, ways: Sequence[SizeTask], low: float) -> Self:
         task = ways[0]
         most = task.replicas * task.most_requests_per_s / task.demand.peak_rate_per_s
-        return cls(ways=ways, low=low, high=most)
+        return cls(ways=ways, low=low, high=_BELOW * most)
 
     @property
     def is_found(self) -> bool:
