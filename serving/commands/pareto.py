@@ -121,8 +121,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve pareto --model gpt-oss-120b --systems trn3-nl72x2 --slo "
         "ttft=1s,tpot=30ms@p99 --budget 2m --plot curve.png",
     )
-    add_options(parser, ParetoOptions, defaults=None)  # so that what is given is known
-    parser.set_defaults(run=run)
+    add_options(parser, ParetoOptions)
+    # So that it is known which of them are given.
+    parser.set_defaults(run=run, **dict.fromkeys(_OF_SLO, argparse.SUPPRESS))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,11 +23,24 @@ from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.plan.night import deepseek_day
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, CheckTerms, SizeTask
 from serving.analysis.plan.plan_demand import RateDemand
-from serving.analysis.plan.plan_margins import RateKept, best_rates, highest_rates, rate_tasks
+from serving.analysis.plan.plan_margins import (
+    RateKept,
+    best_rates,
+    highest_rates,
+    rate_tasks,
+    sure_rates,
+)
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import pool_option
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
-from serving.analysis.plan.plan_race import NO_POLICY, POLICIES_KEPT, Progress, Race, Setting
+from serving.analysis.plan.plan_race import (
+    FRESH_TIMES,
+    NO_POLICY,
+    POLICIES_KEPT,
+    Progress,
+    Race,
+    Setting,
+)
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.sweep import Sweep
@@ -38,13 +51,14 @@ AT_TARGET: Final = 4
 _MEDIAN: Final = SHOWN_PERCENTILES.index(50.0)
 
 
-class Loss(StrEnum):
+class RateLoss(StrEnum):
     """What takes a part of the steady state's rate, in the order of the ladder."""
 
     INTERFERENCE = "prefill interference"
     QUEUEING = "queueing"
     SPREAD = "spread of lengths"
     BURSTS = "burstiness"
+    CERTAINTY = "certainty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +94,7 @@ class CurveTarget:
 class SimulatedPoint:
     """A machine full of one partition, or of pools, at the highest rate within a target.
 
+    `rate` keeps it with the certainty that a plan asks, `kept` by the shorter runs of its headroom.
     `rungs` are rates under traffic between the steady state's and the one asked for, by what each
     adds to the one before; empty where no rate keeps the target, or the time was over.
     """
@@ -87,7 +102,8 @@ class SimulatedPoint:
     question: PlanQuestion
     setting: Setting
     rate: RateKept
-    rungs: Mapping[Loss, RateKept] = field(default_factory=dict)
+    kept: RateKept
+    rungs: Mapping[RateLoss, RateKept] = field(default_factory=dict)
 
     @property
     def system(self) -> SystemSpec:
@@ -132,11 +148,11 @@ class SimulatedPoint:
         power = SystemPower(self.system)
         return power.facility_watts(chip_watts, chips=chips, season=sweep.season).total_watts
 
-    def losses(self) -> dict[Loss, float]:
+    def losses(self) -> dict[RateLoss, float]:
         """Shares of the steady state's rate; below 0 where more requests are served. Empty where a
         rate is not known.
         """
-        rates = {**self.rungs, Loss.BURSTS: self.rate}
+        rates = {**self.rungs, RateLoss.BURSTS: self.kept, RateLoss.CERTAINTY: self.rate}
         if not self.rungs or not all(rate.is_found for rate in rates.values()):
             return {}
         steady = before = self.steady_requests_per_s
@@ -147,7 +163,7 @@ class SimulatedPoint:
         return found
 
     @property
-    def largest_loss(self) -> Loss | None:
+    def largest_loss(self) -> RateLoss | None:
         """None where losses are not known, or nothing is lost."""
         losses = self.losses()
         largest = max(losses, key=lambda each: losses[each], default=None)
@@ -234,7 +250,7 @@ def simulated_curve(
         for first in range(0, len(candidates), at_once):
             known = _rated(candidates[first : first + at_once], workers, ends_s)
             points += known
-            points[len(points) - len(known) :] = _explained(known, workers, ends_s)
+            points[len(points) - len(known) :] = _explained(known, target, workers, ends_s)
             for point in known:
                 say(_in_words(point))
             if time.monotonic() > ends_s:
@@ -314,20 +330,39 @@ def _candidate(option: Option, sweep: Sweep, target: CurveTarget) -> _Candidate:
 def _rated(
     candidates: Sequence[_Candidate], workers: SimulationWorkers, ends_s: float
 ) -> list[SimulatedPoint]:
-    """Each with the policy that carries the highest rate; without those of which the time showed
-    nothing.
+    """Each with the policy that carries the highest rate, and what is sure of that; without those
+    of which the time showed nothing.
     """
     ways = [[_rungs(each.question, one)[-1] for one in each.settings()] for each in candidates]
-    rates = best_rates(ways, workers, ends_s=ends_s)
-    return [
-        SimulatedPoint(question=each.question, setting=each.with_policy_of(rate.check), rate=rate)
-        for each, rate in zip(candidates, rates, strict=True)
-        if rate.is_found or rate.requests_per_s
+    points = [
+        SimulatedPoint(
+            question=each.question, setting=each.with_policy_of(kept.check), rate=kept, kept=kept
+        )
+        for each, kept in zip(candidates, best_rates(ways, workers, ends_s=ends_s), strict=True)
+        if kept.is_found or kept.requests_per_s
     ]
+    tasks = [_long_runs(each) for each in points if each.kept.requests_per_s]
+    sure = iter(sure_rates(tasks, workers, ends_s=ends_s))
+    points = [
+        replace(each, rate=next(sure)) if each.kept.requests_per_s else each for each in points
+    ]
+    return [each for each in points if each.rate.is_found or each.rate.requests_per_s]
+
+
+def _long_runs(point: SimulatedPoint) -> SizeTask:
+    """Those by which a plan's last heat would judge the rate."""
+    question = point.question
+    factor = point.kept.requests_per_s / question.demand.peak_rate_per_s
+    question = replace(question, demand=question.demand.sped_up(factor))
+    race = Race(question, THIS_PROCESS, lambda _: None)
+    return race.task(point.setting, judged=FRESH_TIMES * question.check.judged, is_fresh=True)
 
 
 def _explained(
-    points: Sequence[SimulatedPoint], workers: SimulationWorkers, ends_s: float
+    points: Sequence[SimulatedPoint],
+    target: CurveTarget,
+    workers: SimulationWorkers,
+    ends_s: float,
 ) -> list[SimulatedPoint]:
     """Each with the rungs of its ladder, if it keeps the target at some rate.
 
@@ -337,20 +372,20 @@ def _explained(
     tasks = [_ladder(each) if each.rate.requests_per_s else [] for each in points]
     rates = iter(highest_rates([*chain.from_iterable(tasks)], workers, ends_s=ends_s))
     found = [[*islice(rates, len(each))] for each in tasks]
-    tpot = tuple(each for each in points[0].question.slo.bounds if each.name == "tpot")
+    tpot = tuple(each for each in target.slo.bounds if each.name == "tpot")
     late = [place for place, of in enumerate(found) if of and of[0].missed == "ttft" and tpot]
     by_tpot = [replace(tasks[place][0], slo=Slo(bounds=tpot)) for place in late]
     alone = dict(zip(late, highest_rates(by_tpot, workers, ends_s=ends_s), strict=True))
     explained = []
     for place, point in enumerate(points):
-        rungs: dict[Loss, RateKept] = {}
+        rungs: dict[RateLoss, RateKept] = {}
         if found[place]:
             even, lengths = found[place][0], found[place][-1]
             if tpot:
-                rungs[Loss.INTERFERENCE] = alone.get(place, even)
-            if tpot != point.question.slo.bounds:
-                rungs[Loss.QUEUEING] = even
-            rungs[Loss.SPREAD] = lengths
+                rungs[RateLoss.INTERFERENCE] = alone.get(place, even)
+            if tpot != target.slo.bounds:
+                rungs[RateLoss.QUEUEING] = even
+            rungs[RateLoss.SPREAD] = lengths
         explained.append(replace(point, rungs=rungs))
     return explained
 

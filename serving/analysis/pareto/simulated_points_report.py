@@ -12,8 +12,8 @@ from reporting.numbers import four_digits
 from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_report import candidate_data
-from serving.analysis.pareto.simulated_points import Loss, SimulatedCurve, SimulatedPoint
-from serving.analysis.plan.plan_race import LAST_TIMES
+from serving.analysis.pareto.simulated_points import RateLoss, SimulatedCurve, SimulatedPoint
+from serving.analysis.plan.plan_race import FRESH_RUNS, FRESH_TIMES, LAST_TIMES
 
 
 def simulated_lines(curve: SimulatedCurve, found: Pareto, most: int) -> Iterator[str]:
@@ -22,10 +22,11 @@ def simulated_lines(curve: SimulatedCurve, found: Pareto, most: int) -> Iterator
     """
     target = curve.target
     yield f"simulated under the SLO: {target.slo}; Poisson arrivals; {target.lengths_in_words}"
+    judged = target.check.judged
     yield (
-        f"each rate is judged by {LAST_TIMES * target.check.judged:,} requests or more, seed "
-        f"{target.check.seed}; losses are shares of the steady state's rate, which the mean step "
-        "allows within the target"
+        "losses: shares of the steady state's rate, which the mean step allows within the target; "
+        f"by {LAST_TIMES * judged:,} requests or more to each rate, and for certainty as a plan "
+        f"judges, by {FRESH_RUNS * FRESH_TIMES * judged:,} of other seeds"
     )
     by_machine = [(machine, curve.of(machine, found.basis)) for machine in found.machines]
     shown = [point for _, points in by_machine for point in points[:most]]
@@ -39,7 +40,7 @@ def simulated_lines(curve: SimulatedCurve, found: Pareto, most: int) -> Iterator
 def simulated_table(points: list[SimulatedPoint], basis: PowerBasis) -> Table:
     """A row a point."""
 
-    def lost(loss: Loss) -> Callable[[SimulatedPoint], float | None]:
+    def lost(loss: RateLoss) -> Callable[[SimulatedPoint], float | None]:
         return lambda point: point.losses().get(loss)
 
     several = len({point.system.name for point in points}) > 1
@@ -49,7 +50,7 @@ def simulated_table(points: list[SimulatedPoint], basis: PowerBasis) -> Table:
         Column("tok/s/MW", lambda each: each.tokens_per_s_per_mw(basis), ",.0f"),
         Column("requests/s", _rate),
         Column("steady state", lambda each: each.steady_requests_per_s, four_digits),
-        *(Column(loss.value, lost(loss), _percent) for loss in Loss),
+        *(Column(loss.value, lost(loss), _percent) for loss in RateLoss),
         Column("the most", lambda each: each.largest_loss or "-", align="left"),
         Column("precision", lambda each: each.setting.option.point.precision, align="left"),
         Column("setting", lambda each: each.setting.words, align="left"),
@@ -97,7 +98,7 @@ def _parting(
 
 def _counts(curve: SimulatedCurve, kept: int) -> Iterator[str]:
     of = f"of {counted(curve.candidates, 'partition')} of the curve"
-    said = f"{len(curve.points):,} {of} simulated, {kept:,} keep the target at some rate"
+    said = f"{len(curve.points):,} {of} simulated, the target is kept at some rate by {kept:,}"
     if curve.unable:
         said += f"; {curve.unable:,} more miss it on an idle machine"
     yield said
@@ -136,6 +137,7 @@ def _point_data(point: SimulatedPoint, basis: PowerBasis) -> dict[str, Any]:
         "chip_watts_of_replica": check and check.replica_chip_watts,
         "percentiles_s": {} if check is None else check.percentiles_s,
         "steady_requests_per_s": point.steady_requests_per_s,
+        "kept_requests_per_s": point.kept.requests_per_s,
         "rungs_requests_per_s": {
             loss.value: kept.requests_per_s for loss, kept in point.rungs.items()
         },

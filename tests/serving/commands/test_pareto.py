@@ -96,6 +96,26 @@ def test_prices_add_dollars(capsys) -> None:
     assert "$/M out" not in asked(capsys)
 
 
+@pytest.mark.process
+def test_a_target_adds_simulated_points_to_the_table_and_the_data(capsys) -> None:
+    few = ["pareto", "--model", "qwen3-30b-a3b", "--systems", "trn3-nl72x2", "--chips", "1"]
+    few += ["--lnc", "2", "--precision", "stored", "--batch", "1,16", "--processes", "1"]
+    few += ["--input", "400", "--output", "12", "--slo", "ttft=300ms,tpot=20ms@p90"]
+    few += ["--requests", "30"]
+
+    assert main([*few, "--json", "-"]) == 0
+    simulated = json.loads(capsys.readouterr().out)["simulated"]
+    assert simulated["is_whole"]
+    (point,) = simulated["points"]
+    assert point["requests_per_s"] > 0
+    assert sum(point["losses"].values()) == pytest.approx(
+        1 - point["requests_per_s"] / point["steady_requests_per_s"]
+    )
+    assert main(few) == 0
+    words = f"144 x 1 chip (tp 1, ep 1, lnc 2), {point['prefill_policy']}"
+    assert words in capsys.readouterr().out
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "says"),
@@ -128,6 +148,15 @@ def test_prices_add_dollars(capsys) -> None:
         (["--json", "no/such/a.json"], "json=no/such/a.json: expected a path in a folder"),
         (["--rows", "1"], "rows=1: expected at least 2"),
         (["--processes", "0"], "processes=0: expected at least 1"),
+        (["--slo", "soon"], "slo=soon: expected ttft=500ms,tpot=30ms@p99"),
+        (["--slo", "e2e=1s"], "slo=e2e=1s: expected ttft=500ms,tpot=30ms@p99"),
+        (["--budget", "1m"], "budget=60.0: expected nothing without --slo"),
+        (["--requests", "9"], "requests=9: expected nothing without --slo"),
+        (["--slo", "ttft=1s", "--requests", "0"], "requests=0: expected at least 1"),
+        (
+            ["--slo", "ttft=1s", "--units", "2", "--serving", "both"],
+            "serving=both: expected aggregated with --slo and several units",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more: list[str], says: str, capsys) -> None:

@@ -58,6 +58,12 @@ COMMANDS = {
     "collectives_beside": ("collectives", "--beside", "kv-transfer=64MiB,checkpoint=1GiB"),
 }
 SIMULATIONS = {
+    "pareto_simulated": (
+        *("pareto", "--model", "qwen3-30b-a3b", "--systems", "trn3-nl72x2", "--chips", "1,2"),
+        *("--lnc", "2", "--tp", "1", "--precision", "stored,fp8", "--batch", "1,16,64"),
+        *("--input", "uniform:200-600", "--output", "uniform:8-16", "--requests", "60"),
+        *("--slo", "ttft=300ms,tpot=20ms@p90", "--budget", "10m", "--processes", "1"),
+    ),
     "plan": PLAN,
     "plan_priced_pools": (*(*PLAN, "--price-hour", "500", "--price-kwh", "0.1"),),
     "compare": (

@@ -58,6 +58,16 @@ def test_no_rate_keeps_a_target_out_of_reach(found: Plan) -> None:
     ]
 
 
+def test_a_rate_that_the_steady_state_ends_is_found(found: Plan) -> None:
+    task = of_setting(found)
+    easy = replace(task, slo=Slo.parse("ttft=1h,tpot=1h"))
+    (rate,) = highest_rates([easy], THIS_PROCESS, ends_s=time.monotonic() + 30)
+
+    assert rate.is_found
+    assert rate.missed == ""
+    assert rate.requests_per_s == pytest.approx(task.replicas * task.most_requests_per_s)
+
+
 def test_without_time_the_rates_say_that_they_are_not_found(found: Plan) -> None:
     (rate,) = highest_rates([of_setting(found)], THIS_PROCESS, ends_s=time.monotonic())
 
