@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
@@ -121,9 +121,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve pareto --model gpt-oss-120b --systems trn3-nl72x2 --slo "
         "ttft=1s,tpot=30ms@p99 --budget 2m --plot curve.png",
     )
-    add_options(parser, ParetoOptions)
-    # So that it is known which of them are given.
-    parser.set_defaults(run=run, **dict.fromkeys(_OF_SLO, argparse.SUPPRESS))
+    add_options(parser, ParetoOptions, without=_OF_SLO)
+    others = {each.name for each in fields(ParetoOptions)}.difference(_OF_SLO)
+    add_options(parser, ParetoOptions, without=others, defaults=None)  # to know the given ones
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

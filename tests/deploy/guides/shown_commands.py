@@ -158,6 +158,7 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
         r"^(\S*ultraserve compare .*)--model deepseek-r1(.*)--rate 50(.*)",
         r"\1--model qwen3-30b-a3b\2--rate 5\3 --chips 1 --requests 40 --tries 1 --no-pools",
     ),
+    (r"^(\S*ultraserve pareto .*--slo .*)", r"\1 --requests 40"),
     (r"^(\S*ultraserve pareto .*)", r"\1 --chips 8 --batch 1,64"),
     (r"^(\S*ultraserve day .*)", r"\1 --requests 40"),
     (r"--seconds 10", "--seconds 1"),
