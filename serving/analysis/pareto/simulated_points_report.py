@@ -71,7 +71,9 @@ def _parting(
 ) -> str:
     """What of the curve at the target's tokens/s/user the best simulated point has, and why."""
     if not points:
-        return f"{machine.name}: no partition simulated keeps the target"
+        tried = any(each.system.name == machine.name for each in curve.points)
+        which = "of those simulated none keeps the target" if tried else "none was simulated"
+        return f"{machine.name}: {which}"
     best, slo = points[0], curve.target.slo
     found = best.tokens_per_s_per_mw(basis)
     said = f"{machine.name}: the best has {found:,.0f} tok/s/MW"
