@@ -37,9 +37,9 @@ def sharing_lines(question: PlanQuestion) -> Iterator[str]:
 def _dealt(question: PlanQuestion) -> str:
     if question.demand.prefixes is not None:
         return (
-            "conversations, whole, as a router by prefixes sends them (assumed: requests are of "
-            f"one where they share a beginning that at most {100 * CONVERSATION_PART:g} % of a "
-            "replica's requests have)"
+            "conversations, whole, as a router that hashes their beginnings deals them (assumed: "
+            "requests are of one where they share a beginning that at most "
+            f"{100 * CONVERSATION_PART:g} % of a replica's requests have)"
         )
     if not question.check.schedulers.prefix_caching:
         return "requests; no prefix is cached (--no-prefix-caching)"
