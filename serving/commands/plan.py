@@ -235,16 +235,20 @@ def question_by_system(
     limits = {**given_options(SchedulerLimits, args), "prefill_policy": policies[0]}
     schedulers = SchedulerLimits(**limits)
     slo = parse_slo(options.slo)
-    demand, day = _demand(options, model_by_name(options.model))
-    peak = demand.peak
+    model = model_by_name(options.model)
+    demand, day = _demand(options, model, prefix_caching=schedulers.prefix_caching)
+    peak, prefixes = demand.peak, demand.prefixes
     check = CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed)
     search = SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s)
 
     def question_on(system: SystemSpec) -> PlanQuestion:
+        sweep = options.mean_sweep(
+            peak.prompt_tokens, peak.output_tokens, schedulers, system=system
+        )
+        if prefixes is not None:
+            sweep = replace(sweep, shape=prefixes.shape(sweep.shape))
         return PlanQuestion(
-            sweep=options.mean_sweep(
-                peak.prompt_tokens, peak.output_tokens, schedulers, system=system
-            ),
+            sweep=sweep,
             demand=demand,
             slo=slo,
             day=day,
@@ -257,8 +261,10 @@ def question_by_system(
     return question_on
 
 
-def _demand(options: PlanOptions, model: ModelSpec) -> tuple[PlanDemand, Day]:
-    """The traffic and the shape of a day."""
+def _demand(
+    options: PlanOptions, model: ModelSpec, *, prefix_caching: bool
+) -> tuple[PlanDemand, Day]:
+    """The traffic and the shape of a day; what prompts share is kept for `prefix_caching` alone."""
     from serving.analysis.plan.night import day_of_trace, deepseek_day, read_day
     from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 
@@ -266,6 +272,8 @@ def _demand(options: PlanOptions, model: ModelSpec) -> tuple[PlanDemand, Day]:
     if options.trace is None:
         return _rate_demand(options, model), day or deepseek_day()
     recorded, words = _recorded(options.trace, model)
+    blocks = recorded.blocks if prefix_caching else None
+    recorded = replace(recorded, blocks=blocks and blocks.shared())
     window_s = _WINDOW_S if options.peak_window is None else options.peak_window
     as_recorded = TraceDemand(traffic=recorded, window_s=window_s, source=words)
     day = day or day_of_trace(

@@ -50,7 +50,7 @@ def serving_run(
         preemptions=sum(int(pool.requests["preemptions"].sum()) for pool in pools),
         kv_blocks_used_max=max(each.schedulers.kv_blocks_used_max for each in engines),
         empty_rank_steps=sum(each.schedulers.empty_rank_steps for each in engines),
-        hit_tokens=int(pools[-1].requests["hits"].sum()),
+        hits=pools[-1].requests["hits"][sent],
         failed=failed[sent],
     )
 

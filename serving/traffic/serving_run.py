@@ -45,8 +45,7 @@ class ServingRun:
     `token_request` is the request of every token, in the order of steps; a step's tokens come with
     its end. `joules` are of all chips until `emulated_s`, idle times included.
     `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
-    the ranks without a token. `hit_tokens` are those of prompts that were cached. With `totals`
-    there are no times of tokens and steps.
+    the ranks without a token. With `totals` there are no times of tokens and steps.
 
     Raises ValueError for arrays that contradict each other.
     """
@@ -65,7 +64,7 @@ class ServingRun:
     kv_blocks_used_max: int
     empty_rank_steps: int
     failed: Bools  # [requests], ended without all their tokens
-    hit_tokens: int = 0
+    hits: Int64s | None = None  # [requests], prompt tokens that were cached; None: not counted
     totals: ServedTotals | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +94,11 @@ class ServingRun:
     def tokens(self) -> int:
         """Output tokens."""
         return len(self.token_request) if self.totals is None else self.totals.tokens
+
+    @property
+    def hit_tokens(self) -> int:
+        """Prompt tokens that were cached; 0 if not counted."""
+        return 0 if self.hits is None else int(self.hits.sum())
 
     @property
     def emulated_s(self) -> float:

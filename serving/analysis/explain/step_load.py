@@ -98,6 +98,7 @@ class SteadyLoad:
             decodes=requests,
             context_tokens=self.shape.decode_context_tokens,
             prompt_tokens=self.shape.prompt_tokens,
+            cached_tokens=self.shape.cached_tokens,
             prefill_tokens=prefill_tokens,
         )
 

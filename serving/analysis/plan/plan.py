@@ -55,7 +55,8 @@ class PlanRange:
 class Plan:
     """The answer; `range` is the answer over the model's 80 % range, None for a roofline.
 
-    `range` and `margins` are None, too, where a signal ended the search, or no time was left, and
+    `rates` are of tokens that are computed: prompts' without those found in caches. `range` and
+    `margins` are None, too, where a signal ended the search, or no time was left, and
     `margins` where they are not asked for.
     """
 
@@ -73,6 +74,12 @@ class Plan:
     def machines(self) -> int:
         """Bought, without a spare."""
         return self.fleet.machines
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """At the peak, cached ones too."""
+        demand = self.question.demand
+        return demand.peak_rate_per_s * float(demand.peak.prompt_tokens.mean())
 
     def machines_for(self, replicas: int) -> int:
         """Whole machines that hold so many."""
@@ -137,7 +144,7 @@ def plan(
         replica_chips=fleet.replica_chips,
         bought_chips=fleet.chips,
     )
-    rates = _token_rates(demand.peak, demand.peak_rate_per_s)
+    rates = _token_rates(demand.peak, demand.peak_rate_per_s, check.hit_share or 0.0)
     margins = model_range = None
     if not choice.is_interrupted:
         try:
@@ -169,10 +176,10 @@ def plan(
     )
 
 
-def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
+def _token_rates(peak: Traffic, rate_per_s: float, hit_share: float) -> TokenRates:
     return TokenRates(
         output_tokens_per_s=rate_per_s * float(peak.output_tokens.mean()),
-        input_tokens_per_s=rate_per_s * float(peak.prompt_tokens.mean()),
+        input_tokens_per_s=rate_per_s * float(peak.prompt_tokens.mean()) * (1 - hit_share),
     )
 
 

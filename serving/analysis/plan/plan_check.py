@@ -42,6 +42,7 @@ Float64s = NDArray[np.float64]
 _IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), Ending.HOPELESS)
 _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
+LEAST_LOADED: Final = "least-loaded"
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 
@@ -128,6 +129,8 @@ class Check:
         replica_chip_watts: of all chips of a replica while judged requests arrive.
         busy_share: of that time, the part with a step.
         throttled_share: of steps' time, the lengthening by power limits.
+        hit_share: of the prompt tokens of judged requests that began, those found in prefix caches;
+            None where prompts share nothing.
         load_share: peak rate over the replicas' highest steady-state rate.
         kv_used_share: maximum over a rank's pool.
     """
@@ -148,6 +151,7 @@ class Check:
     replica_chip_watts: float
     busy_share: float
     throttled_share: float
+    hit_share: float | None
     load_share: float
     preemptions: int
     kv_used_share: float
@@ -217,6 +221,7 @@ class ShareRun:
     Attributes:
         kept: of each limit 1 for each request that kept it, else 0, by arrival: [judged].
         times_s: TTFT, TPOT, E2E: [requests that have one].
+        hit_tokens, prompt_tokens: of the judged requests that have a first token.
     """
 
     simulated_requests: int
@@ -225,6 +230,8 @@ class ShareRun:
     warmup_s: float
     kept: tuple[Float64s, ...]
     times_s: dict[str, Float64s]
+    hit_tokens: int
+    prompt_tokens: int
     chip_watts: float
     busy_share: float
     throttled_share: float
@@ -261,9 +268,10 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     if task.prefill is not None:
         deployment = replace(
             deployment,
-            replicas=_balanced(task.candidate.replicas),
+            replicas=ReplicaSet(count=task.candidate.replicas, router=LEAST_LOADED),
             prefill=replace(
-                _deployment(task, task.prefill), replicas=_balanced(task.prefill.replicas)
+                _deployment(task, task.prefill),
+                replicas=ReplicaSet(count=task.prefill.replicas, router=_prompt_router(shares[0])),
             ),
         )
     # One of several may miss what all together keep, so that none of them settles it alone.
@@ -274,6 +282,8 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
 def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
     limits = _deployment(task, task.candidate).limits
     first = runs[0]
+    prompt_tokens = sum(run.prompt_tokens for run in runs)
+    hit_share = sum(run.hit_tokens for run in runs) / max(1, prompt_tokens)
     times_s = {name: np.concatenate([run.times_s[name] for run in runs]) for name in first.times_s}
     return Check(
         precision=task.precision,
@@ -295,6 +305,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         replica_chip_watts=float(np.mean([run.chip_watts for run in runs])),
         busy_share=float(np.mean([run.busy_share for run in runs])),
         throttled_share=float(np.mean([run.throttled_share for run in runs])),
+        hit_share=None if task.demand.prefixes is None else hit_share,
         load_share=task.demand.peak_rate_per_s / task.replicas / task.most_requests_per_s,
         preemptions=sum(run.preemptions for run in runs),
         kv_used_share=max(run.kv_blocks_used_max for run in runs) / limits.kv_blocks_per_rank,
@@ -312,8 +323,9 @@ def _deployment(task: SizeTask, candidate: PartitionCandidate) -> SimulatedDeplo
     )
 
 
-def _balanced(count: int) -> ReplicaSet:
-    return ReplicaSet(count=count, router="least-loaded")
+def _prompt_router(share: Share) -> str:
+    """Of a unit's engines for prompts."""
+    return LEAST_LOADED if share.traffic.blocks is None else "prefix-aware"
 
 
 def _serve(
@@ -333,6 +345,8 @@ def _serve(
     served = run.served
     if served.ending is Ending.STOPPED:
         raise OutOfTime
+    began = run.judged & ~np.isnan(served.first_token_s)
+    assert served.hits is not None
     return ShareRun(
         simulated_requests=len(share.traffic),
         begin_s=share.begin_s,
@@ -340,6 +354,8 @@ def _serve(
         warmup_s=share.warmup_s,
         kept=tuple(_kept(run, bound) for bound in task.slo.bounds),
         times_s={"ttft": run.ttft_s, "tpot": run.tpot_of_several_s, "e2e": run.e2e_s},
+        hit_tokens=int(served.hits[began].sum()),
+        prompt_tokens=int(share.traffic.prompt_tokens[began].sum()),
         chip_watts=run.chip_watts,
         busy_share=run.busy_share,
         throttled_share=run.throttled_share,

@@ -1,9 +1,10 @@
 """A plan's traffic at its peak, and the share of one replica.
 
-A router gives each replica the same share at random; a few replicas speak for all.
+A router gives each replica the same share at random, conversations whole where it is known what
+prompts share; a few replicas speak for all.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
@@ -13,6 +14,13 @@ from emulator.errors import ConfigError
 from loadgen.arrivals.arrival_spec import Gaps
 from loadgen.workloads.length_pairs import LengthPairs
 from loadgen.workloads.traffic import Traffic
+from serving.analysis.plan.plan_prefixes import (
+    CONVERSATION_PART,
+    Prefixes,
+    conversations,
+    copied,
+    uncommon,
+)
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
@@ -67,6 +75,11 @@ class RateDemand:
     def peak_rate_per_s(self) -> float:
         """The only rate."""
         return self.rate_per_s
+
+    @property
+    def prefixes(self) -> None:
+        """Its prompts share nothing."""
+        return None
 
     @property
     def peak(self) -> Traffic:
@@ -125,12 +138,15 @@ class RateDemand:
 class TraceDemand:
     """Recorded traffic; a plan is for its busiest `window_s`, by prompt and reply tokens.
 
+    `prefixes` are what the prompts of its peak share; None where that is not known.
+
     Raises ConfigError for a window that is not above 0, or traffic that all comes at one time.
     """
 
     traffic: Traffic
     window_s: float
     source: str
+    prefixes: Prefixes | None = field(init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.window_s < float("inf"):
@@ -141,6 +157,7 @@ class TraceDemand:
                 f"{self.source} ({len(self.traffic)} requests)",
                 "requests at two or more times",
             )
+        object.__setattr__(self, "prefixes", Prefixes.of(self.traffic, *self._span))
 
     @property
     def _span(self) -> tuple[float, float]:
@@ -182,20 +199,23 @@ class TraceDemand:
         """Shares of some of `replicas`, with together about `judged` requests to judge.
 
         They lie in the busiest window, shortened to what one replica needs; a window too short for
-        one takes several replicas. Traffic runs from `lead_s` before, as far as recorded, to
-        `lead_s` after it.
+        one takes several replicas. Traffic runs from `lead_s` before, or as long as caches take to
+        fill, as far as recorded, to `lead_s` after it. A conversation stays on its replica.
         """
         begin_s, end_s = self._span
         enough_s = (end_s - begin_s) * min(1.0, judged * replicas / len(self.peak))
         if enough_s < end_s - begin_s:
             offset_s, until_s = busiest_window(self.peak, enough_s)
             begin_s, end_s = begin_s + offset_s, begin_s + until_s
-        from_s = max(0.0, begin_s - lead_s)
+        warm_s = 0.0 if self.prefixes is None else self.prefixes.lead_s
+        from_s = max(0.0, begin_s - max(lead_s, warm_s))
         nearby = self.traffic.window(from_s, end_s + lead_s)
         within = (nearby.arrival_s >= begin_s - from_s) & (nearby.arrival_s < end_s - from_s)
         per_replica = max(int(within.sum()), 1) / replicas
         parts = min(replicas, max(1, ceil(judged / per_replica - 0.5)))
-        replica = np.random.default_rng(seed).integers(replicas, size=len(nearby))
+        together = conversations(nearby, CONVERSATION_PART * len(nearby) / replicas)
+        rng = np.random.default_rng(seed)
+        replica = rng.integers(replicas, size=int(together.max(initial=-1)) + 1)[together]
         return tuple(
             Share(
                 traffic=nearby.chosen(replica == part),
@@ -227,24 +247,29 @@ def busiest_window(traffic: Traffic, window_s: float) -> tuple[float, float]:
 def multiplied(traffic: Traffic, factor: float, *, seed: int) -> Traffic:
     """`factor` times as many requests in the same time, with the same daily curve.
 
-    Copies come up to `COPIES_SPREAD_S` after the original, each by its own delay; the fractional
-    part is a random subset. Raises ConfigError for a factor not above 0, or above 10 million
-    requests.
+    Copies of a conversation come up to `COPIES_SPREAD_S` after the original, each by its own delay,
+    and share with others only what is common to many requests; the fractional part is a random
+    subset of conversations. Without known prefixes each request is one. Raises ConfigError for a
+    factor not above 0, or above 10 million requests.
     """
     if not 0 < factor < float("inf") or factor * len(traffic) > 1e7:
         raise ConfigError("scale", factor, "above 0, at most 10 million requests")
     rng = np.random.default_rng(seed)
     whole, rest = divmod(factor, 1.0)
-    copies = int(whole) + (rng.random(len(traffic)) < rest)  # [requests]
-    which = np.repeat(np.arange(len(traffic)), copies)
-    later_s = rng.uniform(0.0, COPIES_SPREAD_S, len(which))
-    later_s[np.diff(which, prepend=-1) > 0] = 0.0  # the recorded one stays where it is
-    arrival_s = traffic.arrival_s[which] + later_s
+    together = conversations(traffic, uncommon(traffic))  # [requests]
+    copies = int(whole) + (rng.random(int(together.max()) + 1) < rest)  # [conversations]
+    first = np.append(0, copies.cumsum())
+    later_s = rng.uniform(0.0, COPIES_SPREAD_S, int(first[-1]))
+    later_s[first[:-1][copies > 0]] = 0.0  # the recorded one stays where it is
+    which = np.repeat(np.arange(len(traffic)), copies[together])
+    copy = np.arange(len(which)) - np.searchsorted(which, which)
+    arrival_s = traffic.arrival_s[which] + later_s[first[together[which]] + copy]
     order = np.argsort(arrival_s, kind="stable")
     return Traffic(
         arrival_s=arrival_s[order],
         prompt_tokens=traffic.prompt_tokens[which][order],
         output_tokens=traffic.output_tokens[which][order],
+        blocks=copied(traffic, which[order], copy[order]),
     )
 
 

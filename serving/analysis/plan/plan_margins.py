@@ -115,8 +115,12 @@ def rate_tasks(question: PlanQuestion, setting: Setting, race: Race) -> dict[str
 
 
 def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
-    """From the steady state's to the one asked for."""
+    """From the steady state's to the one asked for; at once where prompts share prefixes, which
+    mean lengths at even times do not have.
+    """
     demand, shape = question.demand, question.sweep.shape
+    if demand.prefixes is not None:
+        return [("simulated with the lengths, prefixes and arrivals asked for", demand)]
     peak, rate_per_s = demand.peak, demand.peak_rate_per_s
 
     def even(lengths: LengthPairs) -> RateDemand:

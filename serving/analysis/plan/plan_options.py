@@ -112,8 +112,10 @@ def _partition_words(candidate: PartitionCandidate) -> str:
 class OptionTerms:
     """What a partition is asked: a peak's rate and lengths, a target, and a rank's `seats`.
 
-    `long_prompt` is the one that the target's percentile of prompts does not exceed; `fuller` the
-    mean length of the prompt that a token is in, in mean prompts: 1 if all are equal.
+    `long_prompt` is the one that the target's percentile of prompts does not exceed, by the tokens
+    to compute: those beside the `long_cached_tokens` that a cache without bounds finds. `fuller` is
+    the mean length of the prompt that a token to compute is in, in mean prompts: 1 if all are
+    equal.
     """
 
     sweep: Sweep
@@ -123,18 +125,23 @@ class OptionTerms:
     long_prompt: int
     fuller: float
     longest: int
+    long_cached_tokens: int = 0
 
     @classmethod
     def of(cls, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> Self:
         """Those of `demand`'s peak."""
-        peak, prompts = demand.peak, demand.peak.prompt_tokens
+        peak, prefixes = demand.peak, demand.prefixes
+        cached = np.zeros(len(peak), np.int64) if prefixes is None else prefixes.cached_tokens
+        computed = peak.prompt_tokens - cached
+        long = int((computed == percentile(computed, slo.ttft_percentile)).argmax())
         return cls(
             sweep=sweep,
             slo=slo,
             seats=seats,
             rate_per_s=demand.peak_rate_per_s,
-            long_prompt=int(percentile(peak.prompt_tokens, slo.ttft_percentile)),
-            fuller=float(1 + np.var(prompts) / np.mean(prompts) ** 2),
+            long_prompt=int(peak.prompt_tokens[long]),
+            long_cached_tokens=int(cached[long]),
+            fuller=float(1 + np.var(computed) / np.mean(computed) ** 2),
             longest=int((peak.prompt_tokens + peak.output_tokens).max()),
         )
 
@@ -149,7 +156,7 @@ class OptionTerms:
     def option_of(self, replica: Replica) -> Option:
         """Of a replica into which the longest request fits."""
         slo = self.slo
-        prompt_ns = replica.prompt_ns_of(self.long_prompt)
+        prompt_ns = replica.prompt_ns_of(self.long_prompt, self.long_cached_tokens)
         alone_ns = replica.decode(1).duration_ns
         in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
         limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S

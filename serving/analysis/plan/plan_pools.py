@@ -245,7 +245,7 @@ def _strongest(engines: Sequence[Engine]) -> list[Engine]:
 
 def prefill_of(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
     """With the time of a long prompt; None where that alone takes too long."""
-    long_ns = replica.prompt_ns_of(terms.long_prompt)
+    long_ns = replica.prompt_ns_of(terms.long_prompt, terms.long_cached_tokens)
     if terms.slo.ttft_s is not None and long_ns > terms.slo.ttft_s * NS_PER_S:
         return None
     return replace(prefill_option(replica.precision, replica), prompt_ns=long_ns)

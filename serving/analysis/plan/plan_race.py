@@ -246,7 +246,9 @@ class Race:
         is_first = judged < question.check.judged
         output_tokens = self._mean_output if is_first else self._long_output
         lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
-        lead_requests = requests_per_s * lead_ns / NS_PER_S
+        lead_s, prefixes = lead_ns / NS_PER_S, question.demand.prefixes
+        before_s = lead_s if prefixes is None else max(lead_s, prefixes.lead_s)
+        lead_requests = requests_per_s * before_s
         return SizeTask(
             sweep=question.sweep,
             precision=option.point.precision,
@@ -264,7 +266,7 @@ class Race:
                 early_end=early_end,
             ),
             replicas=setting.replicas,
-            lead_s=lead_ns / NS_PER_S,
+            lead_s=lead_s,
             ends_at=time.time() + self.ends_s - time.monotonic(),
             most_requests_per_s=option.most_requests_per_s,
         )

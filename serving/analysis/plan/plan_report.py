@@ -17,6 +17,7 @@ from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_parts import part_lines
+from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
 from serving.analysis.steady_state.model_error import (
     RANGE,
     ModelError,
@@ -45,8 +46,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step",
         *_without_pools(plan),
-        "replicas are independent, each gets a random 1/n of the requests; no prompts share a "
-        "prefix; a replica stands where its chips lie the farthest apart",
+        *sharing_lines(question),
         "chips keep to their own power budget and their even part of their rack's: steps that "
         f"would draw more last longer ({100 * plan.choice.check.throttled_share:.3g} % of the "
         "plan's step time)",
@@ -89,7 +89,7 @@ def plan_document(plan: Plan, *, bottleneck: str = "") -> Document:
         title=f"{question.sweep.model.name} on {question.sweep.system.name}, {question.slo}",
         subtitle=f"traffic: {question.demand.in_words()}",
         verdict=f"  at the peak {question.demand.peak_rate_per_s:,.4g} requests/s, "
-        f"{plan.rates.input_tokens_per_s:,.0f} prompt tokens/s, "
+        f"{plan.prompt_tokens_per_s:,.0f} prompt tokens/s{computed_words(plan)}, "
         f"{plan.rates.output_tokens_per_s:,.0f} output tokens/s",
         sections=tuple(sections),
     )
@@ -267,6 +267,8 @@ def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
         if any(time_s is not None for time_s in times_s):
             known = map(_percentile_words, SHOWN_PERCENTILES, times_s)
             yield f"  {name.upper()} {', '.join(known)}; in brackets 95 % confidence"
+    if check.hit_share is not None:
+        yield f"  {100 * check.hit_share:.3g} % of prompt tokens found in prefix caches"
     yield (
         f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
@@ -356,7 +358,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             **sweep.as_data(),
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
-            "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,
+            "peak_input_tokens_per_s": plan.prompt_tokens_per_s,
+            "peak_computed_input_tokens_per_s": plan.rates.input_tokens_per_s,
             "peak_output_tokens_per_s": plan.rates.output_tokens_per_s,
             "prices": question.prices,
             "check": {
@@ -366,6 +369,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
                 "early_end": question.check.early_end,
             },
             "search": question.search,
+            "prefixes": prefix_data(question.demand.prefixes),
         },
         "assumptions": assumptions(plan),
         "model_error": plain_error(error),

@@ -69,8 +69,11 @@ class Replica:
 
     @property
     def kv_batch_max(self) -> int:
-        """Requests whose whole KV, prompt and output, fits the pool of a rank at once."""
-        return self.candidate.kv_capacity_tokens // self.shape.tokens
+        """Requests whose KV, prompt and output, fits the pool of a rank at once, what is common to
+        all of them once.
+        """
+        common = self.shape.common_tokens
+        return (self.candidate.kv_capacity_tokens - common) // (self.shape.tokens - common)
 
     def batches(self, asked: tuple[int, ...] = (), *, decode_only: bool = False) -> Iterator[int]:
         """Powers of two up to the largest batch that fits, and that; or those of `asked` that fit.
@@ -128,11 +131,16 @@ class Replica:
     @cached_property
     def prompt_ns(self) -> float:
         """From an idle replica's first step on a prompt to its first output token."""
-        return self.prompt_ns_of(self.shape.prompt_tokens)
+        return self.prompt_ns_of(self.shape.prompt_tokens, self.shape.cached_tokens)
 
-    def prompt_ns_of(self, prompt_tokens: int) -> float:
-        """`prompt_ns` of a prompt of another length."""
-        shape = replace(self.shape, prompt_tokens=prompt_tokens)
+    def prompt_ns_of(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
+        """`prompt_ns` of another prompt, of which so many tokens are cached."""
+        shape = replace(
+            self.shape,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            common_tokens=0,
+        )
         return self._together(prompt_chunks(self._ranks, shape)).duration_ns
 
     def prefill(self) -> tuple[MeanStep, int]:

@@ -17,13 +17,17 @@ class RequestShape:
 
     `prefill_chunk_tokens`: of a rank in a step with prompts, beside its decodes; None spreads them
     evenly over all steps, as a throttled prefill does. `batched_tokens_max`: a rank's new tokens in
-    a step. Raises ConfigError for a number below one, or a chunk above the limit.
+    a step. `cached_tokens` begin a prompt and are found in a prefix cache; a rank holds the
+    `common_tokens` of them once for all its requests. Raises ConfigError for a number below one, a
+    chunk above the limit, and cached tokens that are none or leave nothing to compute.
     """
 
     prompt_tokens: int
     output_tokens: int
     prefill_chunk_tokens: int | None = None
     batched_tokens_max: int = BATCHED_TOKENS_MAX
+    cached_tokens: int = 0
+    common_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name, flag in (("prompt_tokens", "input"), ("output_tokens", "output")):
@@ -35,6 +39,13 @@ class RequestShape:
         chunk = self.prefill_chunk_tokens
         if chunk is not None and not 1 <= chunk <= self.batched_tokens_max:
             raise ConfigError("prefill-tokens", chunk, f"1 to {self.batched_tokens_max}")
+        for name, most in (
+            ("cached_tokens", self.prompt_tokens - 1),
+            ("common_tokens", self.cached_tokens),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise ConfigError(name, value, f"0 to {most}")
 
     @property
     def tokens(self) -> int:
@@ -42,13 +53,20 @@ class RequestShape:
         return self.prompt_tokens + self.output_tokens
 
     @property
+    def computed_tokens(self) -> int:
+        """Of one prompt."""
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
     def decode_context_tokens(self) -> int:
         """Cached by a decoding request, averaged over its output."""
         return self.prompt_tokens + self.output_tokens // 2
 
     def prefill_per_step(self, batch: float) -> float:
-        """Mean prompt tokens a step: one of `output_tokens` requests ends, another begins."""
-        return batch * self.prompt_tokens / self.output_tokens
+        """Mean prompt tokens to compute a step: one of `output_tokens` requests ends, another
+        begins.
+        """
+        return batch * self.computed_tokens / self.output_tokens
 
     def prefill_turns(self, batch: float) -> tuple[int, float]:
         """Prompt tokens of a rank in a step with prompts beside `batch` decodes, and the share of

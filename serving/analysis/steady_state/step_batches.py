@@ -14,10 +14,10 @@ def steady_batch(
 ) -> StepBatch:
     """Each rank decodes `decodes` requests in mid-output beside `prefill_tokens` of prompts.
 
-    Whole prompts have no context; the rest is a chunk from the middle of one. Each has a row of
-    logits, as it may be the last of its prompt.
+    Whole prompts have what is cached as context; the rest is a chunk from the middle of one. Each
+    has a row of logits, as it may be the last of its prompt.
     """
-    new, context = _prompts(prefill_tokens, shape.prompt_tokens)
+    new, context = _prompts(prefill_tokens, shape.computed_tokens, shape.cached_tokens)
     return same_on_all(
         ranks,
         np.concatenate([np.ones(decodes, dtype=np.int64), new]),
@@ -26,10 +26,18 @@ def steady_batch(
 
 
 def spread_batch(
-    ranks: int, *, decodes: int, context_tokens: int, prompt_tokens: int, prefill_tokens: int = 0
+    ranks: int,
+    *,
+    decodes: int,
+    context_tokens: int,
+    prompt_tokens: int,
+    cached_tokens: int = 0,
+    prefill_tokens: int = 0,
 ) -> StepBatch:
-    """`decodes` requests in turns over all ranks, each of which has `prefill_tokens` of prompts."""
-    new, context = _prompts(prefill_tokens, prompt_tokens)
+    """`decodes` requests in turns over all ranks, each of which has `prefill_tokens` of prompts, of
+    which `cached_tokens` each are cached.
+    """
+    new, context = _prompts(prefill_tokens, prompt_tokens - cached_tokens, cached_tokens)
     rank = np.concatenate(
         [np.arange(decodes, dtype=np.int64) % ranks, np.repeat(np.arange(ranks), len(new))]
     )
@@ -42,12 +50,17 @@ def spread_batch(
     )
 
 
-def _prompts(prefill_tokens: int, prompt_tokens: int) -> tuple[Int64s, Int64s]:
-    """New tokens and contexts of a rank's prompts: whole ones, and a chunk from a middle."""
-    prompts, rest = divmod(prefill_tokens, prompt_tokens)
+def _prompts(
+    prefill_tokens: int, computed_tokens: int, cached_tokens: int
+) -> tuple[Int64s, Int64s]:
+    """New tokens and contexts of a rank's prompts: whole ones, and a chunk from a middle.
+
+    Of each prompt `computed_tokens` come after `cached_tokens`.
+    """
+    prompts, rest = divmod(prefill_tokens, computed_tokens)
     times = [prompts, int(rest > 0)]
-    middle = (prompt_tokens - rest) // 2
-    return np.repeat([prompt_tokens, rest], times), np.repeat([0, middle], times)
+    middle = cached_tokens + (computed_tokens - rest) // 2
+    return np.repeat([computed_tokens, rest], times), np.repeat([cached_tokens, middle], times)
 
 
 def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
@@ -57,16 +70,17 @@ def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
 
 def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int]:
     """Steps of prompts on all ranks, and a rank's prompts in them: as many as fit, or one."""
-    prompts = shape.batched_tokens_max // shape.prompt_tokens
+    new, cached = shape.computed_tokens, shape.cached_tokens
+    prompts = shape.batched_tokens_max // new
     if prompts:
-        return [same_on_all(ranks, [shape.prompt_tokens] * prompts, [0] * prompts)], prompts
+        return [same_on_all(ranks, [new] * prompts, [cached] * prompts)], prompts
     return [same_on_all(ranks, [new], [context]) for new, context in _chunks(shape)], 1
 
 
 def _chunks(shape: RequestShape) -> Iterator[tuple[int, int]]:
     """New tokens of each step of one prompt, and the context before them."""
     limit = shape.batched_tokens_max
-    for first in range(0, shape.prompt_tokens, limit):
+    for first in range(shape.cached_tokens, shape.prompt_tokens, limit):
         yield min(limit, shape.prompt_tokens - first), first
 
 

@@ -126,6 +126,37 @@ def test_a_trace_is_multiplied_and_its_peak_is_planned_for(tmp_path: Path) -> No
     assert plain.day.source == DEEPSEEK_SOURCE
 
 
+@pytest.mark.long
+def test_a_trace_s_prefixes_are_planned_with_unless_they_are_not_to_be_cached(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "shared.jsonl"
+    rows = [
+        {"timestamp": 50 * n, "input_length": 1_024, "output_length": 4, "hash_ids": [0, 1 + n]}
+        for n in range(400)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = (*SMALL, "--no-pools", "--trace", str(path), "--peak-window", "10")
+    found = []
+    for more in ((), ("--no-prefix-caching",)):
+        data, page = tmp_path / "plan.json", tmp_path / "plan.html"
+        args = parsed(*asked, *more, "--json", str(data), "--html", str(page))
+        assert args.run(args) == 0
+        found.append((capsys.readouterr().out, page.read_text(), json.loads(data.read_text())))
+    (text, page_text, cached), (anew_text, anew_page, anew) = found
+
+    assert cached["checks"]["plan"]["run"]["hit_share"] == pytest.approx(0.5, abs=0.01)
+    assert cached["question"]["prefixes"]["cached_share_max"] == pytest.approx(0.5, abs=0.01)
+    assert cached["plan"]["chips_in_service"] < anew["plan"]["chips_in_service"]
+    for each in (text, page_text):
+        assert " % of prompt tokens found in prefix caches" in each
+    assert "a random 1/n of the conversations" in text
+    assert " prompt tokens/s (10," in text
+    assert anew["checks"]["plan"]["run"]["hit_share"] is None
+    assert "no prefix is cached (--no-prefix-caching)" in anew_text
+    assert "found in prefix caches" not in anew_text + anew_page
+
+
 def test_the_day_is_the_trace_s_own_where_it_is_a_day_long(tmp_path: Path) -> None:
     rows = [
         json.dumps({"timestamp": hour * 3_600_000 + at, "input_length": 300, "output_length": 8})

@@ -99,7 +99,7 @@ def step_ns(cost_model: StepCostModel, *rows: tuple[int, int], logits: int) -> i
 def arrays(run: ServingRun) -> dict[str, Any]:
     """All that a run says, to compare; NaN is itself."""
     # The reference does not count what of a prompt was found in the cache.
-    names = [name for name in run.__slots__ if name not in ("traffic", "hit_tokens")]
+    names = [name for name in run.__slots__ if name not in ("traffic", "hits")]
     return {
         name: getattr(run, name).tolist().__repr__()
         if isinstance(getattr(run, name), np.ndarray)

@@ -55,6 +55,38 @@ def test_a_mixed_step_has_the_decodes_and_the_prompt_tokens_that_keep_the_batch_
     assert batch.logit_rows.tolist() == [9, 9]
 
 
+def test_what_is_cached_of_a_prompt_is_context_and_not_computed() -> None:
+    # 8 requests of 512 + 256 tokens, 384 of each prompt cached: 8 x 128 / 256 = 4 prompt tokens a
+    # step, from the middle of what is computed: 384 + (128 - 4) / 2 = 446 tokens in.
+    shape = replace(SHAPE, cached_tokens=384)
+    batch = steady_batch(2, decodes=8, shape=shape, prefill_tokens=4)
+    whole = steady_batch(1, decodes=0, shape=shape, prefill_tokens=256)
+    (alone,) = prompt_chunks(2, shape)
+    (together,), prompts = prefill_steps(2, shape)
+
+    assert shape.prefill_per_step(8) == 4
+    assert batch.new_tokens.tolist() == [*[1] * 8, 4] * 2
+    assert batch.context_tokens.tolist() == [*[640] * 8, 446] * 2
+    assert (whole.new_tokens.tolist(), whole.context_tokens.tolist()) == ([128] * 2, [384] * 2)
+    assert (alone.new_tokens.tolist(), alone.context_tokens.tolist()) == ([128], [384])
+    assert prompts == SHAPE.batched_tokens_max // 128
+    assert set(together.context_tokens.tolist()) == {384}
+
+
+def test_what_is_common_to_all_requests_takes_its_kv_once() -> None:
+    capacity = TWO_RANKS.kv_capacity_tokens
+    shared = replica(replace(SHAPE, cached_tokens=384, common_tokens=384))
+
+    assert replica(replace(SHAPE, cached_tokens=384)).kv_batch_max == capacity // 768
+    assert shared.kv_batch_max == (capacity - 384) // 384
+
+
+@pytest.mark.parametrize(("cached", "common"), [(512, 0), (-1, 0), (100, 101)])
+def test_a_prompt_with_nothing_to_compute_is_refused(cached: int, common: int) -> None:
+    with pytest.raises(ConfigError, match=r"(cached|common)_tokens="):
+        replace(SHAPE, cached_tokens=cached, common_tokens=common)
+
+
 @given(st.integers(0, 40), st.integers(0, 3_000), st.integers(1, 900))
 def test_a_steady_batch_has_every_token_that_it_was_asked_for(decodes, prefill, prompt) -> None:
     shape = RequestShape(prompt_tokens=prompt, output_tokens=7)
