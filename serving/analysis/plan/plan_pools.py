@@ -158,12 +158,13 @@ class PoolKinds:
         order = np.argsort(nearness, axis=None, kind="stable")[:count]
         return [
             _Pair(
+                about=round(float(nearness[at]), 2),
+                units=units,
                 nearness=float(nearness[at]),
                 prefill=int(at[1]),
                 decode=int(at[2]),
                 prefill_engines=int(prefills[at]),
                 decode_engines=int(decodes[at]),
-                units=units,
             )
             for at in zip(*np.unravel_index(order, shape), strict=True)
             if np.isfinite(nearness[at])
@@ -171,14 +172,19 @@ class PoolKinds:
 
 
 class _Pair(NamedTuple):
-    """So many engines of both kinds, by their places, in each of `units`."""
+    """So many engines of both kinds, by their places, in each of `units`.
 
+    In the order in which they promise the most; of those that are about as near fewer units, in
+    which more engines share a queue.
+    """
+
+    about: float
+    units: int
     nearness: float
     prefill: int
     decode: int
     prefill_engines: int
     decode_engines: int
-    units: int
 
 
 class _EngineFigures(NamedTuple):

@@ -37,6 +37,8 @@ KEPT: Final = 3
 """One of so many stays in the race after a heat."""
 FIRST_KEPT: Final = 6
 """The same, in a race for the first answer."""
+FIRST_TRIES: Final = 2
+"""Units of pools in it, which take the longest to simulate."""
 POLICIES_KEPT: Final = 3
 """That go on to the next sizes: those that have done best, and another by turns."""
 HOPELESS: Final = 0.5
@@ -141,7 +143,8 @@ class Race:
         alone = [(option, count) for _, option, count in sorted(found, key=lambda each: each[0])]
         pooled: list[tuple[Option, int]] = []
         if self.pools is not None and not is_hopeless[True]:
-            promising = self.pools.promising(above, most, search.tries)
+            tries = min(search.tries, FIRST_TRIES) if first else search.tries
+            promising = self.pools.promising(above, most, tries)
             pooled = [(option, option.replicas) for _, option in promising]
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
         return [

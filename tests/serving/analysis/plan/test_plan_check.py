@@ -161,6 +161,7 @@ class GivenShares:
 
     given: tuple[Share, ...]
     peak_rate_per_s: float = 1.0
+    prefixes: None = None
 
     @property
     def peak(self) -> Traffic:
