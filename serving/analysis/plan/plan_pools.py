@@ -37,6 +37,8 @@ UNITS_MORE: Final = 2
 """Units tried, above the fewest that have the chips."""
 DECODES_MORE: Final = (0, 1, 2, 3, 5, 8)
 """Engines that decode, above the fewest that take the load."""
+ABOUT: Final = 0.05
+"""Units that differ by less are as near to their limits."""
 PARTS: Final = (0.25, 0.5, 0.75, 1.0)
 """Of the largest batch."""
 WITHIN: Final = 0.95
@@ -155,10 +157,12 @@ class PoolKinds:
             tpot_ns / _limit_ns(terms.slo.tpot_s), ttft_ns / _limit_ns(terms.slo.ttft_s)
         )
         nearness = np.where(fits, nearness, np.inf)
-        order = np.argsort(nearness, axis=None, kind="stable")[:count]
+        about, engines = np.round(nearness / ABOUT) * ABOUT, units * (prefills + decodes)
+        order = np.lexsort((engines.ravel(), about.ravel()))[:count]
         return [
             _Pair(
-                about=round(float(nearness[at]), 2),
+                about=float(about[at]),
+                engines=int(engines[at]),
                 units=units,
                 nearness=float(nearness[at]),
                 prefill=int(at[1]),
@@ -174,11 +178,12 @@ class PoolKinds:
 class _Pair(NamedTuple):
     """So many engines of both kinds, by their places, in each of `units`.
 
-    In the order in which they promise the most; of those that are about as near fewer units, in
-    which more engines share a queue.
+    In the order in which they promise the most; of those about as near the fewest engines, which
+    hold the most requests to share out.
     """
 
     about: float
+    engines: int
     units: int
     nearness: float
     prefill: int

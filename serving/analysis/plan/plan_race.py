@@ -32,6 +32,8 @@ FRESH_TIMES: Final = 5
 """Runs of seeds that no heat has seen, and times the requests to judge in each, by which the best
 two are judged at last. What won by luck fails, and so does a queue that grows slowly.
 """
+FEWER: Final = 2
+"""Times fewer and longer runs, where the lead of one has more requests than are judged in it."""
 _CONFIRMED: Final = 2
 KEPT: Final = 3
 """One of so many stays in the race after a heat."""
@@ -252,6 +254,11 @@ class Race:
         lead_s, prefixes = lead_ns / NS_PER_S, question.demand.prefixes
         before_s = lead_s if prefixes is None else max(lead_s, prefixes.lead_s)
         lead_requests = requests_per_s * before_s
+        runs = 1
+        if is_fresh:
+            runs = question.demand.runs(setting.replicas, FRESH_RUNS)
+            if lead_requests > judged and runs == FRESH_RUNS:  # fewer leads, as many judged
+                runs, judged = FRESH_RUNS // FEWER, FEWER * judged
         return SizeTask(
             sweep=question.sweep,
             precision=option.point.precision,
@@ -264,7 +271,7 @@ class Race:
                 schedulers=schedulers,
                 seed=question.check.seed + is_fresh,
                 judged=max(judged, ceil(lead_requests / LEAD_BY_JUDGED)),
-                runs=question.demand.runs(setting.replicas, FRESH_RUNS) if is_fresh else 1,
+                runs=runs,
                 window=question.check.judged,
                 early_end=early_end,
             ),
