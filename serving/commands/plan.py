@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from loadgen.workloads.traffic import Traffic
     from reporting.document import Document
     from serving.analysis.plan.night import Day
-    from serving.analysis.plan.plan_demand import PlanDemand
+    from serving.analysis.plan.plan_demand import PlanDemand, RateDemand, TrafficPart
     from serving.analysis.plan.plan_difference import PlanAnswer
     from serving.analysis.plan.plan_page import PlanPage
     from serving.analysis.plan.plan_question import PlanQuestion
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _OF_RATE: Final = ("input", "output", "lengths")
 _OF_TRACE: Final = ("speedup", "scale", "peak_window")
 _WINDOW_S: Final = 300.0
+ENDED: Final = "ultraserve plan: interrupted, nothing was planned"
 POLICIES: Final = (
     *("balanced:32:64:256", "none", "capped:128", "balanced:64:256:1024", "capped:64"),
     *("capped:256", "capped:512"),
@@ -94,7 +95,7 @@ class PlanOptions(
     SimulationOptions,
     ReplicaOptions,
 ):
-    """All of a plan."""
+    """All of a plan of one model."""
 
     GROUP = SimulationOptions.GROUP
 
@@ -124,6 +125,25 @@ class PlanOptions(
         check_absent(self, names, expected=f"nothing without {source}, or beside --lengths")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixOptions(PlanOptions):
+    """All of a plan."""
+
+    GROUP = PlanOptions.GROUP
+
+    model: str = option(
+        REQUIRED,
+        "a model of the catalog, or several on one fleet with their shares of the requests, as in "
+        "deepseek-r1=0.7,gpt-oss-120b=0.3; shares are weights and need not add up to 1",
+        metavar="NAME[=SHARE,...]",
+    )
+
+    @property
+    def is_mix(self) -> bool:
+        """Whether several models share the fleet."""
+        return "=" in self.model or "," in self.model
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `plan` command."""
     parser = subparsers.add_parser(
@@ -135,7 +155,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve plan --model gpt-oss-120b --rate 20 --slo "
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
-    add_options(parser, PlanOptions)
+    add_options(parser, MixOptions)
     add_options(
         parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
@@ -151,20 +171,23 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
-    question = question_of(args)
-    ended = "ultraserve plan: interrupted, nothing was planned"
-    options = read_options(PlanOptions, args)
+    options = read_options(MixOptions, args)
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
         say("warning: --disaggregated does nothing any more: see --no-pools")
+    if options.is_mix:
+        from serving.commands.plan_mix import run_mix
+
+        return run_mix(args, options)
+    question = question_of(args)
     caught: list[int] = []
     planned = partial(
         plan_answer, catalog=_catalog_machine(options), is_interrupted=lambda: bool(caught)
     )
     try:
         with interrupted_by(caught):
-            answer = interruptible(planned, question, options=options, ended=ended)
+            answer = interruptible(planned, question, options=options, ended=ENDED)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
     point = answer.plan.choice.setting.option.point
@@ -219,10 +242,11 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
 
 
 def question_by_system(
-    args: argparse.Namespace, options: PlanOptions
+    args: argparse.Namespace, options: PlanOptions, part: TrafficPart | None = None
 ) -> Callable[[SystemSpec], PlanQuestion]:
-    """The plan by the arguments on any system, without prices; raises UltraServeError for what is
-    wrong on each. What it returns raises ConfigError for what the system cannot do.
+    """The plan by the arguments on any system, without prices, for a part of the traffic or all;
+    raises UltraServeError for what is wrong on each. What it returns raises ConfigError for what
+    the system cannot do.
     """
     from emulator.specs.models import model_by_name
     from serving.analysis.plan.plan_check import CheckTerms
@@ -236,7 +260,7 @@ def question_by_system(
     schedulers = SchedulerLimits(**limits)
     slo = parse_slo(options.slo)
     model = model_by_name(options.model)
-    demand, day = _demand(options, model, prefix_caching=schedulers.prefix_caching)
+    demand, day = _demand(options, model, part, prefix_caching=schedulers.prefix_caching)
     peak, prefixes = demand.peak, demand.prefixes
     check = CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed)
     search = SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s)
@@ -262,7 +286,7 @@ def question_by_system(
 
 
 def _demand(
-    options: PlanOptions, model: ModelSpec, *, prefix_caching: bool
+    options: PlanOptions, model: ModelSpec, part: TrafficPart | None, *, prefix_caching: bool
 ) -> tuple[PlanDemand, Day]:
     """The traffic and the shape of a day; what prompts share is kept for `prefix_caching` alone."""
     from serving.analysis.plan.night import day_of_trace, deepseek_day, read_day
@@ -270,8 +294,9 @@ def _demand(
 
     day = read_day(options.day) if options.day is not None else None
     if options.trace is None:
-        return _rate_demand(options, model), day or deepseek_day()
-    recorded, words = _recorded(options.trace, model)
+        drawn = _rate_demand(options, model)
+        return drawn if part is None else part.of_rate(drawn), day or deepseek_day()
+    recorded, words = _recorded(options.trace, model, part)
     blocks = recorded.blocks if prefix_caching else None
     recorded = replace(recorded, blocks=blocks and blocks.shared())
     window_s = _WINDOW_S if options.peak_window is None else options.peak_window
@@ -290,7 +315,7 @@ def _demand(
     return demand, day or deepseek_day()
 
 
-def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
+def _rate_demand(options: PlanOptions, model: ModelSpec) -> RateDemand:
     from loadgen.workloads.length_pairs import LengthPairs
     from serving.analysis.plan.plan_demand import RateDemand
 
@@ -315,17 +340,20 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
     )
 
 
-def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
-    """A trace within the context, and its name with the number of left out requests."""
+def _recorded(path: Path, model: ModelSpec, part: TrafficPart | None = None) -> tuple[Traffic, str]:
+    """A trace, or a part, within the context; its name with the number of left out requests."""
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.plan_demand import too_long
 
     everything = Traffic.recorded(path)
+    words = path.name
+    if part is not None:
+        everything = part.of_trace(everything)
+        words = f"{100 * part.share:.3g} % of {words} (dealt out at random)"
     traffic = everything.within_context(model.max_context_tokens)
-    if not len(traffic):
+    if len(everything) and not len(traffic):
         raise too_long(model.max_context_tokens)
     dropped = len(everything) - len(traffic)
-    words = path.name
     if dropped:
         words += f" without {dropped:,} requests longer than the context"
     return traffic, words

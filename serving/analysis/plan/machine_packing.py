@@ -25,7 +25,7 @@ class PackedMachines:
 
 
 def packed(sizes: Sequence[int], counts: Sequence[int], *, room: int) -> tuple[PackedMachines, ...]:
-    """The fewest machines of `room` chips for `counts` replicas of `sizes` chips, the fullest first.
+    """The fewest machines of `room` chips for `counts` replicas of `sizes` chips, full ones first.
 
     Chips of a replica need not be next to each other. Sizes are 1 to `room`, counts at least 0.
     """
@@ -60,7 +60,7 @@ def _largest_first(sizes: Sequence[int], counts: Sequence[int], room: int) -> li
 
 def _by_program(sizes: Sequence[int], counts: Sequence[int], room: int) -> list[Fill]:
     """As few machines as hold at least all replicas; those too many are then left out."""
-    from scipy.optimize import (  # type: ignore[import-untyped]  # noqa: PLC0415 - takes 0.3 s
+    from scipy.optimize import (  # type: ignore[import-untyped]  # takes 0.3 s
         LinearConstraint,
         milp,
     )

@@ -228,6 +228,33 @@ class TraceDemand:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficPart:
+    """Requests that are dealt out to one of several at random, by `shares` that add up to 1.
+
+    One seed gives each request of a trace to one part.
+    """
+
+    shares: tuple[float, ...]
+    number: int
+    seed: int
+
+    @property
+    def share(self) -> float:
+        """Its own."""
+        return self.shares[self.number]
+
+    def of_rate(self, demand: RateDemand) -> RateDemand:
+        """A random part of independent arrivals is independent too."""
+        return demand.sped_up(self.share)
+
+    def of_trace(self, traffic: Traffic) -> Traffic:
+        """The part's requests at their times."""
+        chance = np.random.default_rng(self.seed)
+        dealt = chance.choice(len(self.shares), size=len(traffic), p=self.shares)  # [requests]
+        return traffic.chosen(dealt == self.number)
+
+
 PlanDemand = RateDemand | TraceDemand
 """Traffic whose peak a plan is made for."""
 

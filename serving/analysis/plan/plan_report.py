@@ -105,7 +105,7 @@ def _margins(plan: Plan) -> Iterator[Lines]:
 def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
-        f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
+        f"plan:  {machine_words(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
         f"{unit_words(check.candidate, check.prefill)}{_policy(check)}; "
         f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
@@ -120,7 +120,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     yield f"cost:  {_price(plan)}"
     room = "which have room" if plan.spare_replica_fits else "for which one more machine is needed"
     yield (
-        f"N+1:   {_machines(plan, plan.machines_with_spare)} "
+        f"N+1:   {machine_words(plan, plan.machines_with_spare)} "
         f"({megawatts(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
         f"{counted(plan.fleet.replicas + 1, _unit(check))} so that one may fail, {room}"
     )
@@ -193,10 +193,11 @@ def _price(plan: Plan) -> str:
     cost = plan.bill.day_cost
     if cost is None:
         return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
-    return f"{_prices(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
+    return f"{price_words(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
 
 
-def _prices(cost: TokenCost) -> str:
+def price_words(cost: TokenCost) -> str:
+    """Of a million tokens, of each kind."""
     kinds = (
         ("output", cost.dollars_per_million_output),
         ("input", cost.dollars_per_million_input),
@@ -225,22 +226,22 @@ def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
     if cost is None:
         return
     yield (
-        f"cost {when}: {_prices(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
+        f"cost {when}: {price_words(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
         f"${cost.energy_dollars_per_hour:,.2f} of it energy"
     )
 
 
 def _check_lines(plan: Plan) -> Iterator[str]:
     choice, error = plan.choice, plan.question.sweep.assumptions.model_error
-    yield from _one_check(f"the plan, {_size(choice.check)}", choice.check, error)
+    yield from check_rows(f"the plan, {size_words(choice.check)}", choice.check, error)
     if choice.smaller is None:
         yield f"{choice.smaller_words}"
     else:
-        words = f"{choice.smaller_words}, {_size(choice.smaller)}"
-        yield from _one_check(words, choice.smaller, error)
+        words = f"{choice.smaller_words}, {size_words(choice.smaller)}"
+        yield from check_rows(words, choice.smaller, error)
         yield from (f"  {each}" for each in choice.smaller_misses)
     for check in choice.frontier:
-        yield f"nearly as good: {_size(check)}: {_reached(check)}"
+        yield f"nearly as good: {size_words(check)}: {_reached(check)}"
     kinds = {(each.candidate, each.prefill) for each in choice.tried}
     yield (
         f"{counted(len(choice.tried), 'setting')} of {len(kinds):,} partitions and units of pools "
@@ -254,7 +255,8 @@ def _reached(check: Check) -> str:
     )
 
 
-def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
+def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
+    """A size's verdict, its limits, percentiles and run, in lines."""
     yield f"{what}: {_verdict(check)}"
     for term in check.terms:
         yield (
@@ -479,13 +481,15 @@ def _night_data(night: Night) -> dict[str, Any]:
     }
 
 
-def _size(check: Check) -> str:
+def size_words(check: Check) -> str:
+    """As `8 chips (2 x 4 chips (tp 1, ep 4, lnc 2), none)`."""
     partition = f"{check.replicas:,} x {unit_words(check.candidate, check.prefill)}"
     policy = f", {check.prefill_policy}" if check.prefill is None else ""
     return f"{counted(check.chips, 'chip')} ({partition}{policy})"
 
 
-def _machines(plan: Plan, count: int) -> str:
+def machine_words(plan: Plan, count: int) -> str:
+    """So many of the plan's machines, with their name."""
     return f"{count:,} {_kind(plan, count)} ({plan.question.sweep.system.name})"
 
 
