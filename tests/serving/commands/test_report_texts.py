@@ -66,6 +66,10 @@ SIMULATIONS = {
     ),
     "plan": PLAN,
     "plan_priced_pools": (*(*PLAN, "--price-hour", "500", "--price-kwh", "0.1"),),
+    "plan_mix": (
+        *("plan", "--model", "qwen3-30b-a3b=2,gpt-oss-20b=1", *PLAN[3:], "--price-hour", "500"),
+        *("--prefill-policy", "none", "--budget", "5m"),
+    ),
     "compare": (
         *("compare", *PLAN[1:], "--prefill-policy", "none", "--no-pools"),
         *("--systems", "trn3-nl72x2,dgx-h200,trainium4"),

@@ -29,7 +29,9 @@ def fewest(sizes: tuple[int, ...], counts: tuple[int, ...], room: int) -> int:
     def of(left: tuple[int, ...]) -> int:
         if not any(left):
             return 0
-        after = {tuple(max(0, n - taken) for n, taken in zip(left, fill, strict=True)) for fill in fills}
+        after = {
+            tuple(max(0, n - taken) for n, taken in zip(left, fill, strict=True)) for fill in fills
+        }
         return 1 + min(of(each) for each in after - {left})
 
     return of(counts)
