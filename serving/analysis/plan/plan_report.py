@@ -10,10 +10,11 @@ from loadgen.records.estimate import Estimate
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from reporting.numbers import four_digits, range_words
-from serving.analysis.plan.night import HOURS, Night
+from serving.analysis.plan.class_demand import class_assumptions, class_data
+from serving.analysis.plan.night_report import night_data, night_lines
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
-from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
+from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck, measure_words
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_parts import part_lines
@@ -52,6 +53,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "plan's step time)",
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
+        *class_assumptions(question.demand),
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
@@ -82,7 +84,7 @@ def plan_document(plan: Plan, *, bottleneck: str = "") -> Document:
         ),
         *_margins(plan),
         Lines(title="tokens and what they take:", rows=tuple(_power_lines(plan))),
-        Lines(title="the night leaves over:", rows=tuple(_night_lines(plan))),
+        Lines(title="the night leaves over:", rows=tuple(night_lines(plan.night, plan.bill))),
     ]
     sections.append(Lines(title="assumed:", rows=assumptions(plan)))
     return Document(
@@ -251,7 +253,7 @@ def _check_lines(plan: Plan) -> Iterator[str]:
 
 def _reached(check: Check) -> str:
     return ", ".join(
-        f"{term.name.upper()} p{term.percentile:g} " + _time(term.reached_s) for term in check.terms
+        f"{term.label} p{term.percentile:g} " + _time(term.reached_s) for term in check.terms
     )
 
 
@@ -260,15 +262,15 @@ def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
     yield f"{what}: {_verdict(check)}"
     for term in check.terms:
         yield (
-            f"  {term.name.upper()} p{term.percentile:g} {_time(term.reached_s)} "
+            f"  {term.label} p{term.percentile:g} {_time(term.reached_s)} "
             f"({_ranged(term, error)}limit {term.limit_s * 1e3:g} ms); {_bound(term)}"
-            f"{100 * term.share:.4g} % of requests within it"
+            f"{100 * term.share:.4g} % of {_judged(term)} within it"
             f"{_confidence(term)}"
         )
     for name, times_s in check.percentiles_s.items():
         if any(time_s is not None for time_s in times_s):
             known = map(_percentile_words, SHOWN_PERCENTILES, times_s)
-            yield f"  {name.upper()} {', '.join(known)}; in brackets 95 % confidence"
+            yield f"  {measure_words(name)} {', '.join(known)}; in brackets 95 % confidence"
     if check.hit_share is not None:
         yield f"  {100 * check.hit_share:.3g} % of prompt tokens found in prefix caches"
     yield (
@@ -314,6 +316,10 @@ def _ranged(term: TermCheck, error: ModelError) -> str:
     return f"{RANGE}: {range_words(interval.around(term.reached_s), scale=1e-3)}, "
 
 
+def _judged(term: TermCheck) -> str:
+    return f"its {term.requests:,} requests" if term.traffic_class else "requests"
+
+
 def _bound(term: TermCheck) -> str:
     return "at most " if term.share_high is None else ""
 
@@ -323,26 +329,6 @@ def _confidence(term: TermCheck) -> str:
         return ""
     words = f" (95 % confidence: {100 * term.share_low:.4g} to {100 * term.share_high:.4g} %)"
     return words if term.is_sure else f"{words}, too close to {term.percentile:g} % to be sure"
-
-
-def _night_lines(plan: Plan) -> Iterator[str]:
-    night, bill = plan.night, plan.bill
-    yield (
-        f"{night.free_chip_hours:,} chip-hours a day, {bill.freed_mwh_per_day:,.3g} MWh of their "
-        f"racks' budget; serving draws {bill.serving_mwh_per_day:,.3g} MWh a day"
-    )
-    most = night.trough_free_chips
-    if most:
-        for chips in sorted({most, -(-most // 2)}, reverse=True):
-            first, count = night.stretch(chips)
-            yield (
-                f"{counted(chips, 'chip')} or more free for {counted(count, 'hour')} on end, from "
-                f"hour {first} on"
-            )
-    hours = " ".join(str(hour.replicas) for hour in night.hours)
-    yield f"replicas in service by hour: {hours}"
-    if night.never_used_chips:
-        yield f"beside them {night.never_used_chips:,} chips bought are in service at no hour"
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
@@ -358,6 +344,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
                 _named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds
             ],
             **sweep.as_data(),
+            "classes": class_data(question.demand),
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
             "peak_input_tokens_per_s": plan.prompt_tokens_per_s,
@@ -403,7 +390,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "tried": [_check_data(check, error) for check in choice.tried],
         },
         "candidates": [_option_data(option, error) for option in choice.options],
-        "night": _night_data(plan.night),
+        "night": night_data(plan.night),
     }
 
 
@@ -413,7 +400,17 @@ def _named(of: object, *names: str) -> dict[str, Any]:
 
 def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
     shares = ("share", "share_low", "share_high")
-    terms = ("name", "limit_s", "percentile", "reached_s", *shares, "kept", "is_sure")
+    terms = (
+        "name",
+        "traffic_class",
+        "requests",
+        "limit_s",
+        "percentile",
+        "reached_s",
+        *shares,
+        "kept",
+        "is_sure",
+    )
     return {
         **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy"),
         "partition": check.candidate.partition,
@@ -462,22 +459,6 @@ def _option_data(option: Option, error: ModelError) -> dict[str, Any]:
             if (interval := error.get(metric)) is not None
         },
         **_named(option, "replicas", "chips"),
-    }
-
-
-def _night_data(night: Night) -> dict[str, Any]:
-    most = night.trough_free_chips
-    first, count = night.stretch(most) if most else (0, 0)
-    return {
-        "source": night.day.source,
-        "hours": night.hours,
-        "mean_share_of_peak": night.day.mean_share,
-        "free_chip_hours_per_day": night.free_chip_hours,
-        "trough_free_chips": most,
-        "trough_first_hour": first,
-        "trough_hours": count,
-        "never_used_chips": night.never_used_chips,
-        "hours_per_day": HOURS,
     }
 
 
