@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.workloads.session_options import LengthOptions
+from loadgen.workloads.traffic_class_spec import add_traffic_class_arguments
 from serving.commands.analysis_options import (
     BudgetOptions,
     PageOptions,
@@ -30,14 +31,17 @@ from serving.commands.analysis_options import (
     say,
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
+from serving.commands.planned_classes import CLASS_KEYS, planned_classes
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
     from emulator.specs.system import SystemSpec
+    from loadgen.measures.slo import Slo
     from loadgen.workloads.traffic import Traffic
     from reporting.document import Document
+    from serving.analysis.plan.class_demand import PlannedClass
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan_demand import PlanDemand, RateDemand, TrafficPart
     from serving.analysis.plan.plan_difference import PlanAnswer
@@ -60,8 +64,8 @@ class TrafficOptions(LengthOptions):
 
     GROUP = "traffic"
 
-    slo: str = option(
-        REQUIRED,
+    slo: str | None = option(
+        None,
         "such as ttft=500ms,tpot=30ms@p99; p99 where no percentile is named",
         metavar="TARGET",
     )
@@ -69,7 +73,6 @@ class TrafficOptions(LengthOptions):
         None,
         "recorded: Azure's CSV or Mooncake's JSON lines",
         one_of="source",
-        needs_one=True,
     )
     rate: float | None = option(None, "requests per second, Poisson", metavar="R", one_of="source")
     speedup: float | None = option(None, "of a trace: its times over X (default: 1)")
@@ -83,6 +86,14 @@ class TrafficOptions(LengthOptions):
         "a CSV of hour,requests for the night's account (default: the trace's own, if it is a day "
         "long; else the recorded day of one operator)",
     )
+
+    def target(self) -> Slo:
+        """The target; raises ConfigError without one."""
+        from serving.traffic.slo import parse_slo
+
+        if self.slo is None:
+            raise ConfigError("slo", "", "a target, such as ttft=500ms,tpot=30ms@p99")
+        return parse_slo(self.slo)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +167,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
     add_options(parser, MixOptions)
+    add_traffic_class_arguments(parser, own=CLASS_KEYS)
     add_options(
         parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
@@ -248,19 +260,19 @@ def question_by_system(
     raises UltraServeError for what is wrong on each. What it returns raises ConfigError for what
     the system cannot do.
     """
-    from emulator.specs.models import model_by_name
+    from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
     from serving.policy.prefill_throttle import parse_prefill_policy
-    from serving.traffic.slo import parse_slo
 
     policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES
     policies = tuple(parse_prefill_policy(each).name for each in policies)
     limits = {**given_options(SchedulerLimits, args), "prefill_policy": policies[0]}
     schedulers = SchedulerLimits(**limits)
-    slo = parse_slo(options.slo)
-    model = model_by_name(options.model)
-    demand, day = _demand(options, model, part, prefix_caching=schedulers.prefix_caching)
+    demand, day = _demand(args, options, part, prefix_caching=schedulers.prefix_caching)
+    slo = options.target() if not isinstance(demand, ClassesDemand) else demand.slo
+    if isinstance(demand, ClassesDemand) and demand.has_priorities:
+        schedulers = replace(schedulers, scheduling_policy="priority")
     peak, prefixes = demand.peak, demand.prefixes
     check = CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed)
     search = SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s)
@@ -286,15 +298,22 @@ def question_by_system(
 
 
 def _demand(
-    options: PlanOptions, model: ModelSpec, part: TrafficPart | None, *, prefix_caching: bool
+    args: argparse.Namespace,
+    options: PlanOptions,
+    part: TrafficPart | None,
+    *,
+    prefix_caching: bool,
 ) -> tuple[PlanDemand, Day]:
     """The traffic and the shape of a day; what prompts share is kept for `prefix_caching` alone."""
+    from emulator.specs.models import model_by_name
     from serving.analysis.plan.night import day_of_trace, deepseek_day, read_day
     from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 
     day = read_day(options.day) if options.day is not None else None
-    if options.trace is None:
-        drawn = _rate_demand(options, model)
+    model = model_by_name(options.model)
+    classes = planned_classes(args, options)
+    if classes or options.trace is None:
+        drawn = _rate_demand(options, model, classes)
         return drawn if part is None else part.of_rate(drawn), day or deepseek_day()
     recorded, words = _recorded(options.trace, model, part)
     blocks = recorded.blocks if prefix_caching else None
@@ -315,10 +334,17 @@ def _demand(
     return demand, day or deepseek_day()
 
 
-def _rate_demand(options: PlanOptions, model: ModelSpec) -> RateDemand:
+def _rate_demand(
+    options: PlanOptions, model: ModelSpec, classes: Sequence[PlannedClass]
+) -> RateDemand:
     from loadgen.workloads.length_pairs import LengthPairs
+    from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_demand import RateDemand
 
+    if classes:
+        return ClassesDemand.of(classes, context_tokens=model.max_context_tokens, seed=options.seed)
+    if options.rate is None:
+        raise ConfigError("rate", "", "requests per second, or a --trace, or --traffic-class")
     lengths: LengthPairs
     if options.lengths is not None:
         recorded, words = _recorded(options.lengths, model)
@@ -330,7 +356,6 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> RateDemand:
                 raise ConfigError(name, text, f"at most the context, {model.max_context_tokens:,}")
         lengths = drawn_lengths(options)
         words = f"prompts of {lengths.prompt.words} tokens, replies of {lengths.output.words}"
-    assert options.rate is not None  # the parser asks for it or for a trace
     return RateDemand(
         rate_per_s=options.rate,
         lengths=lengths,

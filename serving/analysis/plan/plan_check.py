@@ -308,7 +308,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         prefill_policy=task.terms.schedulers.prefill_policy,
         replicas=task.replicas,
         simulated_replicas=len(runs),
-        requests=sum(len(run.kept[0]) for run in runs),
+        requests=len(times_s["ttft"]),
         simulated_requests=sum(run.simulated_requests for run in runs),
         begin_s=first.begin_s,
         end_s=first.end_s,
