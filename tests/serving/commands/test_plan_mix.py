@@ -1,4 +1,4 @@
-"""`ultraserve plan --model NAME=SHARE,...` from its arguments to its text, JSON and page."""
+"""`ultraserve plan` of several models, and of traffic classes, from arguments to text and page."""
 
 import json
 import re
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator.errors import ConfigError
+from emulator.errors import ConfigError, UltraServeError
+from loadgen.errors import LoadError
+from serving.analysis.plan.class_demand import ClassesDemand
 from serving.commands import plan_mix as command
-from serving.commands.plan import MixOptions
+from serving.commands.plan import MixOptions, question_of
 from startup.typed_options import read_options
 from tests.serving.commands.test_plan import parsed, trace
 
@@ -46,7 +48,7 @@ def test_two_models_in_words_in_json_and_as_a_page(
     assert captured.out.count("headroom: ") == 2
     assert re.search(r"^gpt-oss-20b: .* keep the target", captured.err, re.MULTILINE)
     html = page.read_text()
-    assert "the machines' chips by model" in html
+    assert "chips by model" in html
     assert "ultraserve plan --slo" in html
 
 
@@ -67,3 +69,70 @@ def test_a_picture_of_several_models_is_refused() -> None:
     args = parsed(*SMALL, *MODELS, "--plot", "mix.svg")
     with pytest.raises(ConfigError, match=r"plot=mix.svg: expected nothing beside several models"):
         args.run(args)
+
+
+CLASSES = """
+[chat]
+rate = 30
+input = "lognormal:512,300"
+output = 64
+slo = "ttft=300ms,tpot=20ms@p95"
+
+[batch]
+input = 1500
+priority = 1
+"""
+
+
+def test_classes_are_read_from_the_load_generator_s_file(tmp_path: Path) -> None:
+    path = tmp_path / "classes.toml"
+    path.write_text(CLASSES)
+    more = ("--rate", "10", "--traffic-class", "bulk rate=5 priority=2 slo=ttft=1m@p50")
+    args = parsed("--model", "qwen3-30b-a3b", *SMALL, "--classes", str(path), *more)
+    asked = question_of(args)
+
+    assert isinstance(asked.demand, ClassesDemand)
+    chat, batch, bulk = asked.demand.classes
+    assert (chat.name, batch.name, bulk.name) == ("chat", "batch", "bulk")
+    assert [each.rate_per_s for each in (chat, batch, bulk)] == [30.0, 10.0, 5.0]
+    assert batch.slo.words == "ttft=300ms,tpot=20ms@p90"  # the command line's
+    assert batch.words == "prompts of 1500 tokens, replies of 12"
+    assert str(asked.slo.bounds[-1]) == "bulk TTFT p50 <= 60000 ms"
+    assert asked.check.schedulers.scheduling_policy == "priority"
+    assert asked.demand.peak_rate_per_s == 45.0
+
+
+def test_classes_of_each_model_have_its_share() -> None:
+    classes = ("--traffic-class", "chat rate=30", "--traffic-class", "batch rate=10")
+    args = parsed(*SMALL, *MODELS[:2], *classes)
+    questions = command.mix_questions(args, read_options(MixOptions, args))
+
+    assert [of.demand.peak_rate_per_s for _, of in questions] == [30.0, 10.0]
+    assert all(of.check.schedulers.scheduling_policy == "fcfs" for _, of in questions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--traffic-class", "a concurrency=8"), "a: --concurrency=8 is no option of a class"),
+        (("--traffic-class", "a rate=2 turns=3"), "a: --turns=3 is no option of a class"),
+        (("--traffic-class", "a output=9"), "a: rate=: expected requests per second"),
+        (("--traffic-class", "a rate=0"), "a: rate=0.0: expected above 0"),
+        (("--traffic-class", "a rate=1 slo=fast"), "slo=fast"),
+        (("--traffic-class", "a rate=1", "--traffic-class", "a rate=2"), "names that differ"),
+        (("--traffic-class", "a rate=1", "--trace", "t.csv"), "nothing beside traffic classes"),
+        (("--traffic-class", "a rate=1", "--lengths", "t.csv"), "nothing beside traffic classes"),
+        (("--classes", "none.toml"), "none.toml: No such file"),
+        ((), "rate=: expected requests per second, or a --trace, or --traffic-class"),
+    ],
+)
+def test_wrong_classes_are_refused_in_one_line(arguments: tuple[str, ...], expected: str) -> None:
+    with pytest.raises((UltraServeError, LoadError), match=re.escape(expected)) as refusal:
+        question_of(parsed("--model", "qwen3-30b-a3b", "--slo", "ttft=1s", *arguments))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_target_is_asked_for() -> None:
+    for source in (("--rate", "5"), ("--traffic-class", "a rate=5")):
+        with pytest.raises(ConfigError, match="slo=: expected a target"):
+            question_of(parsed("--model", "qwen3-30b-a3b", *source))
