@@ -181,6 +181,17 @@ def levels_of_all(demand: PlanDemand, slo: Slo) -> tuple[Bound, ...]:
     return tuple(levels)
 
 
+def measure_of(traffic_class: str, name: str) -> str:
+    """As `ttft`, or `chat ttft` of a class."""
+    return f"{traffic_class} {name}".lstrip()
+
+
+def measure_words(measure: str) -> str:
+    """For a reader: `TTFT`, or `chat TTFT`."""
+    traffic_class, _, name = measure.rpartition(" ")
+    return f"{traffic_class} {name.upper()}".lstrip()
+
+
 def class_assumptions(demand: PlanDemand) -> Iterator[str]:
     """What a plan takes for granted of classes."""
     if isinstance(demand, ClassesDemand):

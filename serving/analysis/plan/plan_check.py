@@ -18,7 +18,13 @@ from loadgen.measures.intervals import percentile_estimate, share_estimate, stud
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
-from serving.analysis.plan.class_demand import ClassBound, ClassesDemand, levels_of_all
+from serving.analysis.plan.class_demand import (
+    ClassBound,
+    ClassesDemand,
+    levels_of_all,
+    measure_of,
+    measure_words,
+)
 from serving.analysis.plan.plan_demand import PlanDemand, Share
 from serving.analysis.plan.plan_options import unit_chips
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -93,7 +99,7 @@ class TermCheck:
     @property
     def measure(self) -> str:
         """As `ttft`, or `chat ttft` of a class."""
-        return _measure_of(self.traffic_class, self.name)
+        return measure_of(self.traffic_class, self.name)
 
     @property
     def label(self) -> str:
@@ -431,7 +437,7 @@ def _terms(
                 limit_s=bound.limit_s,
                 percentile=bound.percentile,
                 reached_s=known_percentile(
-                    times_s[_measure_of(traffic_class, bound.name)], bound.percentile
+                    times_s[measure_of(traffic_class, bound.name)], bound.percentile
                 ),
                 share=share.value,
                 share_low=share.low,
@@ -451,19 +457,8 @@ def _times_s(run: Run, demand: PlanDemand, of_class: Int64s | None) -> dict[str,
         for number, traffic_class in enumerate(demand.classes):
             for name, each in times_s.items():
                 own = has_one[name] & (of_class == number)
-                found[_measure_of(traffic_class.name, name)] = each[own]
+                found[measure_of(traffic_class.name, name)] = each[own]
     return found
-
-
-def _measure_of(traffic_class: str, name: str) -> str:
-    """A key of `times_s`: `ttft`, or `chat ttft`."""
-    return f"{traffic_class} {name}".lstrip()
-
-
-def measure_words(measure: str) -> str:
-    """For a reader: `TTFT`, or `chat TTFT`."""
-    traffic_class, _, name = measure.rpartition(" ")
-    return f"{traffic_class} {name.upper()}".lstrip()
 
 
 def _kept(run: Run, bound: Bound, of_class: Int64s | None) -> Float64s:

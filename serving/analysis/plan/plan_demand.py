@@ -239,7 +239,7 @@ class TraceDemand:
 class TrafficPart:
     """Requests that are dealt out to one of several at random, by `shares` that add up to 1.
 
-    One seed gives each request of a trace to one part.
+    One seed gives each conversation of a trace, or a request that shares nothing, to one part.
     """
 
     shares: tuple[float, ...]
@@ -257,9 +257,10 @@ class TrafficPart:
 
     def of_trace(self, traffic: Traffic) -> Traffic:
         """The part's requests at their times."""
-        chance = np.random.default_rng(self.seed)
-        dealt = chance.choice(len(self.shares), size=len(traffic), p=self.shares)  # [requests]
-        return traffic.chosen(dealt == self.number)
+        together = conversations(traffic, uncommon(traffic))  # [requests]
+        count = int(together.max(initial=-1)) + 1
+        dealt = np.random.default_rng(self.seed).choice(len(self.shares), size=count, p=self.shares)
+        return traffic.chosen(dealt[together] == self.number)
 
 
 PlanDemand = RateDemand | TraceDemand

@@ -5,7 +5,7 @@ from typing import Any
 
 from loadgen.records.plain_number import counted
 from reporting.numbers import four_digits
-from serving.analysis.plan.plan_check import measure_words
+from serving.analysis.plan.class_demand import measure_words
 from serving.analysis.plan.plan_margins import Loss, Margins, RateKept
 
 

@@ -10,11 +10,11 @@ from loadgen.records.estimate import Estimate
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from reporting.numbers import four_digits, range_words
-from serving.analysis.plan.class_demand import class_assumptions, class_data
+from serving.analysis.plan.class_demand import class_assumptions, class_data, measure_words
 from serving.analysis.plan.night_report import night_data, night_lines
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
-from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck, measure_words
+from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_parts import part_lines

@@ -12,7 +12,7 @@ from emulator.power.system_power import SystemPower
 from emulator.power.token_cost import Prices
 from emulator.specs.models import model_by_name
 from loadgen.measures.slo import Slo
-from loadgen.workloads.traffic import Traffic
+from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.analysis.plan.model_mix import MixedModel, ModelMix, ModelShares, plan_mix
 from serving.analysis.plan.plan_demand import TrafficPart
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
@@ -167,6 +167,23 @@ def test_each_request_of_a_trace_is_dealt_to_one_part(
 
     arrivals = np.concatenate([part.arrival_s for part in parts])
     assert sorted(arrivals.tolist()) == traffic.arrival_s.tolist()
+
+
+def test_a_conversation_is_dealt_whole() -> None:
+    requests, turns = 300, 3  # each conversation begins with a block of its own
+    blocks = [[number // turns] for number in range(requests)]
+    prompt_tokens = np.full(requests, 8)
+    traffic = Traffic(
+        arrival_s=np.arange(requests, dtype=np.float64),
+        prompt_tokens=prompt_tokens,
+        output_tokens=np.full(requests, 2),
+        blocks=PromptBlocks.of(blocks, tokens=8, prompt_tokens=prompt_tokens),
+    )
+    part = TrafficPart(shares=(0.5, 0.5), number=0, seed=3).of_trace(traffic)
+
+    _, counts = np.unique(part.arrival_s // turns, return_counts=True)
+    assert set(counts.tolist()) == {turns}
+    assert len(counts) == pytest.approx(50, abs=20)
 
 
 def test_a_part_of_a_trace_has_its_share() -> None:
