@@ -104,7 +104,6 @@ def _report(
     from emulator.specs.models import model_by_name
     from serving.analysis.compare.compare import compare
     from serving.analysis.compare.compare_report import CompareReport
-    from serving.traffic.slo import parse_slo
 
     terms = _terms(options)
     systems, refused = _systems(options)
@@ -122,7 +121,7 @@ def _report(
     return CompareReport(
         comparison=found,
         model=model_by_name(options.model).name,
-        slo=str(parse_slo(options.slo)),
+        slo=str(options.target()),
     )
 
 

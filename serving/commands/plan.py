@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.workloads.session_options import LengthOptions
+from loadgen.workloads.traffic_class_spec import add_traffic_class_arguments
 from serving.commands.analysis_options import (
     BudgetOptions,
     PageOptions,
@@ -30,16 +31,19 @@ from serving.commands.analysis_options import (
     say,
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
+from serving.commands.planned_classes import CLASS_KEYS, planned_classes
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
     from emulator.specs.system import SystemSpec
+    from loadgen.measures.slo import Slo
     from loadgen.workloads.traffic import Traffic
     from reporting.document import Document
+    from serving.analysis.plan.class_demand import PlannedClass
     from serving.analysis.plan.night import Day
-    from serving.analysis.plan.plan_demand import PlanDemand
+    from serving.analysis.plan.plan_demand import PlanDemand, RateDemand, TrafficPart
     from serving.analysis.plan.plan_difference import PlanAnswer
     from serving.analysis.plan.plan_page import PlanPage
     from serving.analysis.plan.plan_question import PlanQuestion
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 _OF_RATE: Final = ("input", "output", "lengths")
 _OF_TRACE: Final = ("speedup", "scale", "peak_window")
 _WINDOW_S: Final = 300.0
+ENDED: Final = "ultraserve plan: interrupted, nothing was planned"
 POLICIES: Final = (
     *("balanced:32:64:256", "none", "capped:128", "balanced:64:256:1024", "capped:64"),
     *("capped:256", "capped:512"),
@@ -59,8 +64,8 @@ class TrafficOptions(LengthOptions):
 
     GROUP = "traffic"
 
-    slo: str = option(
-        REQUIRED,
+    slo: str | None = option(
+        None,
         "such as ttft=500ms,tpot=30ms@p99; p99 where no percentile is named",
         metavar="TARGET",
     )
@@ -68,7 +73,6 @@ class TrafficOptions(LengthOptions):
         None,
         "recorded: Azure's CSV or Mooncake's JSON lines",
         one_of="source",
-        needs_one=True,
     )
     rate: float | None = option(None, "requests per second, Poisson", metavar="R", one_of="source")
     speedup: float | None = option(None, "of a trace: its times over X (default: 1)")
@@ -83,6 +87,14 @@ class TrafficOptions(LengthOptions):
         "long; else the recorded day of one operator)",
     )
 
+    def target(self) -> Slo:
+        """The target; raises ConfigError without one."""
+        from serving.traffic.slo import parse_slo
+
+        if self.slo is None:
+            raise ConfigError("slo", "", "a target, such as ttft=500ms,tpot=30ms@p99")
+        return parse_slo(self.slo)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(
@@ -94,7 +106,7 @@ class PlanOptions(
     SimulationOptions,
     ReplicaOptions,
 ):
-    """All of a plan."""
+    """All of a plan of one model."""
 
     GROUP = SimulationOptions.GROUP
 
@@ -124,6 +136,25 @@ class PlanOptions(
         check_absent(self, names, expected=f"nothing without {source}, or beside --lengths")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixOptions(PlanOptions):
+    """All of a plan."""
+
+    GROUP = PlanOptions.GROUP
+
+    model: str = option(
+        REQUIRED,
+        "a model of the catalog, or several on one fleet with their shares of the requests, as in "
+        "deepseek-r1=0.7,gpt-oss-120b=0.3; shares are weights and need not add up to 1",
+        metavar="NAME[=SHARE,...]",
+    )
+
+    @property
+    def is_mix(self) -> bool:
+        """Whether several models share the fleet."""
+        return "=" in self.model or "," in self.model
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `plan` command."""
     parser = subparsers.add_parser(
@@ -135,7 +166,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve plan --model gpt-oss-120b --rate 20 --slo "
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
-    add_options(parser, PlanOptions)
+    add_options(parser, MixOptions)
+    add_traffic_class_arguments(parser, own=CLASS_KEYS)
     add_options(
         parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
@@ -151,20 +183,23 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
-    question = question_of(args)
-    ended = "ultraserve plan: interrupted, nothing was planned"
-    options = read_options(PlanOptions, args)
+    options = read_options(MixOptions, args)
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
         say("warning: --disaggregated does nothing any more: see --no-pools")
+    if options.is_mix:
+        from serving.commands.plan_mix import run_mix
+
+        return run_mix(args, options)
+    question = question_of(args)
     caught: list[int] = []
     planned = partial(
         plan_answer, catalog=_catalog_machine(options), is_interrupted=lambda: bool(caught)
     )
     try:
         with interrupted_by(caught):
-            answer = interruptible(planned, question, options=options, ended=ended)
+            answer = interruptible(planned, question, options=options, ended=ENDED)
     except KeyboardInterrupt:
         return 128 + caught[0] if caught else 130
     point = answer.plan.choice.setting.option.point
@@ -219,24 +254,25 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
 
 
 def question_by_system(
-    args: argparse.Namespace, options: PlanOptions
+    args: argparse.Namespace, options: PlanOptions, part: TrafficPart | None = None
 ) -> Callable[[SystemSpec], PlanQuestion]:
-    """The plan by the arguments on any system, without prices; raises UltraServeError for what is
-    wrong on each. What it returns raises ConfigError for what the system cannot do.
+    """The plan by the arguments on any system, without prices, for a part of the traffic or all;
+    raises UltraServeError for what is wrong on each. What it returns raises ConfigError for what
+    the system cannot do.
     """
-    from emulator.specs.models import model_by_name
+    from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
     from serving.policy.prefill_throttle import parse_prefill_policy
-    from serving.traffic.slo import parse_slo
 
     policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES
     policies = tuple(parse_prefill_policy(each).name for each in policies)
     limits = {**given_options(SchedulerLimits, args), "prefill_policy": policies[0]}
     schedulers = SchedulerLimits(**limits)
-    slo = parse_slo(options.slo)
-    model = model_by_name(options.model)
-    demand, day = _demand(options, model, prefix_caching=schedulers.prefix_caching)
+    demand, day = _demand(args, options, part, prefix_caching=schedulers.prefix_caching)
+    slo = options.target() if not isinstance(demand, ClassesDemand) else demand.slo
+    if isinstance(demand, ClassesDemand) and demand.has_priorities:
+        schedulers = replace(schedulers, scheduling_policy="priority")
     peak, prefixes = demand.peak, demand.prefixes
     check = CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed)
     search = SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s)
@@ -262,16 +298,24 @@ def question_by_system(
 
 
 def _demand(
-    options: PlanOptions, model: ModelSpec, *, prefix_caching: bool
+    args: argparse.Namespace,
+    options: PlanOptions,
+    part: TrafficPart | None,
+    *,
+    prefix_caching: bool,
 ) -> tuple[PlanDemand, Day]:
     """The traffic and the shape of a day; what prompts share is kept for `prefix_caching` alone."""
+    from emulator.specs.models import model_by_name
     from serving.analysis.plan.night import day_of_trace, deepseek_day, read_day
     from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 
     day = read_day(options.day) if options.day is not None else None
-    if options.trace is None:
-        return _rate_demand(options, model), day or deepseek_day()
-    recorded, words = _recorded(options.trace, model)
+    model = model_by_name(options.model)
+    classes = planned_classes(args, options)
+    if classes or options.trace is None:
+        drawn = _rate_demand(options, model, classes)
+        return drawn if part is None else part.of_rate(drawn), day or deepseek_day()
+    recorded, words = _recorded(options.trace, model, part)
     blocks = recorded.blocks if prefix_caching else None
     recorded = replace(recorded, blocks=blocks and blocks.shared())
     window_s = _WINDOW_S if options.peak_window is None else options.peak_window
@@ -290,10 +334,17 @@ def _demand(
     return demand, day or deepseek_day()
 
 
-def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
+def _rate_demand(
+    options: PlanOptions, model: ModelSpec, classes: Sequence[PlannedClass]
+) -> RateDemand:
     from loadgen.workloads.length_pairs import LengthPairs
+    from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_demand import RateDemand
 
+    if classes:
+        return ClassesDemand.of(classes, context_tokens=model.max_context_tokens, seed=options.seed)
+    if options.rate is None:
+        raise ConfigError("rate", "", "requests per second, or a --trace, or --traffic-class")
     lengths: LengthPairs
     if options.lengths is not None:
         recorded, words = _recorded(options.lengths, model)
@@ -305,7 +356,6 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
                 raise ConfigError(name, text, f"at most the context, {model.max_context_tokens:,}")
         lengths = drawn_lengths(options)
         words = f"prompts of {lengths.prompt.words} tokens, replies of {lengths.output.words}"
-    assert options.rate is not None  # the parser asks for it or for a trace
     return RateDemand(
         rate_per_s=options.rate,
         lengths=lengths,
@@ -315,17 +365,20 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
     )
 
 
-def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
-    """A trace within the context, and its name with the number of left out requests."""
+def _recorded(path: Path, model: ModelSpec, part: TrafficPart | None = None) -> tuple[Traffic, str]:
+    """A trace, or a part, within the context; its name with the number of left out requests."""
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.plan_demand import too_long
 
     everything = Traffic.recorded(path)
+    words = path.name
+    if part is not None:
+        everything = part.of_trace(everything)
+        words = f"{100 * part.share:.3g} % of {words} (dealt out at random)"
     traffic = everything.within_context(model.max_context_tokens)
-    if not len(traffic):
+    if len(everything) and not len(traffic):
         raise too_long(model.max_context_tokens)
     dropped = len(everything) - len(traffic)
-    words = path.name
     if dropped:
         words += f" without {dropped:,} requests longer than the context"
     return traffic, words

@@ -129,7 +129,7 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
     per_machine = fleet.system.chips.count
     peak_watts = fleet.peak_watts(fleet.chips)
     day_watt_hours = fleet.day_watt_hours(night, fleet.chips)
-    day_rates = _scaled(rates, night.day.mean_share)
+    day_rates = scaled(rates, night.day.mean_share)
     in_service = fleet.chips_in_service
     in_service_watt_hours = fleet.day_watt_hours(night, in_service)
 
@@ -142,7 +142,7 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
         freed_mwh_per_day=power.provisioned_watts(1) * night.free_chip_hours / WATT_HOURS_PER_MWH,
         per_megawatt=tokens_per_megawatt(
             power,
-            _scaled(rates, 1 / fleet.machines),
+            scaled(rates, 1 / fleet.machines),
             chips=per_machine,
             drawn_watts=peak_watts / fleet.machines,
         ),
@@ -171,7 +171,7 @@ def fleet_cost(
         return None
     one = token_cost(
         prices,
-        _scaled(rates, 1 / chips),
+        scaled(rates, 1 / chips),
         system=system,
         chips=1,
         drawn_watts=drawn_watts / chips,
@@ -183,7 +183,8 @@ def fleet_cost(
     )
 
 
-def _scaled(rates: TokenRates, factor: float) -> TokenRates:
+def scaled(rates: TokenRates, factor: float) -> TokenRates:
+    """So many times the tokens."""
     return TokenRates(
         output_tokens_per_s=rates.output_tokens_per_s * factor,
         input_tokens_per_s=rates.input_tokens_per_s * factor,

@@ -18,6 +18,13 @@ from loadgen.measures.intervals import percentile_estimate, share_estimate, stud
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
+from serving.analysis.plan.class_demand import (
+    ClassBound,
+    ClassesDemand,
+    levels_of_all,
+    measure_of,
+    measure_words,
+)
 from serving.analysis.plan.plan_demand import PlanDemand, Share
 from serving.analysis.plan.plan_options import unit_chips
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -38,6 +45,7 @@ from serving.traffic.serving_run import Ending
 from serving.wire.control_call import InjectRequest
 
 Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
 
 _IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), Ending.HOPELESS)
 _BY_FAR: Final = 3
@@ -70,10 +78,11 @@ class CheckTerms:
 class TermCheck:
     """One limit of the target; `reached_s` is None when the run ended before it was known.
 
-    `share` of the judged requests kept it, and with 95 % confidence `share_low` to `share_high` do:
-    requests that wait for each other count for fewer. After an early end it is an upper bound,
-    without an interval. With the same confidence one more window of requests keeps it for at least
-    `again_low` of them; None for fewer than two windows.
+    It is judged by `requests`: all, or those of a traffic class. `share` of these kept it, and with
+    95 % confidence `share_low` to `share_high` do: requests that wait for each other count for
+    fewer. After an early end it is an upper bound, without an interval. With the same confidence
+    one more window of requests keeps it for at least `again_low` of them; None for fewer than two
+    windows.
     """
 
     name: str
@@ -84,6 +93,18 @@ class TermCheck:
     share_low: float | None
     share_high: float | None
     again_low: float | None = None
+    requests: int = 0
+    traffic_class: str = ""
+
+    @property
+    def measure(self) -> str:
+        """As `ttft`, or `chat ttft` of a class."""
+        return measure_of(self.traffic_class, self.name)
+
+    @property
+    def label(self) -> str:
+        """As `TTFT`, or `chat TTFT`."""
+        return measure_words(self.measure)
 
     @property
     def kept(self) -> bool:
@@ -94,7 +115,7 @@ class TermCheck:
     def share_words(self) -> str:
         """As `TTFT at most 92.5 % of 99 %`."""
         bound = "at most " if self.share_high is None else ""
-        return f"{self.name.upper()} {bound}{100 * self.share:.4g} % of {self.percentile:g} %"
+        return f"{self.label} {bound}{100 * self.share:.4g} % of {self.percentile:g} %"
 
     @property
     def is_sure(self) -> bool:
@@ -124,8 +145,8 @@ class Check:
         prefill_policy: of the schedulers.
         requests: judged ones; `simulated_requests` include those around them.
         begin_s, end_s: of the judged arrivals, in the traffic's own time.
-        percentiles_s: TTFT, TPOT, E2E of judged requests at `SHOWN_PERCENTILES`, with their 95 %
-            confidence; None: not known.
+        percentiles_s: TTFT, TPOT, E2E of judged requests, and of each class's, at
+            `SHOWN_PERCENTILES`, with their 95 % confidence; None: not known.
         replica_chip_watts: of all chips of a replica while judged requests arrive.
         busy_share: of that time, the part with a step.
         throttled_share: of steps' time, the lengthening by power limits.
@@ -219,8 +240,9 @@ class ShareRun:
     """What the run of one replica's share shows of its judged requests.
 
     Attributes:
-        kept: of each limit 1 for each request that kept it, else 0, by arrival: [judged].
-        times_s: TTFT, TPOT, E2E: [requests that have one].
+        kept: of each limit 1 for each request that kept it, else 0, by arrival: [judged], or those
+            of the limit's class.
+        times_s: TTFT, TPOT, E2E, of all and of each class: [requests that have one].
         hit_tokens, prompt_tokens: of the judged requests that have a first token.
     """
 
@@ -292,7 +314,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         prefill_policy=task.terms.schedulers.prefill_policy,
         replicas=task.replicas,
         simulated_replicas=len(runs),
-        requests=sum(len(run.kept[0]) for run in runs),
+        requests=len(times_s["ttft"]),
         simulated_requests=sum(run.simulated_requests for run in runs),
         begin_s=first.begin_s,
         end_s=first.end_s,
@@ -331,13 +353,14 @@ def _prompt_router(share: Share) -> str:
 def _serve(
     share: Share, deployment: SimulatedDeployment, task: SizeTask, *, early_end: bool
 ) -> ShareRun:
+    classes = len(task.demand.classes) if isinstance(task.demand, ClassesDemand) else 1
     run = simulate(
         deployment,
         share.traffic,
         judged=share.judged,
         window_s=share.judged_s,
-        levels=[*map(_missed_by_far, task.slo.bounds)] if early_end else (),
-        until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
+        levels=[*map(_missed_by_far, levels_of_all(task.demand, task.slo))] if early_end else (),
+        until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
         calls=[_loss(chip, at_s=share.judged_s[0]) for chip in range(task.lost_chips)],
         progress=None if task.ends_at == float("inf") else task.look,
         logs=False,
@@ -347,13 +370,14 @@ def _serve(
         raise OutOfTime
     began = run.judged & ~np.isnan(served.first_token_s)
     assert served.hits is not None
+    of_class = None if share.of_class is None else share.of_class[run.sent][run.judged]
     return ShareRun(
         simulated_requests=len(share.traffic),
         begin_s=share.begin_s,
         end_s=share.end_s,
         warmup_s=share.warmup_s,
-        kept=tuple(_kept(run, bound) for bound in task.slo.bounds),
-        times_s={"ttft": run.ttft_s, "tpot": run.tpot_of_several_s, "e2e": run.e2e_s},
+        kept=tuple(_kept(run, bound, of_class) for bound in task.slo.bounds),
+        times_s=_times_s(run, task.demand, of_class),
         hit_tokens=int(served.hits[began].sum()),
         prompt_tokens=int(share.traffic.prompt_tokens[began].sum()),
         chip_watts=run.chip_watts,
@@ -377,12 +401,18 @@ def _missed_by_far(bound: Bound) -> Bound:
     return replace(bound, percentile=100 * (1 - min(_BY_FAR * may_miss, (1 + may_miss) / 2)))
 
 
-def _longest_allowed_s(share: Share, slo: Slo) -> float:
-    """Latest end of the longest judged request within the target, from its arrival."""
+def _longest_allowed_s(share: Share, slo: Slo, classes: int) -> float:
+    """Latest end of the longest judged request within the target, from its arrival; infinite where
+    one of the `classes` has no such end.
+    """
     outputs = share.traffic.output_tokens[share.judged]
-    if slo.ttft_s is None or slo.tpot_s is None or not len(outputs):
+    limits = {
+        name: [bound.limit_s for bound in slo.bounds if bound.name == name]
+        for name in ("ttft", "tpot")
+    }
+    if not all(len(each) == classes for each in limits.values()) or not len(outputs):
         return float("inf")
-    return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
+    return max(limits["ttft"]) + max(limits["tpot"]) * float(outputs.max() - 1)
 
 
 def _terms(
@@ -398,12 +428,17 @@ def _terms(
             if window is not None and len(of_run)
             for part in np.array_split(of_run, max(1, len(of_run) // window))
         ]
+        traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
         checks.append(
             TermCheck(
                 name=bound.name,
+                traffic_class=traffic_class,
+                requests=sum(map(len, kept)),
                 limit_s=bound.limit_s,
                 percentile=bound.percentile,
-                reached_s=known_percentile(times_s[bound.name], bound.percentile),
+                reached_s=known_percentile(
+                    times_s[measure_of(traffic_class, bound.name)], bound.percentile
+                ),
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
@@ -413,18 +448,32 @@ def _terms(
     return tuple(checks)
 
 
-def _kept(run: Run, bound: Bound) -> Float64s:
-    """1 for each judged request that kept the bound, else 0, by arrival: [judged]."""
+def _times_s(run: Run, demand: PlanDemand, of_class: Int64s | None) -> dict[str, Float64s]:
+    several = run.served.traffic.output_tokens[run.judged] > 1
+    times_s = {"ttft": run.ttft_s, "tpot": run.tpot_s, "e2e": run.e2e_s}  # each [judged]
+    has_one = {name: several if name == "tpot" else np.full(len(several), True) for name in times_s}
+    found = {name: each[has_one[name]] for name, each in times_s.items()}
+    if isinstance(demand, ClassesDemand):
+        for number, traffic_class in enumerate(demand.classes):
+            for name, each in times_s.items():
+                own = has_one[name] & (of_class == number)
+                found[measure_of(traffic_class.name, name)] = each[own]
+    return found
+
+
+def _kept(run: Run, bound: Bound, of_class: Int64s | None) -> Float64s:
+    """1 for each judged request that kept the bound, else 0, by arrival: [judged of its class]."""
     served = run.served
     late = served.missed(bound)
     if served.ending is Ending.TIME_UP:
         late |= np.isnan(served.first_token_s) if bound.name == "ttft" else ~served.finished
-    return (~late[run.judged]).astype(np.float64)
+    kept = (~late[run.judged]).astype(np.float64)
+    return kept[of_class == bound.number] if isinstance(bound, ClassBound) else kept
 
 
 def _share(kept: Float64s, runs: Sequence[ShareRun]) -> Estimate:
-    if not len(kept):
-        return Estimate(value=1.0)
+    if not len(kept):  # of a rare class: nothing is known
+        return Estimate(value=1.0, low=0.0, high=1.0)
     if any(run.ending is Ending.HOPELESS for run in runs):
         return Estimate(value=float(kept.mean()))
     return share_estimate(Samples.in_order(kept))

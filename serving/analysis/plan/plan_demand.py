@@ -23,6 +23,7 @@ from serving.analysis.plan.plan_prefixes import (
 )
 
 Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 LENGTHS_SAMPLE = 20_000
@@ -44,6 +45,7 @@ class Share:
     begin_s: float
     end_s: float
     warmup_s: float
+    of_class: Int64s | None = None  # [requests]; None without classes
 
     @property
     def judged_s(self) -> tuple[float, float]:
@@ -84,7 +86,7 @@ class RateDemand:
     @property
     def peak(self) -> Traffic:
         """A deterministic sample."""
-        return self._drawn(self.rate_per_s, LENGTHS_SAMPLE, self.lengths_seed)
+        return self._sampled()[0]
 
     def sped_up(self, factor: float) -> "RateDemand":
         """The same requests, `factor` times as fast."""
@@ -110,7 +112,7 @@ class RateDemand:
         """
         rate_per_s = self.rate_per_s / replicas
         around = ceil(rate_per_s * lead_s)
-        traffic = self._drawn(rate_per_s, judged + 2 * around, seed)
+        traffic, of_class = self._drawn(rate_per_s, judged + 2 * around, seed)
         number = np.arange(len(traffic))
         mask = (number >= around) & (number < around + judged)
         begin_s, end_s = traffic.arrival_s[mask][[0, -1]]
@@ -120,10 +122,15 @@ class RateDemand:
             begin_s=float(begin_s),
             end_s=float(end_s),
             warmup_s=float(begin_s),
+            of_class=of_class,
         )
         return (share,)
 
-    def _drawn(self, rate_per_s: float, requests: int, seed: int) -> Traffic:
+    def _sampled(self) -> tuple[Traffic, Int64s | None]:
+        return self._drawn(self.rate_per_s, LENGTHS_SAMPLE, self.lengths_seed)
+
+    def _drawn(self, rate_per_s: float, requests: int, seed: int) -> tuple[Traffic, Int64s | None]:
+        """Requests, and the class of each, [requests]."""
         traffic = Traffic.drawn(
             rate_per_s=rate_per_s,
             lengths=self.lengths,
@@ -131,7 +138,7 @@ class RateDemand:
             requests=requests,
             gaps=self.gaps,
         )
-        return traffic.within_context(self.context_tokens)
+        return traffic.within_context(self.context_tokens), None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -226,6 +233,34 @@ class TraceDemand:
             )
             for part in range(parts)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficPart:
+    """Requests that are dealt out to one of several at random, by `shares` that add up to 1.
+
+    One seed gives each conversation of a trace, or a request that shares nothing, to one part.
+    """
+
+    shares: tuple[float, ...]
+    number: int
+    seed: int
+
+    @property
+    def share(self) -> float:
+        """Its own."""
+        return self.shares[self.number]
+
+    def of_rate(self, demand: RateDemand) -> RateDemand:
+        """A random part of independent arrivals is independent too."""
+        return demand.sped_up(self.share)
+
+    def of_trace(self, traffic: Traffic) -> Traffic:
+        """The part's requests at their times."""
+        together = conversations(traffic, uncommon(traffic))  # [requests]
+        count = int(together.max(initial=-1)) + 1
+        dealt = np.random.default_rng(self.seed).choice(len(self.shares), size=count, p=self.shares)
+        return traffic.chosen(dealt[together] == self.number)
 
 
 PlanDemand = RateDemand | TraceDemand

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
+from serving.analysis.plan.class_demand import ClassesDemand
 from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -119,6 +120,8 @@ def _traffic(question: PlanQuestion) -> list[tuple[str, PlanDemand]]:
     mean lengths at even times do not have.
     """
     demand, shape = question.demand, question.sweep.shape
+    if isinstance(demand, ClassesDemand):  # whose lengths and targets go together
+        return [("simulated with the classes asked for", demand)]
     if demand.prefixes is not None:
         return [("simulated with the lengths, prefixes and arrivals asked for", demand)]
     peak, rate_per_s = demand.peak, demand.peak_rate_per_s
@@ -268,7 +271,7 @@ def _missed(check: Check) -> str:
     late = [term for term in check.terms if not term.kept] or [
         term for term in check.terms if not term.is_surely_kept
     ]
-    return min(late, key=lambda term: term.share).name if late else ""
+    return min(late, key=lambda term: term.share).measure if late else ""
 
 
 def _losses(

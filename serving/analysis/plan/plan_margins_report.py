@@ -5,6 +5,7 @@ from typing import Any
 
 from loadgen.records.plain_number import counted
 from reporting.numbers import four_digits
+from serving.analysis.plan.class_demand import measure_words
 from serving.analysis.plan.plan_margins import Loss, Margins, RateKept
 
 
@@ -15,7 +16,7 @@ def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
         known = f"; {four_digits(most)} requests/s keep the target" if most else ""
         yield f"headroom: the time was over before it was found{known}"
     elif most > rate_per_s:
-        beyond = f"{last.missed.upper()} misses" if last.missed else "the steady state ends"
+        beyond = f"{measure_words(last.missed)} misses" if last.missed else "the steady state ends"
         yield (
             f"headroom: {100 * (most / rate_per_s - 1):,.3g} %: up to {four_digits(most)} "
             f"requests/s keep the target, a little above it {beyond}"
@@ -68,7 +69,7 @@ def margin_data(margins: Margins) -> dict[str, Any]:
                 "meets": loss.check is not None and loss.check.meets,
                 "shares": {}
                 if loss.check is None
-                else {term.name: term.share for term in loss.check.terms},
+                else {term.measure: term.share for term in loss.check.terms},
             }
             for loss in margins.losses
         ],

@@ -15,6 +15,7 @@ from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
+from serving.analysis.plan.class_demand import steady_target
 from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -131,12 +132,14 @@ class OptionTerms:
     def of(cls, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> Self:
         """Those of `demand`'s peak."""
         peak, prefixes = demand.peak, demand.prefixes
+        steady_slo, of_ttft = steady_target(demand, slo)
         cached = np.zeros(len(peak), np.int64) if prefixes is None else prefixes.cached_tokens
         computed = peak.prompt_tokens - cached
-        long = int((computed == percentile(computed, slo.ttft_percentile)).argmax())
+        long_tokens = percentile(computed[of_ttft], steady_slo.ttft_percentile)
+        long = int((computed == long_tokens).argmax())
         return cls(
             sweep=sweep,
-            slo=slo,
+            slo=steady_slo,
             seats=seats,
             rate_per_s=demand.peak_rate_per_s,
             long_prompt=int(peak.prompt_tokens[long]),

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from emulator.units import NS_PER_S
+from serving.analysis.plan.class_demand import steady_target
 from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_pools import PoolKinds
@@ -99,6 +100,7 @@ class Race:
         self._begun_s = time.monotonic()
         peak = question.demand.peak
         self.rate_per_s = question.demand.peak_rate_per_s
+        self._steady_slo, _ = steady_target(question.demand, question.slo)
         self._long_output = float(np.percentile(peak.output_tokens, 90))
         self._mean_output = float(peak.output_tokens.mean())
         self._places: dict[str, list[float]] = defaultdict(list)  # of each policy, 0 the best
@@ -140,7 +142,7 @@ class Race:
             replicas = most // option.replica_chips
             lasts = replicas * option.most_requests_per_s >= self.rate_per_s
             if option.meets and lasts and replicas * option.replica_chips > above:
-                load = self.rate_per_s / (replicas * option.promise(self._question.slo))
+                load = self.rate_per_s / (replicas * option.promise(self._steady_slo))
                 found.append((load, option, replicas))
         alone = [(option, count) for _, option, count in sorted(found, key=lambda each: each[0])]
         pooled: list[tuple[Option, int]] = []

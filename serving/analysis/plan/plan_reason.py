@@ -32,8 +32,8 @@ def _of_ttft(term: TermCheck, setting: Setting) -> str:
     alone_ms = setting.option.prompt_ns / _NS_PER_MS
     limit_ms = term.limit_s * 1e3
     said = (
-        f"TTFT: a long prompt alone takes {four_digits(alone_ms)} of the {limit_ms:g} ms on an "
-        "idle replica"
+        f"{term.label}: a long prompt alone takes {four_digits(alone_ms)} of the {limit_ms:g} ms "
+        "on an idle replica"
     )
     if alone_ms > limit_ms:
         return f"{said}: more chips to a prompt (--tp, larger replicas)"
@@ -48,9 +48,9 @@ def _of_ttft(term: TermCheck, setting: Setting) -> str:
 def _of_steps(term: TermCheck, setting: Setting, rate_per_s: float) -> str:
     mean_ms = setting.option.tpot_ns_at(rate_per_s / setting.replicas) / _NS_PER_MS
     if term.name != "tpot":
-        return f"{term.name.upper()}: the mean step takes {four_digits(mean_ms)} ms"
+        return f"{term.label}: the mean step takes {four_digits(mean_ms)} ms"
     limit_ms = term.limit_s * 1e3
-    said = f"TPOT: the mean step takes {four_digits(mean_ms)} of the {limit_ms:g} ms"
+    said = f"{term.label}: the mean step takes {four_digits(mean_ms)} of the {limit_ms:g} ms"
     if mean_ms > NEAR_LIMIT * limit_ms:
         return f"{said}: fewer requests a replica, or more chips to one"
     if setting.option.is_pooled:

@@ -10,7 +10,8 @@ from loadgen.records.estimate import Estimate
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from reporting.numbers import four_digits, range_words
-from serving.analysis.plan.night import HOURS, Night
+from serving.analysis.plan.class_demand import class_assumptions, class_data, measure_words
+from serving.analysis.plan.night_report import night_data, night_lines
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
@@ -52,6 +53,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "plan's step time)",
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
+        *class_assumptions(question.demand),
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
@@ -82,7 +84,7 @@ def plan_document(plan: Plan, *, bottleneck: str = "") -> Document:
         ),
         *_margins(plan),
         Lines(title="tokens and what they take:", rows=tuple(_power_lines(plan))),
-        Lines(title="the night leaves over:", rows=tuple(_night_lines(plan))),
+        Lines(title="the night leaves over:", rows=tuple(night_lines(plan.night, plan.bill))),
     ]
     sections.append(Lines(title="assumed:", rows=assumptions(plan)))
     return Document(
@@ -105,7 +107,7 @@ def _margins(plan: Plan) -> Iterator[Lines]:
 def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
-        f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
+        f"plan:  {machine_words(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
         f"{unit_words(check.candidate, check.prefill)}{_policy(check)}; "
         f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
@@ -120,7 +122,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     yield f"cost:  {_price(plan)}"
     room = "which have room" if plan.spare_replica_fits else "for which one more machine is needed"
     yield (
-        f"N+1:   {_machines(plan, plan.machines_with_spare)} "
+        f"N+1:   {machine_words(plan, plan.machines_with_spare)} "
         f"({megawatts(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
         f"{counted(plan.fleet.replicas + 1, _unit(check))} so that one may fail, {room}"
     )
@@ -193,10 +195,11 @@ def _price(plan: Plan) -> str:
     cost = plan.bill.day_cost
     if cost is None:
         return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
-    return f"{_prices(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
+    return f"{price_words(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
 
 
-def _prices(cost: TokenCost) -> str:
+def price_words(cost: TokenCost) -> str:
+    """Of a million tokens, of each kind."""
     kinds = (
         ("output", cost.dollars_per_million_output),
         ("input", cost.dollars_per_million_input),
@@ -225,22 +228,22 @@ def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
     if cost is None:
         return
     yield (
-        f"cost {when}: {_prices(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
+        f"cost {when}: {price_words(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
         f"${cost.energy_dollars_per_hour:,.2f} of it energy"
     )
 
 
 def _check_lines(plan: Plan) -> Iterator[str]:
     choice, error = plan.choice, plan.question.sweep.assumptions.model_error
-    yield from _one_check(f"the plan, {_size(choice.check)}", choice.check, error)
+    yield from check_rows(f"the plan, {size_words(choice.check)}", choice.check, error)
     if choice.smaller is None:
         yield f"{choice.smaller_words}"
     else:
-        words = f"{choice.smaller_words}, {_size(choice.smaller)}"
-        yield from _one_check(words, choice.smaller, error)
+        words = f"{choice.smaller_words}, {size_words(choice.smaller)}"
+        yield from check_rows(words, choice.smaller, error)
         yield from (f"  {each}" for each in choice.smaller_misses)
     for check in choice.frontier:
-        yield f"nearly as good: {_size(check)}: {_reached(check)}"
+        yield f"nearly as good: {size_words(check)}: {_reached(check)}"
     kinds = {(each.candidate, each.prefill) for each in choice.tried}
     yield (
         f"{counted(len(choice.tried), 'setting')} of {len(kinds):,} partitions and units of pools "
@@ -250,23 +253,24 @@ def _check_lines(plan: Plan) -> Iterator[str]:
 
 def _reached(check: Check) -> str:
     return ", ".join(
-        f"{term.name.upper()} p{term.percentile:g} " + _time(term.reached_s) for term in check.terms
+        f"{term.label} p{term.percentile:g} " + _time(term.reached_s) for term in check.terms
     )
 
 
-def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
+def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
+    """A size's verdict, its limits, percentiles and run, in lines."""
     yield f"{what}: {_verdict(check)}"
     for term in check.terms:
         yield (
-            f"  {term.name.upper()} p{term.percentile:g} {_time(term.reached_s)} "
+            f"  {term.label} p{term.percentile:g} {_time(term.reached_s)} "
             f"({_ranged(term, error)}limit {term.limit_s * 1e3:g} ms); {_bound(term)}"
-            f"{100 * term.share:.4g} % of requests within it"
+            f"{100 * term.share:.4g} % of {_judged(term)} within it"
             f"{_confidence(term)}"
         )
     for name, times_s in check.percentiles_s.items():
         if any(time_s is not None for time_s in times_s):
             known = map(_percentile_words, SHOWN_PERCENTILES, times_s)
-            yield f"  {name.upper()} {', '.join(known)}; in brackets 95 % confidence"
+            yield f"  {measure_words(name)} {', '.join(known)}; in brackets 95 % confidence"
     if check.hit_share is not None:
         yield f"  {100 * check.hit_share:.3g} % of prompt tokens found in prefix caches"
     yield (
@@ -312,6 +316,10 @@ def _ranged(term: TermCheck, error: ModelError) -> str:
     return f"{RANGE}: {range_words(interval.around(term.reached_s), scale=1e-3)}, "
 
 
+def _judged(term: TermCheck) -> str:
+    return f"its {term.requests:,} requests" if term.traffic_class else "requests"
+
+
 def _bound(term: TermCheck) -> str:
     return "at most " if term.share_high is None else ""
 
@@ -321,26 +329,6 @@ def _confidence(term: TermCheck) -> str:
         return ""
     words = f" (95 % confidence: {100 * term.share_low:.4g} to {100 * term.share_high:.4g} %)"
     return words if term.is_sure else f"{words}, too close to {term.percentile:g} % to be sure"
-
-
-def _night_lines(plan: Plan) -> Iterator[str]:
-    night, bill = plan.night, plan.bill
-    yield (
-        f"{night.free_chip_hours:,} chip-hours a day, {bill.freed_mwh_per_day:,.3g} MWh of their "
-        f"racks' budget; serving draws {bill.serving_mwh_per_day:,.3g} MWh a day"
-    )
-    most = night.trough_free_chips
-    if most:
-        for chips in sorted({most, -(-most // 2)}, reverse=True):
-            first, count = night.stretch(chips)
-            yield (
-                f"{counted(chips, 'chip')} or more free for {counted(count, 'hour')} on end, from "
-                f"hour {first} on"
-            )
-    hours = " ".join(str(hour.replicas) for hour in night.hours)
-    yield f"replicas in service by hour: {hours}"
-    if night.never_used_chips:
-        yield f"beside them {night.never_used_chips:,} chips bought are in service at no hour"
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
@@ -356,6 +344,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
                 _named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds
             ],
             **sweep.as_data(),
+            "classes": class_data(question.demand),
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
             "peak_input_tokens_per_s": plan.prompt_tokens_per_s,
@@ -401,7 +390,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "tried": [_check_data(check, error) for check in choice.tried],
         },
         "candidates": [_option_data(option, error) for option in choice.options],
-        "night": _night_data(plan.night),
+        "night": night_data(plan.night),
     }
 
 
@@ -411,7 +400,17 @@ def _named(of: object, *names: str) -> dict[str, Any]:
 
 def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
     shares = ("share", "share_low", "share_high")
-    terms = ("name", "limit_s", "percentile", "reached_s", *shares, "kept", "is_sure")
+    terms = (
+        "name",
+        "traffic_class",
+        "requests",
+        "limit_s",
+        "percentile",
+        "reached_s",
+        *shares,
+        "kept",
+        "is_sure",
+    )
     return {
         **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy"),
         "partition": check.candidate.partition,
@@ -463,29 +462,15 @@ def _option_data(option: Option, error: ModelError) -> dict[str, Any]:
     }
 
 
-def _night_data(night: Night) -> dict[str, Any]:
-    most = night.trough_free_chips
-    first, count = night.stretch(most) if most else (0, 0)
-    return {
-        "source": night.day.source,
-        "hours": night.hours,
-        "mean_share_of_peak": night.day.mean_share,
-        "free_chip_hours_per_day": night.free_chip_hours,
-        "trough_free_chips": most,
-        "trough_first_hour": first,
-        "trough_hours": count,
-        "never_used_chips": night.never_used_chips,
-        "hours_per_day": HOURS,
-    }
-
-
-def _size(check: Check) -> str:
+def size_words(check: Check) -> str:
+    """As `8 chips (2 x 4 chips (tp 1, ep 4, lnc 2), none)`."""
     partition = f"{check.replicas:,} x {unit_words(check.candidate, check.prefill)}"
     policy = f", {check.prefill_policy}" if check.prefill is None else ""
     return f"{counted(check.chips, 'chip')} ({partition}{policy})"
 
 
-def _machines(plan: Plan, count: int) -> str:
+def machine_words(plan: Plan, count: int) -> str:
+    """So many of the plan's machines, with their name."""
     return f"{count:,} {_kind(plan, count)} ({plan.question.sweep.system.name})"
 
 

@@ -66,6 +66,15 @@ SIMULATIONS = {
     ),
     "plan": PLAN,
     "plan_priced_pools": (*(*PLAN, "--price-hour", "500", "--price-kwh", "0.1"),),
+    "plan_mix": (
+        *("plan", "--model", "qwen3-30b-a3b=2,gpt-oss-20b=1", *PLAN[3:], "--price-hour", "500"),
+        *("--prefill-policy", "none", "--budget", "5m"),
+    ),
+    "plan_classes": (
+        *("plan", *PLAN[1:3], *PLAN[5:11], "--prefill-policy", "none", "--no-pools"),
+        *("--traffic-class", "chat rate=40 input=300 output=12 slo=ttft=200ms,tpot=20ms@p90"),
+        *("--traffic-class", "batch rate=8 input=900 output=24 slo=ttft=2s@p80 priority=1"),
+    ),
     "compare": (
         *("compare", *PLAN[1:], "--prefill-policy", "none", "--no-pools"),
         *("--systems", "trn3-nl72x2,dgx-h200,trainium4"),
