@@ -30,6 +30,7 @@ from serving.commands.analysis_options import (
     say,
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
+from serving.commands.plan_outlook_options import OutlookOptions
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
@@ -142,6 +143,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
     add_options(parser, PlanOptions)
+    add_options(parser, OutlookOptions)
     add_options(
         parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
@@ -157,6 +159,7 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
+    outlook = read_options(OutlookOptions, args)
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     options = read_options(PlanOptions, args)
@@ -166,7 +169,10 @@ def run(args: argparse.Namespace) -> int:
         say("warning: --disaggregated does nothing any more: see --no-pools")
     caught: list[int] = []
     planned = partial(
-        plan_answer, catalog=_catalog_machine(options), is_interrupted=lambda: bool(caught)
+        plan_answer,
+        catalog=_catalog_machine(options),
+        outlook=outlook.terms(),
+        is_interrupted=lambda: bool(caught),
     )
     try:
         with interrupted_by(caught):
@@ -191,11 +197,13 @@ def _write_files(
     moved = answer.sensitivity
 
     def page() -> PlanPage:
+        from serving.analysis.plan.plan_outlook import outlook_charts
         from serving.analysis.plan.plan_page import PlanPage
         from serving.analysis.plan.plan_sensitivity_chart import sensitivity_page_chart
 
         tornado = () if moved is None else (sensitivity_page_chart(moved),)
-        return PlanPage(plan=answer.plan, report=document, command=command, further=tornado)
+        further = (*outlook_charts(answer.plan, answer.outlook), *tornado)
+        return PlanPage(plan=answer.plan, report=document, command=command, further=further)
 
     options.write_page(page)
     if moved is not None and options.plot:

@@ -257,18 +257,10 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     shares = task.demand.shares(
         task.replicas, judged=task.terms.judged, lead_s=task.lead_s, seed=seed
     )
-    deployment = _deployment(task, task.candidate)
-    if task.prefill is not None:
-        deployment = replace(
-            deployment,
-            replicas=_balanced(task.candidate.replicas),
-            prefill=replace(
-                _deployment(task, task.prefill), replicas=_balanced(task.prefill.replicas)
-            ),
-        )
+    deployment = deployment_of(task)
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = task.terms.early_end and len(shares) == 1
-    return [_serve(share, deployment, task, early_end=early_end) for share in shares]
+    return [serve_share(share, deployment, task, early_end=early_end) for share in shares]
 
 
 def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
@@ -303,6 +295,15 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
     )
 
 
+def deployment_of(task: SizeTask) -> SimulatedDeployment:
+    """One replica, or one unit of pools."""
+    deployment = _deployment(task, task.candidate)
+    if task.prefill is None:
+        return deployment
+    prefill = replace(_deployment(task, task.prefill), replicas=_balanced(task.prefill.replicas))
+    return replace(deployment, replicas=_balanced(task.candidate.replicas), prefill=prefill)
+
+
 def _deployment(task: SizeTask, candidate: PartitionCandidate) -> SimulatedDeployment:
     """One engine of a partition."""
     schedulers = replace(task.terms.schedulers, max_model_len=task.sweep.model.max_context_tokens)
@@ -316,9 +317,10 @@ def _balanced(count: int) -> ReplicaSet:
     return ReplicaSet(count=count, router="least-loaded")
 
 
-def _serve(
+def serve_share(
     share: Share, deployment: SimulatedDeployment, task: SizeTask, *, early_end: bool
 ) -> ShareRun:
+    """Simulate one replica's requests; raises OutOfTime, ConfigError where none is judged."""
     run = simulate(
         deployment,
         share.traffic,
