@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from math import log
+from math import expm1, log, log1p
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -44,7 +44,7 @@ class Growth:
 
     def months_until(self, factor: float) -> float:
         """Until the rate is `factor` times today's."""
-        return log(factor) / log(1 + self.monthly)
+        return log(factor) / log1p(self.monthly)
 
     @property
     def lead_months(self) -> float:
@@ -60,7 +60,7 @@ def parse_growth(text: str) -> float:
     found = _GROWTH.fullmatch(text.strip())
     if found is None:
         raise ConfigError("growth", text, "such as 8%/month, 25%/quarter or 150%/year")
-    return float((1 + float(found[1]) / 100) ** (1 / _MONTHS_OF[found[2]]) - 1)
+    return expm1(log1p(float(found[1]) / 100) / _MONTHS_OF[found[2]])
 
 
 def parse_lead_time_s(text: str) -> float:

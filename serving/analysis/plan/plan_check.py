@@ -260,7 +260,7 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     deployment = deployment_of(task)
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = task.terms.early_end and len(shares) == 1
-    return [serve_share(share, deployment, task, early_end=early_end) for share in shares]
+    return [_serve(share, deployment, task, early_end=early_end) for share in shares]
 
 
 def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
@@ -317,10 +317,9 @@ def _balanced(count: int) -> ReplicaSet:
     return ReplicaSet(count=count, router="least-loaded")
 
 
-def serve_share(
+def _serve(
     share: Share, deployment: SimulatedDeployment, task: SizeTask, *, early_end: bool
 ) -> ShareRun:
-    """Simulate one replica's requests; raises OutOfTime, ConfigError where none is judged."""
     run = simulate(
         deployment,
         share.traffic,

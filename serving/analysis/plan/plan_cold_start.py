@@ -1,8 +1,8 @@
 """What a plan loses until a new replica serves: one is lost, or traffic rises at once.
 
 The router gives each replica that serves an equal part at random, so that one that stays speaks for
-all: it is simulated with its part before, with a larger one for as long as the others start, and
-for as long again after. Requests that ran on a lost replica begin anew on the others.
+all: it is simulated with its part before, with a larger one while others start, and for as long
+again after, beside a new one. Requests that ran on a lost replica begin anew on the others.
 """
 
 import time
@@ -19,15 +19,13 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.cold_start import ColdStart, cold_start_of
 from serving.analysis.plan.plan import Plan
-from serving.analysis.plan.plan_check import OutOfTime, SizeTask, deployment_of, serve_share
-from serving.analysis.plan.plan_demand import Share
-from serving.analysis.plan.plan_growth import replica_rate_per_s, replicas_for
+from serving.analysis.plan.plan_check import OutOfTime, SizeTask, deployment_of
 from serving.analysis.plan.plan_race import Progress, Race
 from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.simulator import SimulatedDeployment, SimulationWorkers, simulate
+from serving.simulator import Run, SimulatedDeployment, SimulationWorkers, simulate
+from serving.traffic.serving_run import Ending
 
 Bools = NDArray[np.bool_]
-Float64s = NDArray[np.float64]
 
 RUNS_MAX: Final = 16
 """Seeds of a case, where few requests come to a replica in the time."""
@@ -150,9 +148,8 @@ def cold_starts_of(
 
     gaps = [searched(None, one.total_s, replicas, replicas)]
     if terms.surge is not None:
-        raised = (1 + terms.surge) * plan.question.demand.peak_rate_per_s
-        after = max(replicas, replicas_for(raised, replica_rate_per_s(plan)))
-        start = _cold_start(plan, terms, max(1, after - replicas))
+        after = ceil((1 + terms.surge) * replicas)  # each with the load that it has in the plan
+        start = _cold_start(plan, terms, after - replicas)
         gaps.append(searched(terms.surge, start.total_s, after - replicas, after))
     return PlanColdStart(one=one, gaps=tuple(gaps))
 
@@ -188,12 +185,13 @@ def _fewest_warm(case: Callable[[int], GapCase], at_most: int) -> tuple[tuple[Ga
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _GapRun:
-    """One replica's: of each limit 1 for each request that kept it, else 0, [judged]; those
-    `during` the gap, [judged].
+    """Of each limit the requests that `kept` it and those `during` the gap, of a replica that
+    stays, [judged]; and those after the gap of a new one, [judged of it].
     """
 
-    kept: tuple[Float64s, ...]
+    kept: tuple[Bools, ...]
     during: Bools
+    kept_by_new: tuple[Bools, ...]
     begun_anew: int
 
 
@@ -246,48 +244,83 @@ def _with_shares(case: GapCase, slo: Slo, runs: Sequence[_GapRun]) -> GapCase:
     limits = []
     for number, bound in enumerate(slo.bounds):
         kept = np.concatenate([run.kept[number] for run in runs])
-        after = kept[~during]
+        new = np.concatenate([run.kept_by_new[number] for run in runs])
+        staying = case.during / case.after
+        after = staying * _share(kept[~during]) + (1 - staying) * _share(new)
         limits.append(
             LimitShares(
                 name=bound.name,
                 percentile=bound.percentile,
-                during=float(kept[during].mean()),
-                after=float(after.mean()) if len(after) else 1.0,
+                during=_share(kept[during]),
+                after=after,
             )
         )
     return replace(
         case,
         simulated=int(during.sum()),
-        begun_anew=float(np.mean([run.begun_anew for run in runs])) * case.during,
+        begun_anew=float(np.mean([run.begun_anew for run in runs])),
         limits=tuple(limits),
     )
+
+
+def _share(kept: Bools) -> float:
+    return float(kept.mean()) if len(kept) else 1.0
 
 
 def _gap_run(given: _GapTask) -> _GapRun:
     task, case = given.task, given.case
     deployment = deployment_of(task)
-    own, lost, begin_s = _parts(given)
-    anew = own.first(0)
+    own, other, begin_s = _parts(given)
+    back_s = begin_s + given.gap_s
+    running = own.first(0)
     if case.during < case.before:
-        anew = _running(deployment, lost, begin_s, task)
-        chance = np.random.default_rng([given.seed, 5])
-        anew = anew.chosen(chance.random(len(anew)) < 1 / case.during)
+        lost = other.chosen(other.arrival_s < begin_s)
+        running = _running(deployment, lost, begin_s, task)
+    chance = np.random.default_rng([given.seed, 5])
+    anew = running.chosen(chance.random(len(running)) < 1 / case.during)
     traffic, part = Traffic.merged([own, anew])
-    end_s = begin_s + 2 * given.gap_s
     at_s = traffic.arrival_s
-    judged = (part == 0) & (at_s >= begin_s) & (at_s < end_s)
-    during = at_s[judged] < begin_s + given.gap_s
+    judged = (part == 0) & (at_s >= begin_s) & (at_s < back_s + given.gap_s)
+    new = other.chosen((other.arrival_s >= back_s) & (case.during < case.after))
+    return _GapRun(
+        kept=_kept(deployment, traffic, judged, task),
+        during=at_s[judged] < back_s,
+        kept_by_new=_kept(deployment, new, new.arrival_s < back_s + given.gap_s, task),
+        begun_anew=len(running),
+    )
+
+
+def _kept(
+    deployment: SimulatedDeployment, traffic: Traffic, judged: Bools, task: SizeTask
+) -> tuple[Bools, ...]:
+    """Of each limit the judged requests that keep it, [judged]."""
     if not judged.any():
-        return _GapRun(
-            kept=tuple(np.zeros(0) for _ in task.slo.bounds), during=during, begun_anew=len(anew)
-        )
-    share = Share(traffic=traffic, judged=judged, begin_s=begin_s, end_s=end_s, warmup_s=begin_s)
-    run = serve_share(share, deployment, task, early_end=False)
-    return _GapRun(kept=run.kept, during=during, begun_anew=len(anew))
+        return tuple(np.zeros(0, dtype=np.bool_) for _ in task.slo.bounds)
+    # To the end: what waits until the others serve may keep its time between tokens.
+    run = _served(deployment, traffic, task, judged=judged)
+    return tuple(~run.served.missed(bound)[run.judged] for bound in task.slo.bounds)
+
+
+def _served(
+    deployment: SimulatedDeployment,
+    traffic: Traffic,
+    task: SizeTask,
+    *,
+    judged: Bools | None = None,
+    until_s: float = float("inf"),
+) -> Run:
+    progress = None if task.ends_at == float("inf") else task.look
+    run = simulate(
+        deployment, traffic, judged=judged, until_s=until_s, progress=progress, logs=False
+    )
+    if run.served.ending is Ending.STOPPED:
+        raise OutOfTime
+    return run
 
 
 def _parts(given: _GapTask) -> tuple[Traffic, Traffic, float]:
-    """The requests of a replica that stays and of another one, and when it happens, in their time.
+    """The requests of a replica that stays and of one that is lost or new, and when it happens, in
+    their time.
 
     Of all traffic of a rate and of its larger one; a router that draws a replica for each request.
     """
@@ -307,7 +340,7 @@ def _parts(given: _GapTask) -> tuple[Traffic, Traffic, float]:
     from_s = max(0.0, begin_s - task.lead_s)
     until_s = begin_s + 2 * gap_s + task.lead_s
     own = whole.traffic.chosen(drawn < part).window(from_s, until_s)
-    other = whole.traffic.chosen((drawn >= part) & (drawn < 2 * part) & (at_s < begin_s))
+    other = whole.traffic.chosen((drawn >= part) & (drawn < 2 * part))
     return own, other.window(from_s, until_s), begin_s - from_s
 
 
@@ -317,8 +350,7 @@ def _running(
     """The requests that run on the lost replica at its end, from then on."""
     if not len(lost):
         return lost
-    progress = None if task.ends_at == float("inf") else task.look
-    run = simulate(deployment, lost, until_s=at_s, progress=progress, logs=False)
+    run = _served(deployment, lost, task, until_s=at_s)
     last_s = run.served.last_token_s
     running = lost.chosen(np.isnan(last_s) | (last_s > at_s))
     return replace(running, arrival_s=np.full(len(running), at_s))

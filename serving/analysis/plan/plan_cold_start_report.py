@@ -72,17 +72,14 @@ def _case(case: GapCase, gap: ColdStartGap) -> str:
             f"none is left, the {gap.requests:,.0f} requests of the {four_digits(gap.gap_s)} s "
             "until another serves wait or are refused"
         )
-    starts = counted(case.after - case.during, "replica")
+    starting = case.after - case.during
+    starts = f"{counted(starting, 'replica')} start{'s' * (starting == 1)}"
     verdict = "the target is kept" if case.kept else "the target is MISSED"
     anew = ""
-    if gap.surge is None:
+    if case.begun_anew:
         anew = f"; {four_digits(case.begun_anew)} that ran on it, on average, begin anew"
-    if case.after > case.during:
-        when = f"while {starts} start{'s' * (case.after - case.during == 1)}"
-    else:
-        when = "with no more than the plan's replicas"
     return (
-        f"{verdict} by {counted(case.during, 'replica')} {when}, of {gap.requests:,.0f} requests "
+        f"{verdict} by {counted(case.during, 'replica')} while {starts}, of {gap.requests:,.0f} requests "
         f"in {four_digits(gap.gap_s)} s {_shares(case)} ({case.simulated:,} simulated); in as long "
         f"after it {_after(case)}{anew}"
     )

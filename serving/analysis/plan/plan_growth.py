@@ -192,7 +192,7 @@ class _GrownSizes:
             self.rate_per_s = max(self.rate_per_s / FINE, self._least_per_s)
 
     def _is_sure(self, month: int, replicas: int) -> bool:
-        """Simulate a size once; raises OutOfTime, and ConfigError for a trace that grows too far."""
+        """Simulate a size once; raises OutOfTime, and ConfigError for a trace that is too long."""
         key = (month, replicas)
         if key not in self._checks:
             self._checks[key] = self._simulated(month, replicas)

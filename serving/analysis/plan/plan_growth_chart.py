@@ -32,13 +32,15 @@ def growth_chart(plan: Plan, found: PlanGrowth) -> TitledChart:
 
 
 def _steps(plan: Plan, found: PlanGrowth) -> list[Row]:
-    rows: list[Row] = []
-    for what in _KINDS:
-        late = [each.order_month for each in found.orders if what != "needed"]
-        rows.append({"month": min([0.0, *late]), "machines": plan.machines, "what": what})
-        for order in found.orders:
-            month = order.needed_month if what == "needed" else order.order_month
-            rows.append({"month": month, "machines": order.last, "what": what})
-        machines = found.months[-1].machines
-        rows.append({"month": found.growth.months, "machines": machines, "what": what})
-    return rows
+    needed: list[Row] = [{"month": 0.0, "machines": plan.machines, "what": "needed"}]
+    late = [each.order_month for each in found.orders if each.is_late]
+    begin = {"month": min([0.0, *late]), "machines": plan.machines, "what": "to be ordered"}
+    ordered: list[Row] = [begin]
+    for order in found.orders:
+        needed.append({"month": order.needed_month, "machines": order.last, "what": "needed"})
+        ordered.append(
+            {"month": order.order_month, "machines": order.last, "what": "to be ordered"}
+        )
+    last = found.months[-1]
+    needed.append({"month": last.month, "machines": last.machines, "what": "needed"})
+    return [*needed, *ordered]

@@ -60,6 +60,10 @@ COMMANDS = {
 SIMULATIONS = {
     "plan": PLAN,
     "plan_priced_pools": (*(*PLAN, "--price-hour", "500", "--price-kwh", "0.1"),),
+    "plan_outlook": (
+        *(*PLAN, "--prefill-policy", "none", "--no-pools", "--growth", "25%/month", "--months"),
+        *("18", "--surge", "100%"),
+    ),
     "compare": (
         *("compare", *PLAN[1:], "--prefill-policy", "none", "--no-pools"),
         *("--systems", "trn3-nl72x2,dgx-h200,trainium4"),
