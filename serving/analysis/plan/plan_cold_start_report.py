@@ -79,9 +79,9 @@ def _case(case: GapCase, gap: ColdStartGap) -> str:
     if case.begun_anew:
         anew = f"; {four_digits(case.begun_anew)} that ran on it, on average, begin anew"
     return (
-        f"{verdict} by {counted(case.during, 'replica')} while {starts}, of {gap.requests:,.0f} requests "
-        f"in {four_digits(gap.gap_s)} s {_shares(case)} ({case.simulated:,} simulated); in as long "
-        f"after it {_after(case)}{anew}"
+        f"{verdict} by {counted(case.during, 'replica')} while {starts}, of "
+        f"{gap.requests:,.0f} requests in {four_digits(gap.gap_s)} s {_shares(case)} "
+        f"({case.simulated:,} simulated); in as long after it {_after(case)}{anew}"
     )
 
 

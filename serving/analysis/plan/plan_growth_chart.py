@@ -34,8 +34,8 @@ def growth_chart(plan: Plan, found: PlanGrowth) -> TitledChart:
 def _steps(plan: Plan, found: PlanGrowth) -> list[Row]:
     needed: list[Row] = [{"month": 0.0, "machines": plan.machines, "what": "needed"}]
     late = [each.order_month for each in found.orders if each.is_late]
-    begin = {"month": min([0.0, *late]), "machines": plan.machines, "what": "to be ordered"}
-    ordered: list[Row] = [begin]
+    begin = min([0.0, *late])
+    ordered: list[Row] = [{"month": begin, "machines": plan.machines, "what": "to be ordered"}]
     for order in found.orders:
         needed.append({"month": order.needed_month, "machines": order.last, "what": "needed"})
         ordered.append(

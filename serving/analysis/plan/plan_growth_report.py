@@ -67,8 +67,8 @@ def _lines(plan: Plan, found: PlanGrowth) -> Iterator[str]:
         yield "a replica is a unit of both pools here"
     yield (
         "assumed: the same part more every month, the same lengths, arrivals and setting; month 0 "
-        "is now, a month 30.4 days; machines that are needed after the last month are left out, also "
-        "where they have to be ordered before"
+        "is now, a month 30.4 days; machines that are needed after the last month are left out, "
+        "also where they have to be ordered before"
     )
 
 
