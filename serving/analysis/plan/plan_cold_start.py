@@ -146,7 +146,7 @@ def cold_starts_of(
             surge=surge, gap_s=gap_s, requests=requests, cases=cases, is_whole=is_whole
         )
 
-    gaps = [searched(None, one.total_s, replicas, replicas)]
+    gaps = [searched(None, one.total_s, replicas + 1, replicas)]
     if terms.surge is not None:
         after = ceil((1 + terms.surge) * replicas)  # each with the load that it has in the plan
         start = _cold_start(plan, terms, after - replicas)

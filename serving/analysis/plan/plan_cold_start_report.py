@@ -55,7 +55,10 @@ def _gap_lines(plan: Plan, gap: ColdStartGap) -> Iterator[str]:
     tried = ", ".join(f"{each.warm:,}" for each in gap.cases)
     if fewest is None:
         cut = "" if gap.is_whole else "; the time was over (--budget)"
-        yield f"  no number kept warm that was tried keeps it through that time ({tried}){cut}"
+        yield (
+            f"  no number kept warm that was tried keeps it through that time ({tried}): "
+            f"{_shares(gap.cases[-1])}{cut}"
+        )
         return
     machines = plan.machines_for(fewest.before)
     least = "" if gap.is_whole else "at most "
@@ -86,6 +89,8 @@ def _case(case: GapCase, gap: ColdStartGap) -> str:
 
 
 def _shares(case: GapCase) -> str:
+    if not case.limits:
+        return "none serves"
     return ", ".join(
         f"{each.name.upper()} {100 * each.during:.4g} % of {each.percentile:g} %"
         for each in case.limits
