@@ -7,6 +7,7 @@ keys and values are gone.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from emulator.arrays import Bools, Int64s
 from emulator.faults.reloads import Reloads, plan_reloads
 from emulator.faults.seats import Seats, SlotCapacity, block_size, take_seats
 from emulator.specs.health import Health
+from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.system import SystemSpec
+from emulator.specs.tensor_group import TensorSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,21 @@ class WeightBytes:
 
     expert_bytes: int
     replica_bytes: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, *, tp: int) -> Self:
+        """A position's share of the heads and columns; what is kept whole is read whole, and keys'
+        and values' part by every chip that has one of its heads.
+        """
+        kv_parts = min(tp, model.kv_heads)
+        replica = 0
+        for group in model.tensor_groups():
+            if group.split is TensorSplit.WHOLE:
+                replica += group.copy_bytes
+            elif group.split is not TensorSplit.EXPERT:
+                replica += -(-(group.copy_bytes - group.kv_bytes) // tp)
+                replica += -(-group.kv_bytes // kv_parts)
+        return cls(expert_bytes=model.expert_bytes, replica_bytes=replica)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -33,7 +33,6 @@ from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import TensorSplit
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.handover_cost import (
     HandoverCost,
@@ -404,14 +403,4 @@ class Machine:
         return np.where(seats == VACANT, 1.0, self.health.slow_factor[seats])
 
     def _weight_bytes(self) -> WeightBytes:
-        # A position's share of the heads and columns; what is kept whole is read whole, and keys'
-        # and values' part by every chip that has one of its heads.
-        tp, kv_parts = self.partition.tp, min(self.partition.tp, self.model.kv_heads)
-        replica = 0
-        for group in self.model.tensor_groups():
-            if group.split is TensorSplit.WHOLE:
-                replica += group.copy_bytes
-            elif group.split is not TensorSplit.EXPERT:
-                replica += -(-(group.copy_bytes - group.kv_bytes) // tp)
-                replica += -(-group.kv_bytes // kv_parts)
-        return WeightBytes(expert_bytes=self.model.expert_bytes, replica_bytes=replica)
+        return WeightBytes.of(self.model, tp=self.partition.tp)

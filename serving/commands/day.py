@@ -23,6 +23,7 @@ from serving.commands.analysis_options import (
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.commands.leases import GRACE_S
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
+from serving.traffic.start_time import START_S
 from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class PolicyOptions:
         metavar="S",
     )
     start_seconds: float = option(
-        30.0,
+        START_S,
         "until processes run and models are loaded, weights left out; assumed",
         metavar="SECONDS",
     )

@@ -31,6 +31,7 @@ from serving.commands.analysis_options import (
     say,
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
+from serving.commands.plan_outlook_options import OutlookOptions
 from serving.commands.planned_classes import CLASS_KEYS, planned_classes
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
@@ -168,6 +169,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_options(parser, MixOptions)
     add_traffic_class_arguments(parser, own=CLASS_KEYS)
+    add_options(parser, OutlookOptions)
     add_options(
         parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
     )
@@ -183,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
-    options = read_options(MixOptions, args)
+    options, outlook = read_options(MixOptions, args), read_options(OutlookOptions, args)
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
@@ -191,11 +193,18 @@ def run(args: argparse.Namespace) -> int:
     if options.is_mix:
         from serving.commands.plan_mix import run_mix
 
+        alone = "nothing with several models"
+        check_absent(outlook, ("growth", "surge"), expected=alone)
+        if outlook.cold_start:
+            raise ConfigError("cold-start", outlook.cold_start, alone)
         return run_mix(args, options)
     question = question_of(args)
     caught: list[int] = []
     planned = partial(
-        plan_answer, catalog=_catalog_machine(options), is_interrupted=lambda: bool(caught)
+        plan_answer,
+        catalog=_catalog_machine(options),
+        outlook=outlook.terms(),
+        is_interrupted=lambda: bool(caught),
     )
     try:
         with interrupted_by(caught):
@@ -220,11 +229,13 @@ def _write_files(
     moved = answer.sensitivity
 
     def page() -> PlanPage:
+        from serving.analysis.plan.plan_outlook import outlook_charts
         from serving.analysis.plan.plan_page import PlanPage
         from serving.analysis.plan.plan_sensitivity_chart import sensitivity_page_chart
 
         tornado = () if moved is None else (sensitivity_page_chart(moved),)
-        return PlanPage(plan=answer.plan, report=document, command=command, further=tornado)
+        further = (*outlook_charts(answer.plan, answer.outlook), *tornado)
+        return PlanPage(plan=answer.plan, report=document, command=command, further=further)
 
     options.write_page(page)
     if moved is not None and options.plot:

@@ -22,6 +22,7 @@ from serving.commands.day_night_arguments import (
 from serving.commands.leases import GRACE_S
 from serving.traffic.engine_limits import HBM_SHARE
 from serving.traffic.slo import parse_slo
+from serving.traffic.start_time import START_S
 from startup.typed_options import option
 
 if TYPE_CHECKING:
@@ -79,7 +80,6 @@ class SimulatedHandoverOptions(HandoverOptions):
             return None
         from serving.analysis.steady_state.request_shape import RequestShape
         from serving.simulator.day_night import SimulatedDayNight, check_groups
-        from serving.simulator.job_cost import START_S
         from serving.simulator.simulated_machine import machine_of
 
         if self.day_start == "now":

@@ -43,6 +43,17 @@ def warm_up_step(rank: int) -> RankStep:
     return RankStep(rank=rank, new=[request], scheduled=[scheduled], finished=[])
 
 
+def warm_up_batch(ranks: Sequence[int], count: int) -> StepBatch:
+    """A warm-up step on some of an engine's `count` ranks, as the cost model counts it."""
+    return StepBatch(
+        ranks=count,
+        rank=np.array(ranks, dtype=np.int64),
+        new_tokens=np.full(len(ranks), WARM_UP_TOKENS),
+        context_tokens=np.zeros(len(ranks), dtype=np.int64),
+        logit_rows=np.bincount(ranks, minlength=count),
+    )
+
+
 def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
     """The scheduled work, as the cost model counts it."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]

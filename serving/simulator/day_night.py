@@ -31,7 +31,7 @@ from serving.policy.day_night.handover_machine import HandoverStep, JobHappened,
 from serving.policy.day_night.handover_settings import MANUAL, HandoverSettings, check_weighs
 from serving.policy.day_night.policy_text import parse_policy
 from serving.simulator.engine_pool import EnginePool
-from serving.simulator.job_cost import START_S, JobTerms, job_of_machines
+from serving.simulator.job_cost import JobTerms, job_of_machines
 from serving.simulator.machine_calls import MachineCall, TimedCall
 from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.run import HandoverOutcome
@@ -39,6 +39,7 @@ from serving.simulator.scheduler_arrays import NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_job import LIMITS, JobWork, SimulatedJob
 from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.traffic.start_time import START_S
 from serving.wire.control_call import DrainRequest, ResumeRequest, TrainingNote
 from serving.wire.machine_state import LeaseState, TrainingTotals
 

@@ -6,7 +6,6 @@ exchange hides behind the slowest).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -19,9 +18,7 @@ from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.handover_cost import HandoverCost, checkpoint_write, weights_read
 from emulator.ultraserver.training_cost import TrainingCost
 from emulator.units import NS_PER_S
-
-START_S: Final = 30.0
-"""*Assumed*: processes start and compiled models load in half a minute; no source publishes it."""
+from serving.traffic.start_time import START_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from serving.engine.lease_checks import training_hbm
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.step_batch import WARM_UP_TOKENS
+from serving.engine.step_batch import warm_up_batch
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.traffic.engine_limits import HBM_SHARE
@@ -264,14 +264,7 @@ class SimulatedMachine:
         """A prompt on ranks that have just come back, in a step of its own."""
         machine = self._live.machine
         partition, seats = machine.partition, machine.seating.chip_of_position
-        batch = StepBatch(
-            ranks=partition.ranks,
-            rank=np.array(ranks, dtype=np.int64),
-            new_tokens=np.full(len(ranks), WARM_UP_TOKENS),
-            context_tokens=np.zeros(len(ranks), dtype=np.int64),
-            logit_rows=np.bincount(ranks, minlength=partition.ranks),
-        )
-        cost = machine.costing().cost(batch)
+        cost = machine.costing().cost(warm_up_batch(ranks, partition.ranks))
         begin_ns = max(self._ledger.end_ns, self._present.now_ns)
         self._warm_ns = begin_ns + cost.duration_ns
         self._ledger.add_step(cost, seats, begin_ns=begin_ns, end_ns=self._warm_ns)

@@ -18,6 +18,7 @@ from loadgen.measures.intervals import percentile_estimate, share_estimate, stud
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
+from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.class_demand import (
     ClassBound,
     ClassesDemand,
@@ -286,16 +287,7 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     shares = task.demand.shares(
         task.replicas, judged=task.terms.judged, lead_s=task.lead_s, seed=seed
     )
-    deployment = _deployment(task, task.candidate)
-    if task.prefill is not None:
-        deployment = replace(
-            deployment,
-            replicas=ReplicaSet(count=task.candidate.replicas, router=LEAST_LOADED),
-            prefill=replace(
-                _deployment(task, task.prefill),
-                replicas=ReplicaSet(count=task.prefill.replicas, router=_prompt_router(shares[0])),
-            ),
-        )
+    deployment = deployment_of(task, shares[0].traffic)
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = task.terms.early_end and len(shares) == 1
     return [_serve(share, deployment, task, early_end=early_end) for share in shares]
@@ -336,6 +328,20 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
     )
 
 
+def deployment_of(task: SizeTask, traffic: Traffic) -> SimulatedDeployment:
+    """One replica, or one unit of pools, for such traffic."""
+    deployment = _deployment(task, task.candidate)
+    if task.prefill is None:
+        return deployment
+    router = LEAST_LOADED if traffic.blocks is None else "prefix-aware"
+    replicas = ReplicaSet(count=task.prefill.replicas, router=router)
+    return replace(
+        deployment,
+        replicas=ReplicaSet(count=task.candidate.replicas, router=LEAST_LOADED),
+        prefill=replace(_deployment(task, task.prefill), replicas=replicas),
+    )
+
+
 def _deployment(task: SizeTask, candidate: PartitionCandidate) -> SimulatedDeployment:
     """One engine of a partition."""
     schedulers = replace(task.terms.schedulers, max_model_len=task.sweep.model.max_context_tokens)
@@ -343,11 +349,6 @@ def _deployment(task: SizeTask, candidate: PartitionCandidate) -> SimulatedDeplo
         cost_model=task.sweep.cost_model(task.precision, candidate),
         limits=schedulers.with_kv(candidate.kv_capacity_tokens),
     )
-
-
-def _prompt_router(share: Share) -> str:
-    """Of a unit's engines for prompts."""
-    return LEAST_LOADED if share.traffic.blocks is None else "prefix-aware"
 
 
 def _serve(

@@ -3,6 +3,7 @@
 Both are searched and simulated, by the same seeds, each in half of the budget.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,6 +14,15 @@ from emulator.specs.system import SystemSpec
 from reporting.document import Document, Lines, Section
 from reporting.numbers import signed_percent
 from serving.analysis.plan.plan import Plan, plan
+from serving.analysis.plan.plan_outlook import (
+    NO_OUTLOOK,
+    NOTHING_ASKED,
+    OutlookTerms,
+    PlanOutlook,
+    outlook_data,
+    outlook_of,
+    outlook_sections,
+)
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import Progress
 from serving.analysis.plan.plan_sensitivity import (
@@ -42,21 +52,25 @@ class PlanAnswer:
     plan: Plan
     difference: PlanDifference | None
     sensitivity: PlanSensitivity | None
+    outlook: PlanOutlook = NO_OUTLOOK
 
 
 def plan_answer(
     question: PlanQuestion,
     *,
     catalog: SystemSpec | None = None,
+    outlook: OutlookTerms = NOTHING_ASKED,
     workers: SimulationWorkers = THIS_PROCESS,
     progress: Progress = lambda _: None,
     is_interrupted: Callable[[], bool] = lambda: False,
 ) -> PlanAnswer:
-    """The plan with its sensitivity and, where figures are set, its difference from the plan on the
-    `catalog`'s machine.
+    """The plan, its sensitivity and outlook, and, where figures are set, its difference from the
+    plan on the `catalog`'s machine.
 
     Raises ConfigError as `plan`; an interrupt leaves out what comes after it.
     """
+    ends_s = time.monotonic() + question.search.budget_s
+    question = outlook.leaves_time(question)
     if catalog is None:
         found, difference = plan(question, workers=workers, progress=progress), None
     else:
@@ -70,10 +84,12 @@ def plan_answer(
         if not is_interrupted():
             progress("with the catalog's figures:")
             difference = _difference(before, changes, workers, progress)
-    sensitivity = None
+    ahead, sensitivity = NO_OUTLOOK, None
+    if not is_interrupted():
+        ahead = outlook_of(found, outlook, workers=workers, progress=progress, ends_s=ends_s)
     if not is_interrupted():
         sensitivity = sensitivity_of(found, workers=workers)
-    return PlanAnswer(plan=found, difference=difference, sensitivity=sensitivity)
+    return PlanAnswer(plan=found, difference=difference, sensitivity=sensitivity, outlook=ahead)
 
 
 _INTERRUPTED: Final = "interrupted"
@@ -103,6 +119,7 @@ def _difference(
 def with_what_if(document: Document, answer: PlanAnswer) -> Document:
     """The plan's report with the sections of this module, before its last: the assumptions."""
     *sections, last = document.sections
+    sections += outlook_sections(answer.plan, answer.outlook)
     if answer.difference is not None:
         sections.append(difference_section(answer.plan, answer.difference))
     if answer.sensitivity is not None:
@@ -116,6 +133,7 @@ def what_if_data(answer: PlanAnswer) -> dict[str, Any]:
     return {
         "change": difference and difference_data(answer.plan, difference),
         "sensitivity": sensitivity and sensitivity_data(sensitivity),
+        **outlook_data(answer.plan, answer.outlook),
     }
 
 

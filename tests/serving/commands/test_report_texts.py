@@ -75,6 +75,10 @@ SIMULATIONS = {
         *("--traffic-class", "chat rate=40 input=300 output=12 slo=ttft=200ms,tpot=20ms@p90"),
         *("--traffic-class", "batch rate=8 input=900 output=24 slo=ttft=2s@p80 priority=1"),
     ),
+    "plan_outlook": (
+        *(*PLAN, "--prefill-policy", "none", "--no-pools", "--growth", "25%/month", "--months"),
+        *("18", "--surge", "100%"),
+    ),
     "compare": (
         *("compare", *PLAN[1:], "--prefill-policy", "none", "--no-pools"),
         *("--systems", "trn3-nl72x2,dgx-h200,trainium4"),
