@@ -143,7 +143,7 @@ def shares_of_two_machines(task: SizeTask, gap_s: float, seed: int) -> list[floa
 
     fault = Fault(kind=FaultKind.LOSE_CHIP, chip=0)
     run = simulate(
-        replace(deployment_of(task), replicas=ReplicaSet(count=2, router=router)),
+        replace(deployment_of(task, whole.traffic), replicas=ReplicaSet(count=2, router=router)),
         whole.traffic,
         calls=[
             TimedCall(at_s=begin_s, call=InjectRequest(fault=fault), replica=1),
@@ -268,7 +268,7 @@ def test_requests_that_ran_on_a_lost_replica_all_begin_when_it_is_lost() -> None
         prompt_tokens=np.array([400, 400, 400]),
         output_tokens=np.array([2, 200, 16]),
     )
-    running = plan_cold_start._running(deployment_of(task), lost, 1.0, task)
+    running = plan_cold_start._running(deployment_of(task, lost), lost, 1.0, task)
 
     assert running.arrival_s.tolist() == [1.0, 1.0]  # the first one has ended
     assert running.output_tokens.tolist() == [200, 16]
