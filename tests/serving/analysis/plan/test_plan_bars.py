@@ -1,0 +1,33 @@
+"""A plan in a minute is as good as all that fewer chips allow, and holds on seeds it never saw."""
+
+import csv
+from typing import Final
+
+import pytest
+
+from serving.analysis.plan.plan import plan
+from serving.commands.plan import question_of
+from serving.main import command_parser
+from serving.simulator import SimulationWorkers
+from tests.benchmarks.plan_exhaustive import DATA, FRESH_SEEDS, QUESTIONS, fresh_passes
+
+WORSE: Final = 1.05
+
+
+def rows() -> dict[str, dict[str, str]]:
+    with DATA.open(newline="") as file:
+        return {row["question"]: row for row in csv.DictReader(file)}
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", rows())
+def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(name: str) -> None:
+    words = ["plan", *QUESTIONS[name], "--budget", "60s", "--processes", "2"]
+    args = command_parser("plan").parse_args(words)
+    args.words = words
+    question = question_of(args)
+    with SimulationWorkers(2) as workers:
+        found = plan(question, workers=workers)
+        assert found.choice.check.chips <= WORSE * int(rows()[name]["best_chips"])
+        assert fresh_passes(question, found, workers) == len(FRESH_SEEDS)
