@@ -6,7 +6,8 @@ of a class at random, by the classes' rates.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from math import ceil
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from loadgen.records.arrays import Int64s
 from loadgen.workloads.length_pairs import LengthPairs
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_demand import Bools, PlanDemand, RateDemand
+
+LIMITS_LONG: Final = 20
+"""Times the loosest limit of TTFT that a long run lasts: a queue that grows by a twentieth of the
+time is then too long at its end.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +168,16 @@ def steady_target(demand: PlanDemand, slo: Slo) -> tuple[Slo, Bools]:
     if ttft is not None:
         bounds.append(ttft)
     return Slo(bounds=tuple(bounds), words=slo.words), those
+
+
+def long_run(demand: PlanDemand, slo: Slo, requests_per_s: float) -> int:
+    """Requests that a long run of a replica has to judge at least; of classes, whose queues have
+    long to grow where one may wait much longer than another.
+    """
+    if not isinstance(demand, ClassesDemand):
+        return 1
+    limits_s = [bound.limit_s for bound in slo.bounds if bound.name == "ttft"]
+    return ceil(LIMITS_LONG * requests_per_s * max(limits_s, default=0.0))
 
 
 def levels_of_all(demand: PlanDemand, slo: Slo) -> tuple[Bound, ...]:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from emulator.units import NS_PER_S
-from serving.analysis.plan.class_demand import steady_target
+from serving.analysis.plan.class_demand import long_run, steady_target
 from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_pools import PoolKinds
@@ -257,6 +257,8 @@ class Race:
         before_s = lead_s if prefixes is None else max(lead_s, prefixes.lead_s)
         lead_requests = requests_per_s * before_s
         runs = 1
+        if judged > question.check.judged:
+            judged = max(judged, long_run(question.demand, question.slo, requests_per_s))
         if is_fresh:
             runs = question.demand.runs(setting.replicas, FRESH_RUNS)
             if lead_requests > judged and runs == FRESH_RUNS:  # fewer leads, as many judged

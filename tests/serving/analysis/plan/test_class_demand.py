@@ -16,6 +16,7 @@ from serving.analysis.plan.class_demand import (
     PlannedClass,
     class_data,
     levels_of_all,
+    long_run,
     steady_target,
 )
 from serving.analysis.plan.plan import plan, slowed
@@ -170,6 +171,12 @@ def test_a_share_has_each_class_with_its_lengths(
     assert (share.traffic.output_tokens == 5 + share.of_class).all()
     assert share.traffic.priority is not None
     assert (share.traffic.priority == share.of_class).all()
+
+
+def test_a_long_run_lasts_many_times_the_longest_wait() -> None:
+    # 4 s are batch's limit of TTFT: of 40 requests a second and replica 20 times 4 s are judged.
+    assert long_run(BOTH, BOTH.slo, 40.0) == 3_200
+    assert long_run(DEMAND, CHAT.slo, 40.0) == 1
 
 
 def test_classes_come_by_their_rates() -> None:
