@@ -29,6 +29,10 @@ class KvTransfers:
         for sent in zip(there_ns.tolist(), prompts.tolist(), strict=True):
             heappush(self._sent, sent)
 
+    def __len__(self) -> int:
+        """Prompts on their way."""
+        return len(self._sent)
+
     @property
     def next_ns(self) -> int:
         """When the next one is there; `NEVER_NS` without any."""

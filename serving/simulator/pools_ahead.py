@@ -5,12 +5,15 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Bools, Int64s
+from emulator.units import NS_PER_S
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.step_run_record import NOTHING_COMES, Coming
 from serving.simulator.steps_ahead import RunStops
 
+AHEAD_NS: Final = NS_PER_S
+"""For which the first pool goes ahead, and then the other one, to which nothing else comes."""
 _NONE_OPEN: Final = np.zeros(0, dtype=np.int64)
 
 

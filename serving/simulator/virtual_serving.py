@@ -24,7 +24,7 @@ from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.oversized_requests import refuse_what_never_fits
-from serving.simulator.pools_ahead import PoolsAhead
+from serving.simulator.pools_ahead import AHEAD_NS, PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.run_log import Logs, StepLog, StepSums, step_log, totals_of
 from serving.simulator.run_result import in_seconds, serving_run
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
-
-AHEAD_NS: Final = NS_PER_S
-"""Of the pool that decodes, in which nothing comes but what the other one has sent."""
 
 PROGRESS_STEPS: Final = 64
 """Steps of an engine before the first look at the progress; later ones come after an eighth more.
@@ -135,7 +132,8 @@ class _VirtualServing:
         self._logged = logs
         check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
-        called |= {*range(0 if day_night is None else deployment.replicas.count)}
+        if day_night is not None:
+            called |= {*range(deployment.replicas.count)}
         self._pool = EnginePool(
             deployment, traffic, called=called, on_step=on_step, seed=seed, logs=logs
         )
@@ -270,7 +268,7 @@ class _VirtualServing:
         """When a step ends, a call comes, or a request comes to an engine that could take it."""
         times_ns = [engine.end_ns for engine in self._engines if engine.end_ns is not None]
         waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
-        if self._transfers is not None:
+        if self._transfers:
             times_ns.append(self._transfers.next_ns)
         if self._calls:
             times_ns.append(self._calls[-1].at_ns)
@@ -377,7 +375,7 @@ class _VirtualServing:
             return
         for request in arrivals.take(self._now_ns):
             self._first.put(request)
-        if self._transfers is not None:
+        if self._transfers:
             for request in self._transfers.due(self._now_ns + 1).request.tolist():
                 self._pool.put(request)
 

@@ -7,7 +7,7 @@ partition, number of replicas and prefill policy, and each two pools on a machin
 state does not rule out (queues would grow without end) is simulated as the plan's race does: out
 is what surely misses the target by 150, 600 or 2,400 requests, and what four fresh runs of 3,000
 do not surely show to keep it. The first size that passes is the best there is. Of engines of equal
-chips and tp both pools have the `STRONGEST` ones.
+chips and tp both pools have the strongest ones, as a plan's have.
 
 The plan is then judged again by ten seeds that no search has seen. The row goes to a CSV file.
 """
@@ -23,12 +23,12 @@ from dataclasses import replace
 from itertools import product
 from math import ceil
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import Check, check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms
-from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, unit_of
+from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import (
     FIRST_SHARE,
@@ -38,7 +38,6 @@ from serving.analysis.plan.plan_race import (
     Race,
     Setting,
 )
-from serving.analysis.steady_state.pools import DecodeOption, PrefillOption
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers
@@ -68,12 +67,10 @@ QUESTIONS: Final = {
     ),
 }
 """Those of `TRACES` need public data, beside the project or where ULTRASERVE_TRACES says."""
-STRONGEST: Final = 2
 FRESH_SEEDS: Final = range(1_000, 1_010)
 DATA: Final = Path(__file__).parent / "data" / "plan_exhaustive.csv"
 UNITS_MAX: Final = 4
 AT_ONCE: Final = 64
-Engine = TypeVar("Engine", PrefillOption, DecodeOption)
 
 
 def all_options(question: PlanQuestion, most: int, workers: SimulationWorkers) -> list[Option]:
@@ -91,8 +88,8 @@ def all_options(question: PlanQuestion, most: int, workers: SimulationWorkers) -
 
 def _units(terms: OptionTerms, found: Sequence[PlanPartition], most: int) -> Iterator[Option]:
     alone_ns = {each.decode: each.alone_ns for each in found if each.decode is not None}
-    prefills = _strongest([each.prefill for each in found if each.prefill is not None])
-    decodes = _strongest([*alone_ns])
+    prefills = strongest([each.prefill for each in found if each.prefill is not None])
+    decodes = strongest([*alone_ns])
     machine = terms.sweep.system.chips.count
     for prefill, decode, units in product(prefills, decodes, range(1, UNITS_MAX + 1)):
         if prefill.precision != decode.precision:
@@ -110,18 +107,6 @@ def _units(terms: OptionTerms, found: Sequence[PlanPartition], most: int) -> Ite
                     units=units,
                     alone_ns=alone_ns[decode],
                 )
-
-
-def _strongest(engines: Sequence[Engine]) -> list[Engine]:
-    strongest: list[Engine] = []
-    seen: defaultdict[tuple[int, int], set[float]] = defaultdict(set)
-    for each in sorted(engines, key=lambda each: -each.requests_per_s):
-        partition = each.candidate.partition
-        rates = seen[partition.chips, partition.tp]
-        if len(rates) < STRONGEST and each.requests_per_s not in rates:
-            rates.add(each.requests_per_s)
-            strongest.append(each)
-    return strongest
 
 
 def all_settings(

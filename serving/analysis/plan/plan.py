@@ -19,13 +19,14 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
-from serving.analysis.plan.plan_check import OutOfTime, check_sizes
+from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
 from serving.analysis.plan.plan_search import size_ends
+from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 SIZES_AT_ONCE: Final = 2

@@ -4,7 +4,6 @@ The lockstep scheduler serves the share of one or several replicas in virtual ti
 at the end have missed the target; a size loaded above its steady state has too.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -28,6 +27,7 @@ from serving.analysis.plan.class_demand import (
 )
 from serving.analysis.plan.plan_demand import PlanDemand, Share
 from serving.analysis.plan.plan_options import unit_chips
+from serving.analysis.plan.timed_run import ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import (
@@ -37,7 +37,6 @@ from serving.simulator import (
     SchedulerLimits,
     SimulatedDeployment,
     SimulationWorkers,
-    StopSimulation,
     TimedCall,
     known_percentile,
     simulate,
@@ -53,10 +52,6 @@ _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
 LEAST_LOADED: Final = "least-loaded"
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
-
-
-class OutOfTime(Exception):
-    """The time for a simulation is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,12 +224,6 @@ class SizeTask:
     lost_chips: int = 0
     ends_at: float = float("inf")
 
-    def look(self, done: int, emulated_s: float) -> None:
-        """A simulation's progress; raises StopSimulation."""
-        del done, emulated_s
-        if time.time() > self.ends_at:
-            raise StopSimulation
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShareRun:
@@ -355,7 +344,7 @@ def _serve(
     share: Share, deployment: SimulatedDeployment, task: SizeTask, *, early_end: bool
 ) -> ShareRun:
     classes = len(task.demand.classes) if isinstance(task.demand, ClassesDemand) else 1
-    run = simulate(
+    timed = simulate(
         deployment,
         share.traffic,
         judged=share.judged,
@@ -363,12 +352,11 @@ def _serve(
         levels=[*map(_missed_by_far, levels_of_all(task.demand, task.slo))] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
         calls=[_loss(chip, at_s=share.judged_s[0]) for chip in range(task.lost_chips)],
-        progress=None if task.ends_at == float("inf") else task.look,
+        progress=ends_at(task.ends_at),
         logs=False,
     )
+    run = whole(timed)
     served = run.served
-    if served.ending is Ending.STOPPED:
-        raise OutOfTime
     began = run.judged & ~np.isnan(served.first_token_s)
     assert served.hits is not None
     of_class = None if share.of_class is None else share.of_class[run.sent][run.judged]

@@ -13,13 +13,14 @@ from typing import Final
 from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
-from serving.analysis.plan.plan_check import Check, OutOfTime, check_sizes
+from serving.analysis.plan.plan_check import Check, check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms, best_options, near_sizes
-from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
+from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import FRESH_TIMES, Progress, Race, Setting, quality
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import first_answer, search
+from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers
 
@@ -120,8 +121,12 @@ def _search_all(
     """Search among a few partitions, then one of each shape, then all: each time below the best."""
     tasks = _near(question, question.sweep.tasks())
     machine_chips = question.sweep.system.chips.count
+    costed: dict[Task, PlanPartition | None] = {}
     for part in (_quick(tasks, machine_chips), _one_layout(tasks), tasks):
-        found = partitions_of(terms, part, workers, pools=question.pools)
+        new = [task for task in part if task not in costed]
+        costed |= dict.fromkeys(new)  # None where the longest request does not fit
+        costed |= {of.task: of for of in partitions_of(terms, new, workers, pools=question.pools)}
+        found = [each for task in part if (each := costed[task]) is not None]
         race.options = best_options(each.option for each in found)
         race.pools = pools = PoolKinds(terms, found)
         if race.best is None and part is not tasks:

@@ -19,11 +19,11 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.cold_start import ColdStart, cold_start_of
 from serving.analysis.plan.plan import Plan
-from serving.analysis.plan.plan_check import OutOfTime, SizeTask, deployment_of
+from serving.analysis.plan.plan_check import SizeTask, deployment_of
 from serving.analysis.plan.plan_race import Progress, Race
+from serving.analysis.plan.timed_run import OutOfTime, ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import Run, SimulatedDeployment, SimulationWorkers, simulate
-from serving.traffic.serving_run import Ending
 
 Bools = NDArray[np.bool_]
 
@@ -309,13 +309,10 @@ def _served(
     judged: Bools | None = None,
     until_s: float = float("inf"),
 ) -> Run:
-    progress = None if task.ends_at == float("inf") else task.look
-    run = simulate(
-        deployment, traffic, judged=judged, until_s=until_s, progress=progress, logs=False
+    progress = ends_at(task.ends_at)
+    return whole(
+        simulate(deployment, traffic, judged=judged, until_s=until_s, progress=progress, logs=False)
     )
-    if run.served.ending is Ending.STOPPED:
-        raise OutOfTime
-    return run
 
 
 def _parts(given: _GapTask) -> tuple[Traffic, Traffic, float]:

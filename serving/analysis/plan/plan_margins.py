@@ -16,10 +16,11 @@ from typing import Final, Self
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
 from serving.analysis.plan.class_demand import ClassesDemand
-from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting, quality
+from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.simulator import SimulationWorkers
 
 GROWTH: Final = 1.3
@@ -255,7 +256,7 @@ def _bisected(
         open_ones = [each for each in found if not each.is_found]
         if not open_ones:
             break
-        ends_at = time.time() + ends_s - time.monotonic()
+        ends_at = unix_s(ends_s)
         tasks = [replace(task, ends_at=ends_at) for each in open_ones for task in each.next_tasks()]
         try:
             checks = iter(check_sizes(tasks, workers))

@@ -57,6 +57,11 @@ class PlanPartition:
     decode: DecodeOption | None = None
     alone_ns: float = 0.0
 
+    @property
+    def task(self) -> Task:
+        """Which it is."""
+        return self.option.point.precision, self.option.candidate
+
 
 def partitions_of(
     terms: OptionTerms,
@@ -96,9 +101,9 @@ class PoolKinds:
     def __init__(self, terms: OptionTerms, partitions: Iterable[PlanPartition]) -> None:
         self._terms = terms
         able = [] if terms.slo.tpot_s is None or terms.sweep.system.units > 1 else [*partitions]
-        self._prefills = _strongest([each.prefill for each in able if each.prefill is not None])
+        self._prefills = strongest([each.prefill for each in able if each.prefill is not None])
         decodes = {each.decode: each.alone_ns for each in able if each.decode is not None}
-        self._decodes = _strongest([*decodes])
+        self._decodes = strongest([*decodes])
         self._alone_ns = [decodes[each] for each in self._decodes]
         self.can_meet = bool(self._prefills and self._decodes)
 
@@ -241,17 +246,17 @@ def _tpot_ns(
     return np.where(growth < 1, alone_ns / np.maximum(1 - growth, 1e-9), np.inf)
 
 
-def _strongest(engines: Sequence[Engine]) -> list[Engine]:
+def strongest(engines: Sequence[Engine]) -> list[Engine]:
     """Of each precision, chips and tp those that serve the most; of equal ones the first."""
-    strongest: list[Engine] = []
+    found: list[Engine] = []
     seen: defaultdict[tuple[str, int, int], set[float]] = defaultdict(set)
     for each in sorted(engines, key=lambda each: -each.requests_per_s):
         partition = each.candidate.partition
         rates = seen[each.precision, partition.chips, partition.tp]
         if len(rates) < KINDS and each.requests_per_s not in rates:
             rates.add(each.requests_per_s)
-            strongest.append(each)
-    return strongest
+            found.append(each)
+    return found
 
 
 def prefill_of(terms: OptionTerms, replica: Replica) -> PrefillOption | None:

@@ -16,10 +16,11 @@ import numpy as np
 
 from emulator.units import NS_PER_S
 from serving.analysis.plan.class_demand import long_run, steady_target
-from serving.analysis.plan.plan_check import Check, OutOfTime, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.simulator import SimulationWorkers
 
 FIRST_SHARE: Final = 4
@@ -281,7 +282,7 @@ class Race:
             ),
             replicas=setting.replicas,
             lead_s=lead_s,
-            ends_at=time.time() + self.ends_s - time.monotonic(),
+            ends_at=unix_s(self.ends_s),
             most_requests_per_s=option.most_requests_per_s,
         )
 

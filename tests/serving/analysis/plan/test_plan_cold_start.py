@@ -15,7 +15,7 @@ from reporting.plain_text import document_lines
 from serving.analysis.plan import plan_cold_start
 from serving.analysis.plan.cold_start import cold_start_of
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import OutOfTime, SizeTask, deployment_of
+from serving.analysis.plan.plan_check import SizeTask, deployment_of
 from serving.analysis.plan.plan_cold_start import (
     ColdStartTerms,
     GapCase,
@@ -26,6 +26,7 @@ from serving.analysis.plan.plan_cold_start import (
 from serving.analysis.plan.plan_difference import PlanAnswer, what_if_data, with_what_if
 from serving.analysis.plan.plan_outlook import PlanOutlook
 from serving.analysis.plan.plan_report import plan_document
+from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.partitions import PartitionCandidate, PartitionFilter
 from serving.simulator import THIS_PROCESS, ReplicaSet, TimedCall, simulate
 from serving.simulator.simulated_machine import machine_of
