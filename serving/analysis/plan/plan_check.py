@@ -42,6 +42,7 @@ from serving.simulator import (
     known_percentile,
     simulate,
 )
+from serving.traffic.engine_limits import BatchLimits
 from serving.traffic.serving_run import Ending
 from serving.wire.control_call import InjectRequest
 
@@ -143,7 +144,7 @@ class Check:
     """One size, simulated.
 
     Attributes:
-        prefill_policy: of the schedulers.
+        prefill_policy, limits: of the schedulers.
         requests: judged ones; `simulated_requests` include those around them.
         begin_s, end_s: of the judged arrivals, in the traffic's own time.
         percentiles_s: TTFT, TPOT, E2E of judged requests, and of each class's, at
@@ -161,6 +162,7 @@ class Check:
     candidate: PartitionCandidate
     prefill: PartitionCandidate | None
     prefill_policy: str | None
+    limits: BatchLimits
     replicas: int
     simulated_replicas: int
     requests: int
@@ -304,6 +306,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         candidate=task.candidate,
         prefill=task.prefill,
         prefill_policy=task.terms.schedulers.prefill_policy,
+        limits=task.terms.schedulers.batch,
         replicas=task.replicas,
         simulated_replicas=len(runs),
         requests=len(times_s["ttft"]),
