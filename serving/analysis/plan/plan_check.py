@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.fault import Fault, FaultKind
-from loadgen.measures.intervals import percentile_estimate, share_estimate, student_quantile
+from loadgen.measures.intervals import again_low, percentile_estimate, share_estimate
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
@@ -446,7 +446,7 @@ def _terms(
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again_low=_again_low(windows),
+                again_low=again_low(windows),
             )
         )
     return tuple(checks)
@@ -492,12 +492,3 @@ def _percentile(times_s: Float64s, percentile: float) -> Estimate | None:
     low = None if around.low is None else min(around.low, value)
     high = None if around.high is None else max(around.high, value)
     return Estimate(value=value, low=low, high=high)
-
-
-def _again_low(shares: Sequence[float]) -> float | None:
-    """Student's 95 % bound for one more of these shares; None for fewer than two."""
-    count = len(shares)
-    if count < 2:
-        return None
-    spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
-    return float(np.mean(shares) - student_quantile(count - 1) * spread)
