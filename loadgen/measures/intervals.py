@@ -18,6 +18,7 @@ of the window. A queue that only just empties reaches further: intervals are the
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -184,6 +185,15 @@ def _sums(samples: Samples, values: Float64s) -> Float64s:
     return np.asarray(
         np.bincount(samples.cell, weights=values, minlength=samples.cells), dtype=np.float64
     )
+
+
+def again_low(shares: Sequence[float]) -> float | None:
+    """Student's 95 % bound for one more of these shares; None for fewer than two."""
+    count = len(shares)
+    if count < 2:
+        return None
+    spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
+    return float(np.mean(shares) - student_quantile(count - 1) * spread)
 
 
 def student_quantile(freedom: float) -> float:

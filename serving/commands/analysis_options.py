@@ -204,6 +204,9 @@ class PriceFileOptions(PriceOptions):
         "--prices",
     )
     price_term: Literal["on_demand", "reserved"] = option("on_demand", "which of a file's prices")
+    gco2_per_kwh: float | None = option(
+        None, "gCO2 of a kWh at the utility's meter", "--gco2-per-kwh", metavar="G"
+    )
 
     def price_list(self) -> PriceFile | None:
         """The file; raises ConfigError, also for other prices beside it."""
@@ -211,7 +214,7 @@ class PriceFileOptions(PriceOptions):
 
         if self.price_file is None:
             return None
-        names = ("chip_hour_dollars", "system_hour_dollars", "kwh_dollars")
+        names = ("chip_hour_dollars", "system_hour_dollars", "kwh_dollars", "gco2_per_kwh")
         check_absent(self, names, expected="nothing beside --prices")
         return read_price_file(self.price_file)
 
@@ -223,6 +226,17 @@ class PriceFileOptions(PriceOptions):
         if listed is None:
             return self.prices()
         return listed.required_prices_of(system, PriceTerm(self.price_term))
+
+    def grid_gco2_per_kwh(self) -> float | None:
+        """The option's or the file's; None without one. Raises ConfigError below 0."""
+        listed = self.price_list()
+        if listed is not None:
+            grid = listed.grid_gco2_per_kwh
+            return None if grid is None else grid.value
+        given = self.gco2_per_kwh
+        if given is not None and not 0 <= given < float("inf"):
+            raise ConfigError("gco2-per-kwh", given, "at least 0")
+        return given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from loadgen.option_values import some_duration_s
 from serving.commands.analysis_options import interrupted_by, print_answer, say
 from serving.commands.pareto import assumed_systems, lncs_of
 from serving.commands.plan import PlanOptions, question_by_system
-from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
+from serving.commands.plan_searched import SEARCHED
+from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 _BUDGET_S: Final = 600.0
 _NOT_HERE: Final = (
-    *("system", "disaggregated", "effort"),
-    *("chip_hour_dollars", "system_hour_dollars", "kwh_dollars"),
+    *("system", "disaggregated", "effort", "minimise"),
+    *("chip_hour_dollars", "system_hour_dollars", "kwh_dollars", "gco2_per_kwh"),
 )
 
 
@@ -69,9 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "deploy/prices/example.toml",
     )
     add_options(parser, CompareOptions, without=_NOT_HERE)
-    add_options(
-        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
-    )
+    add_options(parser, SchedulerLimits, without={*DRAFT_LIMITS, *SEARCHED})
     parser.set_defaults(run=run)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,8 +32,9 @@ from serving.commands.analysis_options import (
 )
 from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
 from serving.commands.plan_outlook_options import OutlookOptions
+from serving.commands.plan_searched import SEARCHED, SearchedOptions
 from serving.commands.planned_classes import CLASS_KEYS, planned_classes
-from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
+from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class TrafficOptions(LengthOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(
+    SearchedOptions,
     TrafficOptions,
     PriceFileOptions,
     PageOptions,
@@ -170,9 +172,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_options(parser, MixOptions)
     add_traffic_class_arguments(parser, own=CLASS_KEYS)
     add_options(parser, OutlookOptions)
-    add_options(
-        parser, SchedulerLimits, without={*DRAFT_LIMITS, "prefill_policy"}, defaults=PLANNED_LIMITS
-    )
+    add_options(parser, SchedulerLimits, without={*DRAFT_LIMITS, *SEARCHED})
     parser.set_defaults(run=run)
 
 
@@ -195,6 +195,8 @@ def run(args: argparse.Namespace) -> int:
 
         alone = "nothing with several models"
         check_absent(outlook, ("growth", "surge"), expected=alone)
+        if options.minimise != "chips":
+            raise ConfigError("minimise", options.minimise, "chips with several models")
         if outlook.cold_start:
             raise ConfigError("cold-start", outlook.cold_start, alone)
         return run_mix(args, options)
@@ -258,10 +260,17 @@ def _catalog_machine(options: PlanOptions) -> SystemSpec | None:
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:
     """The plan by the arguments; raises UltraServeError."""
+    from serving.analysis.plan.plan_question import Minimised
+
     options = read_options(PlanOptions, args)
     machine = options.machine()
     question = question_by_system(args, options)(machine)
-    return replace(question, prices=options.prices_on(machine.name))
+    return replace(
+        question,
+        prices=options.prices_on(machine.name),
+        grid_gco2_per_kwh=options.grid_gco2_per_kwh(),
+        minimise=Minimised(options.minimise),
+    )
 
 
 def question_by_system(
@@ -274,19 +283,26 @@ def question_by_system(
     from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
+    from serving.analysis.steady_state.precision import with_kv_dtype
     from serving.policy.prefill_throttle import parse_prefill_policy
 
     policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES
     policies = tuple(parse_prefill_policy(each).name for each in policies)
-    limits = {**given_options(SchedulerLimits, args), "prefill_policy": policies[0]}
-    schedulers = SchedulerLimits(**limits)
+    batches = options.batch_limits()
+    given = {**given_options(SchedulerLimits, args), **asdict(batches[0])}
+    schedulers = SchedulerLimits(**{**given, "prefill_policy": policies[0]})
     demand, day = _demand(args, options, part, prefix_caching=schedulers.prefix_caching)
     slo = options.target() if not isinstance(demand, ClassesDemand) else demand.slo
     if isinstance(demand, ClassesDemand) and demand.has_priorities:
         schedulers = replace(schedulers, scheduling_policy="priority")
     peak, prefixes = demand.peak, demand.prefixes
     check = CheckTerms(schedulers=schedulers, judged=options.requests, seed=options.seed)
-    search = SearchTerms(policies=policies, tries=options.tries, budget_s=options.budget_s)
+    search = SearchTerms(
+        policies=policies,
+        other_limits=batches[1:],
+        tries=options.tries,
+        budget_s=options.budget_s,
+    )
 
     def question_on(system: SystemSpec) -> PlanQuestion:
         sweep = options.mean_sweep(
@@ -294,8 +310,9 @@ def question_by_system(
         )
         if prefixes is not None:
             sweep = replace(sweep, shape=prefixes.shape(sweep.shape))
+        model = with_kv_dtype(options.kv_cache_dtype, sweep.model, system.chip)
         return PlanQuestion(
-            sweep=sweep,
+            sweep=replace(sweep, model=model),
             demand=demand,
             slo=slo,
             day=day,

@@ -31,6 +31,28 @@ chooses them for a server on an accelerator of 70 GiB or more; 128 seats would d
 a plan takes.
 """
 
+SEARCHED_LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
+    "max_num_seqs": (PLANNED_LIMITS["max_num_seqs"], 256),
+    "max_num_batched_tokens": (PLANNED_LIMITS["max_num_batched_tokens"], 2_048),
+}
+"""That a plan tries, the first of each first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Requests at once on a rank, and new tokens of it in a step."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @property
+    def words(self) -> str:
+        """By vLLM's names."""
+        return (
+            f"max-num-seqs {self.max_num_seqs:,}, "
+            f"max-num-batched-tokens {self.max_num_batched_tokens:,}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
@@ -141,6 +163,13 @@ class SchedulerLimits(PrefillOptions):
         "assumed share of right drafts: one for all, or repeated for each draft in turn (default: "
         "what was published for the method)",
     )
+
+    @property
+    def batch(self) -> BatchLimits:
+        """Those of a step."""
+        return BatchLimits(
+            max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
+        )
 
     def published_acceptance(self) -> str | None:
         """What stands for `acceptance`, in words with its source; None where that is given, or

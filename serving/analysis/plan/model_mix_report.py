@@ -12,13 +12,13 @@ from reporting.document import Document, FigureRow, Lines
 from serving.analysis.plan.machine_packing import PackedMachines
 from serving.analysis.plan.model_mix import MixedModel, ModelMix
 from serving.analysis.plan.plan_bill import megawatts
+from serving.analysis.plan.plan_bill_report import price_words
 from serving.analysis.plan.plan_margins_report import margin_lines
 from serving.analysis.plan.plan_report import (
     assumptions,
     check_rows,
     machine_words,
     plan_data,
-    price_words,
     size_words,
 )
 from serving.analysis.steady_state.model_error import RANGE
@@ -211,7 +211,9 @@ def _model_lines(each: MixedModel) -> Iterator[str]:
     choice, question = plan.choice, plan.question
     check = choice.check
     yield f"traffic: {question.demand.in_words()}"
-    yield from check_rows(size_words(check), check, question.sweep.assumptions.model_error)
+    yield from check_rows(
+        size_words(check, question), check, question.sweep.assumptions.model_error
+    )
     if plan.margins is not None:
         headroom, *_ = margin_lines(plan.margins, question.demand.peak_rate_per_s)
         yield headroom

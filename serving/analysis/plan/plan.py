@@ -21,6 +21,7 @@ from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
+from serving.analysis.plan.plan_cost import fleet_of, replicas_per_machine
 from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -122,23 +123,13 @@ def plan(
 
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
-    sweep, demand = question.sweep, question.demand
+    demand = question.demand
     begun_s, budget_s = time.monotonic(), question.search.budget_s
     rates_end_s = begun_s + MARGINS_SHARE * budget_s
     choice = choose(question, workers, progress)
-    check = choice.check
-    per_machine = check.candidate.replicas
-    if check.prefill is not None:
-        per_machine = sweep.system.chips.count // check.replica_chips
-    fleet = BilledFleet(
-        system=sweep.system,
-        season=sweep.season,
-        machines=ceil(check.replicas / per_machine),
-        replicas=check.replicas,
-        replica_chips=check.replica_chips,
-        busy_watts=check.replica_chip_watts,
-        idle_chip_watts=sweep.replica(check.precision, check.candidate).idle_chip_watts,
-    )
+    check, option = choice.check, choice.setting.option
+    per_machine = replicas_per_machine(question, option)
+    fleet = fleet_of(question, option, check.replicas, check.replica_chip_watts)
     night = night_of(
         question.day,
         replicas=fleet.replicas,
@@ -169,7 +160,9 @@ def plan(
         choice=choice,
         rates=rates,
         fleet=fleet,
-        bill=bill_of(fleet, night, rates, question.prices),
+        bill=bill_of(
+            fleet, night, rates, question.prices, grid_gco2_per_kwh=question.grid_gco2_per_kwh
+        ),
         night=night,
         replicas_per_machine=per_machine,
         range=model_range,

@@ -9,7 +9,7 @@ from emulator.power.efficiency import (
     tokens_per_megawatt,
 )
 from emulator.power.system_power import PART_LABELS, SystemPower
-from emulator.power.token_cost import Prices, TokenCost, token_cost
+from emulator.power.token_cost import WATTS_PER_KILOWATT, Prices, TokenCost, token_cost
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from serving.analysis.plan.night import HOURS, Night
@@ -108,6 +108,7 @@ class Bill:
         freed_mwh_per_day: racks' budget of freed chips, before cooling: other work may draw that.
         per_megawatt: tokens/s/MW at the peak.
         peak_cost, day_cost: dollars of an hour and of a million tokens; None without prices.
+        gco2_per_hour: of the day's mean watts; None without a grid.
         shared_day_cost: over the day, when other work pays for the chips that serve at no hour.
     """
 
@@ -121,9 +122,17 @@ class Bill:
     peak_cost: TokenCost | None
     day_cost: TokenCost | None
     shared_day_cost: TokenCost | None
+    gco2_per_hour: float | None
 
 
-def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices | None) -> Bill:
+def bill_of(
+    fleet: BilledFleet,
+    night: Night,
+    rates: TokenRates,
+    prices: Prices | None,
+    *,
+    grid_gco2_per_kwh: float | None = None,
+) -> Bill:
     """The bill of a fleet that serves `rates` at its peak, over the night's day."""
     power = SystemPower(fleet.system)
     per_machine = fleet.system.chips.count
@@ -149,7 +158,13 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
         peak_cost=_cost(fleet, prices, rates, fleet.chips, peak_watts),
         day_cost=_cost(fleet, prices, day_rates, fleet.chips, day_watt_hours / HOURS),
         shared_day_cost=_cost(fleet, prices, day_rates, in_service, in_service_watt_hours / HOURS),
+        gco2_per_hour=gco2_per_hour(day_watt_hours / HOURS, grid_gco2_per_kwh),
     )
+
+
+def gco2_per_hour(watts: float, grid_gco2_per_kwh: float | None) -> float | None:
+    """Grams of an hour's energy at the utility's meter; None without a grid."""
+    return None if grid_gco2_per_kwh is None else watts / WATTS_PER_KILOWATT * grid_gco2_per_kwh
 
 
 def _cost(

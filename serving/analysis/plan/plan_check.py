@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.fault import Fault, FaultKind
-from loadgen.measures.intervals import percentile_estimate, share_estimate, student_quantile
+from loadgen.measures.intervals import again_low, percentile_estimate, share_estimate
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
@@ -41,6 +41,7 @@ from serving.simulator import (
     known_percentile,
     simulate,
 )
+from serving.traffic.engine_limits import BatchLimits
 from serving.traffic.serving_run import Ending
 from serving.wire.control_call import InjectRequest
 
@@ -138,7 +139,7 @@ class Check:
     """One size, simulated.
 
     Attributes:
-        prefill_policy: of the schedulers.
+        prefill_policy, limits: of the schedulers.
         requests: judged ones; `simulated_requests` include those around them.
         begin_s, end_s: of the judged arrivals, in the traffic's own time.
         percentiles_s: TTFT, TPOT, E2E of judged requests, and of each class's, at
@@ -156,6 +157,7 @@ class Check:
     candidate: PartitionCandidate
     prefill: PartitionCandidate | None
     prefill_policy: str | None
+    limits: BatchLimits
     replicas: int
     simulated_replicas: int
     requests: int
@@ -293,6 +295,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         candidate=task.candidate,
         prefill=task.prefill,
         prefill_policy=task.terms.schedulers.prefill_policy,
+        limits=task.terms.schedulers.batch,
         replicas=task.replicas,
         simulated_replicas=len(runs),
         requests=len(times_s["ttft"]),
@@ -431,7 +434,7 @@ def _terms(
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again_low=_again_low(windows),
+                again_low=again_low(windows),
             )
         )
     return tuple(checks)
@@ -477,12 +480,3 @@ def _percentile(times_s: Float64s, percentile: float) -> Estimate | None:
     low = None if around.low is None else min(around.low, value)
     high = None if around.high is None else max(around.high, value)
     return Estimate(value=value, low=low, high=high)
-
-
-def _again_low(shares: Sequence[float]) -> float | None:
-    """Student's 95 % bound for one more of these shares; None for fewer than two."""
-    count = len(shares)
-    if count < 2:
-        return None
-    spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
-    return float(np.mean(shares) - student_quantile(count - 1) * spread)

@@ -1,7 +1,8 @@
-"""A plan's partition, prefill policy and size: the fewest chips that pass simulation.
+"""A plan's partition, prefill policy and size: the cheapest that passes simulation, by default the
+fewest chips.
 
-The steady state proposes, settings race in virtual time; what comes nearest with fewer chips is
-shown beside the answer.
+The steady state proposes, settings race in virtual time; what comes nearest for less is shown
+beside the answer.
 """
 
 import time
@@ -14,10 +15,18 @@ from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
 from serving.analysis.plan.plan_check import Check, check_sizes
+from serving.analysis.plan.plan_cost import LESS, Cost
 from serving.analysis.plan.plan_options import Option, OptionTerms, best_options, near_sizes
 from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partitions_of
-from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import FRESH_TIMES, Progress, Race, Setting, quality
+from serving.analysis.plan.plan_question import Minimised, PlanQuestion
+from serving.analysis.plan.plan_race import (
+    FRESH_TIMES,
+    Progress,
+    Race,
+    Setting,
+    option_terms,
+    quality,
+)
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import first_answer, search
 from serving.analysis.plan.timed_run import OutOfTime
@@ -25,7 +34,7 @@ from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers
 
 NEARLY: Final = 1.25
-"""Times the answer's chips that count as nearly as good."""
+"""Times the answer's chips, or what is minimised, that count as nearly as good."""
 SHOWN: Final = 5
 SEARCH_SHARE: Final = 0.7
 """Of the budget; the rest is for margins and ranges of what was found."""
@@ -35,7 +44,7 @@ SMALLER_SHARE: Final = 0.9
 """Of the budget, by when what is smaller is shown as far as it is known."""
 _QUICK_TP: Final = 4
 _CUT_SHORT: Final = (
-    "the search was cut short: what has fewer chips may keep the target too, less is known of it"
+    "the search was cut short: a setting {} may keep the target too, less is known of those"
 )
 _GIB: Final = 2**30
 
@@ -46,9 +55,10 @@ class TargetOutOfReach(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The plan's setting, what comes nearest with fewer chips, and all that was tried.
+    """The plan's setting, what comes nearest for less, and all that was tried.
 
     Attributes:
+        cost: in what is minimised; `fewest` is the setting with the fewest chips that passed.
         smaller: None: nothing smaller was tried; `smaller_words` say why, or which it is, and
             `smaller_misses` why it misses the target.
         frontier: other partitions that keep the target, nearly as good, the best first.
@@ -58,6 +68,9 @@ class Choice:
 
     setting: Setting
     check: Check
+    cost: Cost
+    fewest: Setting
+    fewest_cost: Cost
     smaller: Check | None
     smaller_words: str
     smaller_misses: tuple[str, ...]
@@ -77,8 +90,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     share = SEARCH_SHARE if question.margins else ALONE_SHARE
     begun_s = time.monotonic()
     ends_s = begun_s + share * question.search.budget_s
-    seats = question.check.schedulers.max_num_seqs
-    terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
+    terms = option_terms(question)
     race = Race(question, workers, progress, ends_s=ends_s)
     is_whole = is_interrupted = False
     try:
@@ -100,10 +112,14 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         race.ends_s = begun_s + SMALLER_SHARE * question.search.budget_s
         smaller, words, misses = _smaller(race, best, question, workers, is_whole=is_whole)
     if not is_whole:
-        words = ", ".join(filter(None, (_CUT_SHORT, words)))
+        words = ", ".join(filter(None, (_CUT_SHORT.format(LESS[question.minimise]), words)))
+    fewest = race.fewest or best
     return Choice(
         setting=best,
         check=race.checks[best],
+        cost=race.cost(best),
+        fewest=fewest,
+        fewest_cost=race.cost(fewest),
         smaller=smaller,
         smaller_words=words,
         smaller_misses=misses,
@@ -172,19 +188,21 @@ def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
 
 
 def _nearly_as_good(race: Race, best: Setting) -> list[Setting]:
-    """Of each other partition and policy the smallest that passes."""
+    """Of each other partition, policy and limits the cheapest that passes."""
     seen = {_kind(best)}
     found: list[Setting] = []
-    order = sorted(race.passed, key=lambda each: (each.chips, -quality(race.checks[each])[1]))
+    most = NEARLY * race.cost(best)[0]
+    order = sorted(race.passed, key=lambda each: (race.cost(each), -quality(race.checks[each])[1]))
     for setting in order:
-        if _kind(setting) not in seen and setting.chips <= NEARLY * best.chips:
+        if _kind(setting) not in seen and race.cost(setting)[0] <= most:
             seen.add(_kind(setting))
             found.append(setting)
     return found[:SHOWN]
 
 
 def _kind(setting: Setting) -> tuple[object, ...]:
-    return setting.option.candidate, setting.option.point.prefill, setting.policy
+    option = setting.option
+    return option.candidate, option.point.prefill, setting.policy, setting.limits
 
 
 def _smaller(
@@ -195,22 +213,28 @@ def _smaller(
     *,
     is_whole: bool,
 ) -> tuple[Check | None, str, tuple[str, ...]]:
-    """What came nearest with fewer chips, run until all is known if time lasts; which it is, and
+    """What came nearest for less, run until all is known if time lasts; which it is, and
     what it misses.
     """
-    fewer = [each for each in race.checks if each.chips < best.chips]
-    if not fewer and not is_whole:
-        return None, "nothing smaller was tried", ()
+    cost = race.cost(best)
+    fewer = [each for each in race.checks if race.cost(each) < cost]
+    if not fewer and (not is_whole or question.minimise is not Minimised.CHIPS):
+        return None, f"nothing {LESS[question.minimise]} was tried", ()
     if not fewer:
         return None, _no_room(question, best.option.replica_chips * best.replicas - 1), ()
-    nearest = max(fewer, key=lambda each: quality(race.checks[each]))
+    judged = question.check.judged  # by fewer requests little is known
+
+    def nearness(setting: Setting) -> tuple[bool, tuple[float, float]]:
+        return race.checks[setting].requests >= judged, quality(race.checks[setting])
+
+    nearest = max(fewer, key=nearness)
     check = race.checks[nearest]
     if any(term.reached_s is None for term in check.terms):
         judged = FRESH_TIMES * question.check.judged
         task = race.task(nearest, judged=judged, is_fresh=True, early_end=False)
         with suppress(OutOfTime):
             (check,) = check_sizes([task], workers)
-    words = f"with fewer chips, of {counted(len(fewer), 'setting')} the nearest"
+    words = f"{LESS[question.minimise]}, of {counted(len(fewer), 'setting')} the nearest"
     return check, words, tuple(missed_because(check, nearest, race.rate_per_s))
 
 

@@ -1,6 +1,8 @@
 """What is asked of a plan."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.power.token_cost import Prices
@@ -9,16 +11,36 @@ from serving.analysis.plan.night import Day
 from serving.analysis.plan.plan_check import CheckTerms
 from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.engine_limits import BatchLimits
+
+
+class Minimised(StrEnum):
+    """The unit in which a plan's answer is the cheapest."""
+
+    CHIPS = "chips"
+    MACHINES = "machines"
+    MW = "mw"
+    USD = "usd"
+    GCO2 = "gco2"
+
+
+_NEEDED: Final = {
+    Minimised.USD: "prices: --price-hour or --price-chip-hour, --price-kwh, or --prices FILE",
+    Minimised.GCO2: "the grid's carbon: --gco2-per-kwh, or grid_gco2_per_kwh in a file of --prices",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTerms:
     """Prefill policies to try, partitions to simulate at each size, and the search's seconds.
 
+    `other_limits` are tried, beside those of the schedulers, where a setting is near the target.
+
     Raises ConfigError for no policy, and numbers that are not above 0.
     """
 
     policies: tuple[str, ...]
+    other_limits: tuple[BatchLimits, ...] = ()
     tries: int
     budget_s: float = float("inf")
 
@@ -35,7 +57,8 @@ class PlanQuestion:
     """A planning question; `assumptions` name the sources chosen for the machine's figures.
 
     `pools`: of prefill and decode are tried, too; `margins`: the answer's are simulated, in a part
-    of the budget. The schedulers of `check` have the first of the policies.
+    of the budget. The schedulers of `check` have the first of the policies. `grid_gco2_per_kwh` is
+    at the utility's meter. Raises ConfigError for a unit to minimise that has no price.
     """
 
     sweep: Sweep
@@ -43,8 +66,15 @@ class PlanQuestion:
     slo: Slo
     day: Day
     prices: Prices | None = None
+    grid_gco2_per_kwh: float | None = None
+    minimise: Minimised = Minimised.CHIPS
     check: CheckTerms
     search: SearchTerms
     pools: bool = True
     margins: bool = True
     assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        priced = {Minimised.USD: self.prices, Minimised.GCO2: self.grid_gco2_per_kwh}
+        if priced.get(self.minimise, 0) is None:
+            raise ConfigError("minimise", self.minimise, _NEEDED[self.minimise])

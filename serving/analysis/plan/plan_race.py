@@ -8,7 +8,8 @@ that had no part in their choice. That a larger size passes where a smaller one 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from math import ceil
 from typing import Final
 
@@ -17,11 +18,20 @@ import numpy as np
 from emulator.units import NS_PER_S
 from serving.analysis.plan.class_demand import long_run, steady_target
 from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
-from serving.analysis.plan.plan_options import Option, unit_words
+from serving.analysis.plan.plan_cost import (
+    Cost,
+    cost_of,
+    cost_words,
+    fleet_of,
+    replicas_per_machine,
+    steady_watts,
+)
+from serving.analysis.plan.plan_options import Option, OptionTerms, unit_words
 from serving.analysis.plan.plan_pools import PoolKinds
-from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.simulator import SimulationWorkers
+from serving.traffic.engine_limits import BatchLimits
 
 FIRST_SHARE: Final = 4
 """A fourth of the requests to judge decides the first heat."""
@@ -50,6 +60,8 @@ HOPELESS: Final = 0.5
 so many, none of clearly fewer chips are tried.
 """
 CLEARLY: Final = 0.9
+NEAREST: Final = 3
+"""Settings that are tried under other batch limits, at a time."""
 TASKS_OF_WORKER: Final = 2
 """At once, between two looks at the time."""
 
@@ -61,11 +73,12 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a deployer would set."""
+    """What a deployer would set; `limits` None: those of the question's schedulers."""
 
     option: Option
     policy: str
     replicas: int
+    limits: BatchLimits | None = None
 
     @property
     def chips(self) -> int:
@@ -77,7 +90,16 @@ class Setting:
         """As `3 x 29 chips (tp 1, ep 29, lnc 2), capped:128`."""
         unit = unit_words(self.option.candidate, self.option.point.prefill)
         policy = "" if self.option.is_pooled else f", {self.policy}"
-        return f"{self.replicas:,} x {unit}{policy}"
+        limits = "" if self.limits is None else f", {self.limits.words}"
+        return f"{self.replicas:,} x {unit}{policy}{limits}"
+
+
+def option_terms(question: PlanQuestion, limits: BatchLimits | None = None) -> OptionTerms:
+    """What partitions are asked, under the question's own limits or others."""
+    limits = limits or question.check.schedulers.batch
+    shape = replace(question.sweep.shape, batched_tokens_max=limits.max_num_batched_tokens)
+    sweep = replace(question.sweep, shape=shape)
+    return OptionTerms.of(sweep, question.demand, question.slo, seats=limits.max_num_seqs)
 
 
 class Race:
@@ -111,6 +133,8 @@ class Race:
         self.options: tuple[Option, ...] = ()
         self.pools: PoolKinds | None = None
         """Partitions that may race, and pools."""
+        self._terms: dict[BatchLimits, OptionTerms] = {}
+        self._limited: set[tuple[Setting, BatchLimits]] = set()  # tried under other limits
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
         self._known: dict[tuple[Setting, int, bool], Check] = {}
@@ -118,31 +142,56 @@ class Race:
         """Those that surely keep the target after the last heat."""
 
     @property
+    def only_chips(self) -> bool:
+        """Whether nothing else than chips is minimised."""
+        return self._question.minimise is Minimised.CHIPS
+
+    @property
     def best(self) -> Setting | None:
+        """Of those that passed one that costs the least."""
+        return min(self.passed, key=self.cost, default=None)
+
+    @property
+    def fewest(self) -> Setting | None:
         """Of those that passed one with the fewest chips."""
         return min(self.passed, key=lambda each: each.chips, default=None)
 
     @property
     def perhaps(self) -> Setting | None:
-        """The fewest chips that keep the target, but not surely: too few requests tell."""
+        """What costs the least and keeps the target, but not surely: too few requests tell."""
         judged = self._question.check.judged
         kept = [each for each, of in self.checks.items() if of.meets and of.requests >= judged]
-        return min(kept, key=lambda each: each.chips, default=None)
+        return min(kept, key=self.cost, default=None)
+
+    def cost(self, setting: Setting) -> Cost:
+        """By the power that its longest simulation has shown; before any, an estimate."""
+        check = self.checks.get(setting)
+        if check is None:
+            return self._steady_cost(setting.option, setting.replicas)
+        watts = check.replica_chip_watts
+        fleet = fleet_of(self._question, setting.option, setting.replicas, watts)
+        return cost_of(self._question, fleet)
+
+    def _steady_cost(self, option: Option, replicas: int) -> Cost:
+        watts = steady_watts(self._question, option, self.rate_per_s / replicas)
+        return cost_of(self._question, fleet_of(self._question, option, replicas, watts))
 
     def settings(self, above: int, most: int, *, first: bool = False) -> list[Setting]:
-        """The most promising of more than `above` and up to `most` chips.
+        """The most promising of more than `above` and up to `most` chips that may cost less than
+        the best one.
 
         Of partitions those with the lowest load, in what is left of the time to a long prompt's
         first token; of pools as `PoolKinds.promising` says. `first`: with fewer policies.
         """
         search, found = self._question.search, list[tuple[float, Option, int]]()
+        bound = self._bound
         is_hopeless = {
             is_pooled: most < CLEARLY * chips for is_pooled, chips in self._hopeless_chips.items()
         }
         for option in () if is_hopeless[False] else self.options:
-            replicas = most // option.replica_chips
-            lasts = replicas * option.most_requests_per_s >= self.rate_per_s
-            if option.meets and lasts and replicas * option.replica_chips > above:
+            lasts = most // option.replica_chips * option.most_requests_per_s >= self.rate_per_s
+            replicas = self._cheaper(option, above, most, bound) if option.meets and lasts else 0
+            if replicas * option.most_requests_per_s >= self.rate_per_s:
                 load = self.rate_per_s / (replicas * option.promise(self._steady_slo))
                 found.append((load, option, replicas))
         alone = [(option, count) for _, option, count in sorted(found, key=lambda each: each[0])]
@@ -150,7 +199,11 @@ class Race:
         if self.pools is not None and not is_hopeless[True]:
             tries = min(search.tries, FIRST_TRIES) if first else search.tries
             promising = self.pools.promising(above, most, tries)
-            pooled = [(option, option.replicas) for _, option in promising]
+            pooled = [
+                (option, option.replicas)
+                for _, option in promising
+                if self._steady_cost(option, option.replicas) < bound
+            ]
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
         return [
             Setting(option=option, policy=policy, replicas=replicas)
@@ -158,6 +211,25 @@ class Race:
             for option, replicas in sized
             for policy in several
         ]
+
+    @property
+    def _bound(self) -> Cost:
+        """What the best one costs."""
+        return (float("inf"), 0) if self.best is None else self.cost(self.best)
+
+    def _cheaper(self, option: Option, above: int, most: int, bound: Cost) -> int:
+        """The most replicas of more than `above` and up to `most` chips below `bound`; 0: none.
+
+        Where not chips are minimised, one more machine is more than all else of a size's costs.
+        """
+        fewest, upto = above // option.replica_chips + 1, most // option.replica_chips
+        if not self.only_chips:
+            on_machine = replicas_per_machine(self._question, option)
+            upto = min(upto, -(-fewest // on_machine) * on_machine)
+        for count in range(upto, fewest - 1, -1):
+            if self._steady_cost(option, count) < bound:
+                return count
+        return 0
 
     def _promising_policies(self) -> Sequence[str]:
         policies = self._question.search.policies
@@ -170,12 +242,54 @@ class Race:
         self._turn += 1
         return [*kept, others[self._turn % len(others)]]
 
+    def run_under_other_limits(self) -> bool:
+        """Race what comes nearest to the target, of what costs less than the best one, under each
+        of the other limits; returns whether any passes. What has been tried is not tried again, and
+        nothing is raced that the limits do not change. Pools keep theirs: their steps are apart.
+        """
+        bound, judged = self._bound, ceil(self._question.check.judged / FIRST_SHARE)
+        near = [
+            each
+            for each in self.checks
+            if each.limits is None and not each.option.is_pooled and self.cost(each) < bound
+        ]
+        near.sort(key=lambda each: quality(self.checks[each]), reverse=True)
+        field = []
+        for setting, limits in product(near[:NEAREST], self._question.search.other_limits):
+            if (setting, limits) not in self._limited:
+                self._limited.add((setting, limits))
+                limited = self._under(limits, setting)
+                field += [] if limited is None else [(setting, limited)]
+        own = self._simulated([setting for setting, _ in field], judged)
+        others = self._simulated([limited for _, limited in field], judged)
+        changed = []
+        for (_, limited), before, after in zip(field, own, others, strict=True):
+            if (before.steps, before.percentiles_s) != (after.steps, after.percentiles_s):
+                changed.append(limited)
+            else:
+                del self.checks[limited]
+        return self.run(changed, first=True)
+
+    def _under(self, limits: BatchLimits, setting: Setting) -> Setting | None:
+        """The setting under these limits; None where it cannot serve the load."""
+        if limits not in self._terms:
+            self._terms[limits] = option_terms(self._question, limits)
+        option = setting.option
+        limited = self._terms[limits].option((option.point.precision, option.candidate))
+        if limited is None or not limited.meets:
+            return None
+        most_requests_per_s = limited.most_requests_per_s
+        if setting.replicas * most_requests_per_s < self.rate_per_s:
+            return None
+        option = replace(option, most_requests_per_s=most_requests_per_s)
+        return replace(setting, option=option, limits=limits)
+
     def run(self, settings: Sequence[Setting], *, first: bool = False) -> bool:
         """Race them, and note those that pass; returns whether any did.
 
         A `first` race, of a few, says nothing of others.
         """
-        judged = self._question.check.judged
+        judged, bound = self._question.check.judged, self._bound
         field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE))
         for place, each in enumerate(_by_quality(checks)):
             if not field[each].option.is_pooled:
@@ -184,17 +298,22 @@ class Race:
             self._note_hopeless(field, checks)
         for times in (1, LAST_TIMES):
             kept = ceil(len(field) / (FIRST_KEPT if first else KEPT))
-            field = [field[each] for each in _by_quality(checks) if checks[each].may_meet][:kept]
+            field = [field[each] for each in _by_quality(checks) if checks[each].may_meet]
+            field = [each for each in field if self.cost(each) < bound][:kept]
             checks = self._simulated(field, times * judged)
             self._say_perhaps()
-        field = [field[each] for each in _by_quality(checks) if checks[each].meets][:_CONFIRMED]
+        field = [field[each] for each in _by_quality(checks) if checks[each].meets]
+        if not self.only_chips:  # of which all have about as many
+            field.sort(key=self.cost)
+        field = field[:_CONFIRMED]
         checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
         through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
         before = self.best
         self.passed += sorted(through, key=lambda each: quality(self.checks[each]), reverse=True)
         best = self.best
         if best is not None and best is not before:
-            self.say(f"{best.chips:,} chips keep the target: {best.words}")
+            cost = cost_words(self._question.minimise, self.cost(best))
+            self.say(f"{cost} keep the target: {best.words}")
         return bool(through)
 
     def _say_perhaps(self) -> None:
@@ -248,7 +367,8 @@ class Race:
     ) -> SizeTask:
         """To judge a setting by so many requests; if `is_fresh` in each of several fresh runs."""
         question, option = self._question, setting.option
-        schedulers = replace(question.check.schedulers, prefill_policy=setting.policy)
+        limits = {} if setting.limits is None else asdict(setting.limits)
+        schedulers = replace(question.check.schedulers, prefill_policy=setting.policy, **limits)
         requests_per_s = self.rate_per_s / setting.replicas
         # Batches become steady within the time of a long reply; for a first heat nearly is enough.
         is_first = judged < question.check.judged

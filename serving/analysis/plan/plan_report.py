@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from emulator.power.efficiency import PowerBasis
-from emulator.power.token_cost import TokenCost
 from loadgen.records.estimate import Estimate
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
@@ -14,21 +12,27 @@ from serving.analysis.plan.class_demand import class_assumptions, class_data, me
 from serving.analysis.plan.night_report import night_data, night_lines
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
+from serving.analysis.plan.plan_bill_report import day_price_words, least_lines, power_lines
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
-from serving.analysis.plan.plan_parts import part_lines
 from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
+from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.steady_state.model_error import (
     RANGE,
     ModelError,
     interval_of,
     plain_error,
 )
+from serving.analysis.steady_state.precision import kv_dtype
 
 _RANGE_IN_WORDS: Final = (
     f"{RANGE}: times are the prediction times these ratios; sizes were simulated with steps at the "
     "ends of TPOT's, queues with them, in the plan's setting alone, each judged by one run"
+)
+_NARROW_KV: Final = (
+    "KV of 8 bits: half the bytes in HBM, products as before (those with a latent at the rate of "
+    "FP8); what it does to replies is not in the model"
 )
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
@@ -43,9 +47,11 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"steps: {sweep.steps_in_words()}",
         sweep.assumptions.model_error_in_words(),
         *([_RANGE_IN_WORDS] if plan.range is not None else []),
-        f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
-        f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
+        f"weights as {plan.choice.check.precision}, KV as {kv_dtype(sweep.model)}; "
+        f"{sweep.terms.utilization:g} of HBM; blocks of {check.block_tokens} tokens; where no "
+        f"other limits are named, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step",
+        *([_NARROW_KV] if kv_dtype(sweep.model) == "fp8" else []),
         *_without_pools(plan),
         *sharing_lines(question),
         "chips keep to their own power budget and their even part of their rack's: steps that "
@@ -83,7 +89,7 @@ def plan_document(plan: Plan, *, bottleneck: str = "") -> Document:
             rows=tuple(_check_lines(plan)),
         ),
         *_margins(plan),
-        Lines(title="tokens and what they take:", rows=tuple(_power_lines(plan))),
+        Lines(title="tokens and what they take:", rows=tuple(power_lines(plan))),
         Lines(title="the night leaves over:", rows=tuple(night_lines(plan.night, plan.bill))),
     ]
     sections.append(Lines(title="assumed:", rows=assumptions(plan)))
@@ -111,6 +117,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
         f"{unit_words(check.candidate, check.prefill)}{_policy(check)}; "
         f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
+    yield from least_lines(plan)
     yield from range_lines(plan)
     if bottleneck:
         yield f"step:  bottleneck of a full replica: {bottleneck}"
@@ -119,7 +126,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
         f"{megawatts(bill.mean_drawn_watts)} over the day; "
         f"{megawatts(bill.provisioned_watts)} provisioned (before cooling)"
     )
-    yield f"cost:  {_price(plan)}"
+    yield f"cost:  {day_price_words(plan)}"
     room = "which have room" if plan.spare_replica_fits else "for which one more machine is needed"
     yield (
         f"N+1:   {machine_words(plan, plan.machines_with_spare)} "
@@ -191,59 +198,19 @@ def range_data(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _price(plan: Plan) -> str:
-    cost = plan.bill.day_cost
-    if cost is None:
-        return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
-    return f"{price_words(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
-
-
-def price_words(cost: TokenCost) -> str:
-    """Of a million tokens, of each kind."""
-    kinds = (
-        ("output", cost.dollars_per_million_output),
-        ("input", cost.dollars_per_million_input),
-        ("total", cost.dollars_per_million_total),
-    )
-    said = ", ".join(f"${price:,.4g} {kind}" for kind, price in kinds if price is not None)
-    return f"{said} per million tokens (each kind if it alone pays)"
-
-
-def _power_lines(plan: Plan) -> Iterator[str]:
-    bill = plan.bill
-    for basis in bill.per_megawatt:
-        if basis.basis is not PowerBasis.ALL_IN:
-            yield (
-                f"tokens/s/MW {basis.basis.value} at the peak: {basis.output:,.0f} output, "
-                f"{basis.input:,.0f} input, {basis.total:,.0f} total"
-            )
-    yield from _cost_lines("over the day", bill.day_cost)
-    if plan.night.never_used_chips:
-        yield from _cost_lines("over the day, of chips in service alone", bill.shared_day_cost)
-    yield from _cost_lines("at the peak", bill.peak_cost)
-    yield from part_lines(bill)
-
-
-def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
-    if cost is None:
-        return
-    yield (
-        f"cost {when}: {price_words(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
-        f"${cost.energy_dollars_per_hour:,.2f} of it energy"
-    )
-
-
 def _check_lines(plan: Plan) -> Iterator[str]:
     choice, error = plan.choice, plan.question.sweep.assumptions.model_error
-    yield from check_rows(f"the plan, {size_words(choice.check)}", choice.check, error)
+    yield from check_rows(
+        f"the plan, {size_words(choice.check, plan.question)}", choice.check, error
+    )
     if choice.smaller is None:
         yield f"{choice.smaller_words}"
     else:
-        words = f"{choice.smaller_words}, {size_words(choice.smaller)}"
+        words = f"{choice.smaller_words}, {size_words(choice.smaller, plan.question)}"
         yield from check_rows(words, choice.smaller, error)
         yield from (f"  {each}" for each in choice.smaller_misses)
     for check in choice.frontier:
-        yield f"nearly as good: {size_words(check)}: {_reached(check)}"
+        yield f"nearly as good: {size_words(check, plan.question)}: {_reached(check)}"
     kinds = {(each.candidate, each.prefill) for each in choice.tried}
     yield (
         f"{counted(len(choice.tried), 'setting')} of {len(kinds):,} partitions and units of pools "
@@ -300,7 +267,8 @@ def _unit(check: Check) -> str:
 
 
 def _policy(check: Check) -> str:
-    return f", prefill policy {check.prefill_policy}" if check.prefill is None else ""
+    policy = f", prefill policy {check.prefill_policy}" if check.prefill is None else ""
+    return f"{policy}, {check.limits.words}"
 
 
 def _verdict(check: Check) -> str:
@@ -333,38 +301,17 @@ def _confidence(term: TermCheck) -> str:
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Everything, in base units, for JSON."""
-    question, choice, bill = plan.question, plan.choice, plan.bill
-    sweep = question.sweep
-    error = sweep.assumptions.model_error
+    choice, bill = plan.choice, plan.bill
+    error = plan.question.sweep.assumptions.model_error
     return {
-        "question": {
-            "model": sweep.model.name,
-            "system": sweep.system.name,
-            "slo": [
-                _named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds
-            ],
-            **sweep.as_data(),
-            "classes": class_data(question.demand),
-            "traffic": question.demand.in_words(),
-            "peak_requests_per_s": question.demand.peak_rate_per_s,
-            "peak_input_tokens_per_s": plan.prompt_tokens_per_s,
-            "peak_computed_input_tokens_per_s": plan.rates.input_tokens_per_s,
-            "peak_output_tokens_per_s": plan.rates.output_tokens_per_s,
-            "prices": question.prices,
-            "check": {
-                **asdict(question.check.schedulers),
-                "judged": question.check.judged,
-                "seed": question.check.seed,
-                "early_end": question.check.early_end,
-            },
-            "search": question.search,
-            "prefixes": prefix_data(question.demand.prefixes),
-        },
+        "question": _question_data(plan),
         "assumptions": assumptions(plan),
         "model_error": plain_error(error),
         "range_80": range_data(plan),
         "margins": None if plan.margins is None else margin_data(plan.margins),
         "plan": {
+            "minimised": choice.cost[0],
+            "minimised_of_fewest_chips": choice.fewest_cost[0],
             "ultraservers": plan.machines,
             "replicas": plan.fleet.replicas,
             "replicas_per_ultraserver": plan.replicas_per_machine,
@@ -372,6 +319,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "pools": _pools_data(choice.check),
             "precision": choice.check.precision,
             "prefill_policy": choice.check.prefill_policy,
+            "limits": choice.check.limits,
             "chips_in_service": plan.fleet.chips_in_service,
             "chips_bought": plan.fleet.chips,
             "ultraservers_with_spare": plan.machines_with_spare,
@@ -394,6 +342,34 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _question_data(plan: Plan) -> dict[str, Any]:
+    question, sweep = plan.question, plan.question.sweep
+    return {
+        "model": sweep.model.name,
+        "system": sweep.system.name,
+        "slo": [_named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds],
+        "kv_cache_dtype": kv_dtype(sweep.model),
+        **sweep.as_data(),
+        "classes": class_data(question.demand),
+        "traffic": question.demand.in_words(),
+        "peak_requests_per_s": question.demand.peak_rate_per_s,
+        "peak_input_tokens_per_s": plan.prompt_tokens_per_s,
+        "peak_computed_input_tokens_per_s": plan.rates.input_tokens_per_s,
+        "peak_output_tokens_per_s": plan.rates.output_tokens_per_s,
+        "prices": question.prices,
+        "check": {
+            **asdict(question.check.schedulers),
+            "judged": question.check.judged,
+            "seed": question.check.seed,
+            "early_end": question.check.early_end,
+        },
+        "search": question.search,
+        "minimise": question.minimise,
+        "grid_gco2_per_kwh": question.grid_gco2_per_kwh,
+        "prefixes": prefix_data(question.demand.prefixes),
+    }
+
+
 def _named(of: object, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}
 
@@ -412,7 +388,7 @@ def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
         "is_sure",
     )
     return {
-        **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy"),
+        **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy", "limits"),
         "partition": check.candidate.partition,
         "pools": _pools_data(check),
         "terms": [
@@ -462,11 +438,13 @@ def _option_data(option: Option, error: ModelError) -> dict[str, Any]:
     }
 
 
-def size_words(check: Check) -> str:
-    """As `8 chips (2 x 4 chips (tp 1, ep 4, lnc 2), none)`."""
+def size_words(check: Check, question: PlanQuestion) -> str:
+    """As `8 chips (2 x 4 chips (tp 1, ep 4, lnc 2), none)`, with limits other than the first."""
     partition = f"{check.replicas:,} x {unit_words(check.candidate, check.prefill)}"
     policy = f", {check.prefill_policy}" if check.prefill is None else ""
-    return f"{counted(check.chips, 'chip')} ({partition}{policy})"
+    is_other = check.limits != question.check.schedulers.batch
+    limits = f", {check.limits.words}" if is_other else ""
+    return f"{counted(check.chips, 'chip')} ({partition}{policy}{limits})"
 
 
 def machine_words(plan: Plan, count: int) -> str:

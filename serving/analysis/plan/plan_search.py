@@ -2,6 +2,8 @@
 
 First any size that keeps the target, by a few partitions; then, among all, by halves between what
 is certainly too few and what passes; at last every size below the answer, from large to small.
+Where not chips are minimised, larger sizes may cost less: they race before the sizes below. What
+comes nearest to the target is tried under other batch limits, once the first sizes are known.
 """
 
 import time
@@ -38,17 +40,17 @@ def first_answer(race: Race) -> None:
 
 
 def _fewer_replicas(race: Race) -> None:
-    """Of the best setting fewer and fewer, as long as they keep the target."""
-    best = race.best
-    while best is not None and best.replicas > 1:
-        fewer = min(best.replicas - 1, floor(best.replicas / NEAR))
-        if not race.run([replace(best, replicas=fewer)], first=True):
+    """Of the best setting fewer and fewer replicas, as long as they keep the target."""
+    setting = race.best
+    while setting is not None and setting.replicas > 1:
+        fewer = min(setting.replicas - 1, floor(setting.replicas / NEAR))
+        setting = replace(setting, replicas=fewer)
+        if not race.run([setting], first=True):
             return
-        best = race.best
 
 
 def search(race: Race) -> None:
-    """The fewest chips that keep the target."""
+    """The cheapest that keeps the target."""
     able = [each for each in race.options if each.meets]
     least = [ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able]
     most = [each.chips for each in able]
@@ -58,11 +60,16 @@ def search(race: Race) -> None:
     if not least:
         return
     last = MOST * min(most) + A_FEW_CHIPS
-    ends = size_ends(min(least) - 1, last if race.best is None else race.best.chips, ratio=NEAR)
+    ends = size_ends(min(least) - 1, last if race.fewest is None else race.fewest.chips, ratio=NEAR)
     sizes = [*pairwise(ends)]
     if race.best is None and not any(race.run(race.settings(above, most)) for above, most in sizes):
-        return
+        _under_other_limits(race)
+        if race.best is None:
+            return
     tried = _halved(race, sizes)
+    if not race.only_chips:
+        _larger(race, last)
+    _under_other_limits(race)
     left = [size for number, size in enumerate(sizes) if number not in tried][::-1]
     begun_s = time.monotonic()
     said_s = begun_s
@@ -74,13 +81,20 @@ def search(race: Race) -> None:
             to_go = f"about {each_s * (len(left) - number - 1):.0f} s to go"
             race.say(f"{number + 1} of {len(left)} sizes below, {to_go}")
     _fewer_replicas(race)
+    _under_other_limits(race)
+
+
+def _under_other_limits(race: Race) -> None:
+    """Race them as long as one passes."""
+    while race.run_under_other_limits():
+        _fewer_replicas(race)
 
 
 def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:
     """Places of the sizes that were tried."""
-    assert race.best is not None
+    assert race.fewest is not None
     tried: set[int] = set()
-    low, high = -1, sum(above + 1 < race.best.chips for above, _ in sizes)
+    low, high = -1, sum(above + 1 < race.fewest.chips for above, _ in sizes)
     while high - low > 1:
         middle = (low + high) // 2
         tried.add(middle)
@@ -92,10 +106,20 @@ def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:
 
 
 def _run_size(race: Race, size: tuple[int, int]) -> bool:
-    """Race what has fewer chips than the best one, if anything has."""
-    assert race.best is not None
+    """Race what has fewer chips than all that passed, if anything has."""
+    assert race.fewest is not None
     above, most = size
-    return race.run(race.settings(above, min(most, race.best.chips - 1)))
+    return race.run(race.settings(above, min(most, race.fewest.chips - 1)))
+
+
+def _larger(race: Race, most: int) -> None:
+    """Race sizes from the fewest chips on, up to `most`: of each what may cost less than the best
+    one.
+    """
+    assert race.fewest is not None
+    for above, upto in pairwise(size_ends(race.fewest.chips, most, ratio=NEAR)):
+        if settings := race.settings(above, upto):
+            race.run(settings)
 
 
 def size_ends(least: int, most: int, *, ratio: float) -> list[int]:

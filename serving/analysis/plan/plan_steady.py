@@ -17,7 +17,7 @@ from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import fleet_cost, meter_watts
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import decode_of, kv_transfer_ns, prefill_of
-from serving.analysis.plan.plan_race import Setting
+from serving.analysis.plan.plan_race import Setting, option_terms
 from serving.analysis.steady_state.partitions import PartitionCandidate, declared_candidate
 from serving.analysis.steady_state.replica import Replica
 
@@ -67,8 +67,7 @@ class SteadySetting:
     def of(cls, plan: Plan) -> Self:
         """The plan's."""
         question, setting = plan.question, plan.choice.setting
-        seats = question.check.schedulers.max_num_seqs
-        terms = OptionTerms.of(question.sweep, question.demand, question.slo, seats=seats)
+        terms = option_terms(question, setting.limits)
         made = cls(
             terms=terms,
             option=setting.option,

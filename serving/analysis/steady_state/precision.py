@@ -5,6 +5,7 @@ workers refuse MXFP4 checkpoints, so weights are converted to FP8 or BF16 before
 unpack other formats in their kernels.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +15,9 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.weight_format import WeightFormat
 
 STORED: Final = "stored"
+AUTO: Final = "auto"
+KV_BYTES: Final = {"bf16": 2, "fp8": 1}
+_KV_NAMES: Final = {size: name for name, size in KV_BYTES.items()} | {4: "fp32"}
 
 
 def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
@@ -44,6 +48,24 @@ def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
     raise ConfigError(
         "precision", precision, f"one of {', '.join(supported)} for {model.name} on {chip.name}"
     )
+
+
+def with_kv_dtype(name: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
+    """`model` with its KV in that format, vLLM's --kv-cache-dtype; "auto" leaves the catalog's.
+
+    Raises ConfigError for another, and for FP8 on a chip that does not multiply it.
+    """
+    if name == AUTO:
+        return model
+    if name not in KV_BYTES or (name == "fp8" and chip.tensor_fp8_flops_per_s is None):
+        able = [AUTO, *(each for each in KV_BYTES if each != name)]
+        raise ConfigError("kv-cache-dtype", name, f"{' or '.join(able)} on {chip.name}")
+    return replace(model, kv_bytes_per_element=KV_BYTES[name])
+
+
+def kv_dtype(model: ModelSpec) -> str:
+    """The format of its KV."""
+    return _KV_NAMES[model.kv_bytes_per_element]
 
 
 def as_stored_or_narrowest(chip: ChipSpec, model: ModelSpec) -> str:

@@ -34,6 +34,9 @@ SMALL = (
 RATE = (*SMALL, "--rate", "60", "--input", "400", "--output", "12")
 
 
+PRICES = Path("deploy/prices/example.toml")
+
+
 def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
@@ -219,6 +222,13 @@ def test_a_chip_that_has_not_the_stored_format_takes_the_narrowest_that_it_has()
         (("--rate", "5", "--seed", "-1"), "seed"),
         (("--rate", "5", "--price-hour", "-1"), "system_hour_dollars"),
         (("--rate", "5", "--price-hour", "1", "--price-chip-hour", "1"), "system_hour_dollars"),
+        (("--rate", "5", "--max-num-seqs", "0"), "max-num-seqs=0: expected at least 1"),
+        (("--rate", "5", "--max-num-seqs", "64,few"), "max-num-seqs"),
+        (("--rate", "5", "--max-num-seqs", "9000"), "max-num-batched-tokens=8192"),
+        (("--rate", "5", "--minimise", "usd"), "minimise=usd: expected prices: --price-hour"),
+        (("--rate", "5", "--minimise", "gco2"), "minimise=gco2: expected the grid's carbon"),
+        (("--rate", "5", "--gco2-per-kwh", "-1"), "gco2-per-kwh"),
+        (("--rate", "5", "--prices", str(PRICES), "--gco2-per-kwh", "1"), "gco2-per-kwh"),
         (("--rate", "5", "--day", "none.csv"), "day"),
         (("--rate", "5", "--lengths", "none.csv"), "none.csv"),
         (("--trace", "none.csv"), "none.csv"),
@@ -229,6 +239,50 @@ def test_a_wrong_argument_is_refused_in_one_line(arguments: tuple[str, ...], fie
         command.question_of(parsed(*SMALL, *arguments))
 
     assert "\n" not in str(refusal.value)
+
+
+def test_batch_limits_are_one_several_or_those_that_a_plan_tries() -> None:
+    def limits(*given: str) -> list[tuple[int, int]]:
+        asked = command.question_of(parsed(*SMALL, "--rate", "5", *given))
+        first = asked.check.schedulers.batch
+        assert asked.sweep.shape.batched_tokens_max == first.max_num_batched_tokens
+        both = (first, *asked.search.other_limits)
+        return [(each.max_num_seqs, each.max_num_batched_tokens) for each in both]
+
+    assert limits() == [(1_024, 8_192), (1_024, 2_048), (256, 8_192), (256, 2_048)]
+    assert limits("--max-num-seqs", "64") == [(64, 8_192), (64, 2_048)]
+    assert limits("--max-num-seqs", "64", "--max-num-batched-tokens", "512") == [(64, 512)]
+    # A step of fewer tokens than requests is left out.
+    mixed = ("--max-num-seqs", "64,1024", "--max-num-batched-tokens", "512,2048")
+    assert limits(*mixed) == [(64, 512), (64, 2_048), (1_024, 2_048)]
+
+
+def test_what_machines_cost_is_not_minimised_for_several_models() -> None:
+    mixed = ("--model", "gpt-oss-20b=1,gpt-oss-120b=1", "--slo", "tpot=1s", "--rate", "1")
+    args = parsed(*mixed, "--minimise", "mw")
+
+    with pytest.raises(ConfigError, match="minimise=mw: expected chips with several models"):
+        args.run(args)
+
+
+def test_carbon_comes_from_an_option_or_from_the_file_of_prices(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(
+        """
+[energy]
+grid_gco2_per_kwh = { value = 300, source = "assumed" }
+[systems.trn3-nl72x2.on_demand]
+hour_dollars = 500
+source = "assumed"
+"""
+    )
+    small = (*SMALL, "--rate", "5", "--minimise")
+    given = command.question_of(parsed(*small, "gco2", "--gco2-per-kwh", "400"))
+    read = command.question_of(parsed(*small, "usd", "--prices", str(path)))
+
+    assert (given.minimise, given.grid_gco2_per_kwh) == ("gco2", 400)
+    assert (read.minimise, read.grid_gco2_per_kwh) == ("usd", 300)
+    assert command.question_of(parsed(*SMALL, "--rate", "5")).minimise == "chips"
 
 
 def test_processes_below_one_are_refused() -> None:

@@ -6,7 +6,12 @@ from emulator.errors import ConfigError
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.chips import CHIPS
 from emulator.specs.models import MODELS
-from serving.analysis.steady_state.precision import model_at, precisions_of
+from serving.analysis.steady_state.precision import (
+    kv_dtype,
+    model_at,
+    precisions_of,
+    with_kv_dtype,
+)
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep, operating_points
 from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, SHAPE, trays
@@ -88,3 +93,33 @@ def test_a_sweep_in_which_no_batch_fits_names_those_it_was_asked_for() -> None:
         )
         with pytest.raises(ConfigError, match=said):
             operating_points(sweep)
+
+
+def test_kv_of_eight_bits_takes_half_the_bytes_whatever_the_weights() -> None:
+    chip = CHIPS["trainium3"]
+    narrow = with_kv_dtype("fp8", MODEL, chip)
+
+    assert with_kv_dtype("auto", MODEL, chip) is MODEL
+    assert (kv_dtype(MODEL), kv_dtype(narrow)) == ("bf16", "fp8")
+    assert 2 * narrow.kv_bytes_per_token == MODEL.kv_bytes_per_token
+    for precision in precisions_of(chip, MODEL):
+        assert kv_dtype(model_at(precision, narrow, chip)) == "fp8"
+        assert kv_dtype(model_at(precision, MODEL, chip)) == "bf16"
+    with pytest.raises(ConfigError, match="kv-cache-dtype=fp8: expected auto or bf16 on"):
+        with_kv_dtype("fp8", MODEL, replace(chip, tensor_fp8_flops_per_s=None))
+
+
+def test_kv_of_eight_bits_leaves_room_for_twice_the_tokens_and_is_read_sooner() -> None:
+    wide = Sweep(
+        system=trays(1, chips_per_tray=4),
+        model=MODEL,
+        shape=SHAPE,
+        precisions=("bf16",),
+        assumptions=StepAssumptions(calibration=ROOFLINE),
+    )
+    narrow = replace(wide, model=with_kv_dtype("fp8", MODEL, wide.system.chip))
+    for of_wide, of_narrow in zip(wide.tasks(), narrow.tasks(), strict=True):
+        tokens = of_wide[1].kv_capacity_tokens
+        assert 2 * tokens <= of_narrow[1].kv_capacity_tokens <= 2 * tokens + 1
+        steps = [sweep.replica(*of_wide).decode(64) for sweep in (wide, narrow)]
+        assert steps[1].duration_ns < steps[0].duration_ns
