@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.analysis.plan.plan_check import SizeTask, check_size
@@ -17,8 +18,9 @@ from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 from serving.analysis.plan.plan_margins import highest_rates
 from serving.analysis.plan.plan_options import OptionTerms
 from serving.analysis.plan.plan_prefixes import COMMON_LEAST, Prefixes, conversations
+from serving.analysis.plan.plan_race import Race, Setting
 from serving.simulator import THIS_PROCESS, SimulatedDeployment, simulate
-from tests.serving.analysis.plan.planned import CHECK, SWEEP
+from tests.serving.analysis.plan.planned import CHECK, SWEEP, question
 
 Names = list[list[int]]
 
@@ -232,3 +234,40 @@ def test_the_same_chips_take_a_higher_rate_where_prompts_share_half_of_their_tok
 
     assert without.requests_per_s > 0
     assert with_prefixes.requests_per_s > 1.4 * without.requests_per_s
+
+
+def test_the_steady_state_counts_what_an_engine_keeps_at_full_load() -> None:
+    demand = turns(800)
+    sweep = task(demand).sweep
+    terms = OptionTerms.of(sweep, demand, Slo.parse("ttft=300ms,tpot=20ms"), seats=64)
+    step, prompts = sweep.replica("stored", ONE_CHIP).prefill()
+    tokens_per_s = prompts * sweep.shape.computed_tokens / step.duration_ns * NS_PER_S
+    assert demand.prefixes is not None
+    spread = replace(demand.prefixes, cached_tokens=demand.prefixes.cached_tokens.copy())
+    spread.cached_tokens[:3] = 0  # as if turns came more than 4 s after each other
+
+    def cached(kept_s: float) -> int:
+        candidate = replace(ONE_CHIP, kv_capacity_tokens=int(kept_s * tokens_per_s))
+        found = replace(terms, prefixes=spread).as_kept(sweep.replica("stored", candidate))
+        return found[1].shape.cached_tokens
+
+    assert cached(3.0) == cached(5.0) == 0
+    assert cached(6.0) == cached(100.0) == sweep.shape.cached_tokens > 380
+
+
+def test_caches_warm_until_new_tokens_have_filled_them() -> None:
+    demand = turns(800)
+    assert demand.prefixes is not None
+    object.__setattr__(demand, "prefixes", replace(demand.prefixes, lead_s=8.0))
+    asked = question(demand=demand, sweep=task(demand).sweep)
+    terms = OptionTerms.of(asked.sweep, demand, asked.slo, seats=64)
+
+    def warm_s(kv_tokens: int) -> float:
+        option = terms.option(("stored", replace(ONE_CHIP, kv_capacity_tokens=kv_tokens)))
+        assert option is not None
+        setting = Setting(option=option, policy="none", replicas=1)
+        return Race(asked, THIS_PROCESS, lambda _: None).task(setting, judged=10_000).before_s
+
+    # Of 20 requests/s each brings 1,024 - 383 new tokens.
+    assert warm_s(64_100) == pytest.approx(5.0, rel=0.01)
+    assert warm_s(10**9) == 8.0
