@@ -147,8 +147,7 @@ class Check:
         replica_chip_watts: of all chips of a replica while judged requests arrive.
         busy_share: of that time, the part with a step.
         throttled_share: of steps' time, the lengthening by power limits.
-        hit_share: of the prompt tokens of judged requests that began, those found in prefix caches;
-            None where prompts share nothing.
+        hit_share: of prompt tokens, found in prefix caches; None where prompts share nothing.
         load_share: peak rate over the replicas' highest steady-state rate.
         kv_used_share: maximum over a rank's pool.
     """
@@ -208,9 +207,9 @@ class SizeTask:
     """One size to check.
 
     With `prefill`, a replica is a unit of pools: so many engines of either candidate. `lead_s` of
-    traffic surrounds the judged requests; a full replica takes `most_requests_per_s`. Of the first
-    engine `lost_chips` are lost as the judged requests begin to arrive. What runs at `ends_at`, in
-    Unix seconds, raises OutOfTime.
+    traffic surrounds the judged requests, or `before_s` are before them if that is more; a full
+    replica takes `most_requests_per_s`. Of the first engine `lost_chips` are lost as the judged
+    requests begin to arrive. What runs at `ends_at`, in Unix seconds, raises OutOfTime.
     """
 
     sweep: Sweep
@@ -224,6 +223,7 @@ class SizeTask:
     lead_s: float
     most_requests_per_s: float
     lost_chips: int = 0
+    before_s: float = 0.0
     ends_at: float = float("inf")
 
 
@@ -275,8 +275,9 @@ def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[C
 
 def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     task, seed = given
+    judged, lead_s, before_s = task.terms.judged, task.lead_s, task.before_s
     shares = task.demand.shares(
-        task.replicas, judged=task.terms.judged, lead_s=task.lead_s, seed=seed
+        task.replicas, judged=judged, lead_s=lead_s, seed=seed, before_s=before_s
     )
     deployment = deployment_of(task, shares[0].traffic)
     # One of several may miss what all together keep, so that none of them settles it alone.
@@ -287,8 +288,7 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
 def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
     limits = _deployment(task, task.candidate).limits
     first = runs[0]
-    prompt_tokens = sum(run.prompt_tokens for run in runs)
-    hit_share = sum(run.hit_tokens for run in runs) / max(1, prompt_tokens)
+    hit_share = sum(run.hit_tokens for run in runs) / max(1, sum(r.prompt_tokens for r in runs))
     times_s = {name: np.concatenate([run.times_s[name] for run in runs]) for name in first.times_s}
     return Check(
         precision=task.precision,

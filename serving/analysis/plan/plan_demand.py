@@ -106,15 +106,17 @@ class RateDemand:
         del replicas
         return most
 
-    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """One replica's share, with `lead_s` of traffic around `judged` requests; a random part of
-        independent arrivals is independent too.
+    def shares(
+        self, replicas: int, *, judged: int, lead_s: float, seed: int, before_s: float = 0.0
+    ) -> tuple[Share, ...]:
+        """One replica's share, with `lead_s` of traffic around `judged` requests, or `before_s`
+        before them if that is more; a random part of independent arrivals is independent too.
         """
         rate_per_s = self.rate_per_s / replicas
-        around = ceil(rate_per_s * lead_s)
-        traffic, of_class = self._drawn(rate_per_s, judged + 2 * around, seed)
+        after, before = (ceil(rate_per_s * each) for each in (lead_s, max(lead_s, before_s)))
+        traffic, of_class = self._drawn(rate_per_s, before + judged + after, seed)
         number = np.arange(len(traffic))
-        mask = (number >= around) & (number < around + judged)
+        mask = (number >= before) & (number < before + judged)
         begin_s, end_s = traffic.arrival_s[mask][[0, -1]]
         share = Share(
             traffic=traffic,
@@ -202,20 +204,21 @@ class TraceDemand:
         """How many seeds, up to `most`, differ: they deal out what was recorded."""
         return most if replicas > 1 else 1
 
-    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
+    def shares(
+        self, replicas: int, *, judged: int, lead_s: float, seed: int, before_s: float = 0.0
+    ) -> tuple[Share, ...]:
         """Shares of some of `replicas`, with together about `judged` requests to judge.
 
         They lie in the busiest window, shortened to what one replica needs; a window too short for
-        one takes several replicas. Traffic runs from `lead_s` before, or as long as caches take to
-        fill, as far as recorded, to `lead_s` after it. A conversation stays on its replica.
+        one takes several replicas. Traffic runs from `lead_s` before, or `before_s` if that is
+        more, as far as recorded, to `lead_s` after it. A conversation stays on its replica.
         """
         begin_s, end_s = self._span
         enough_s = (end_s - begin_s) * min(1.0, judged * replicas / len(self.peak))
         if enough_s < end_s - begin_s:
             offset_s, until_s = busiest_window(self.peak, enough_s)
             begin_s, end_s = begin_s + offset_s, begin_s + until_s
-        warm_s = 0.0 if self.prefixes is None else self.prefixes.lead_s
-        from_s = max(0.0, begin_s - max(lead_s, warm_s))
+        from_s = max(0.0, begin_s - max(lead_s, before_s))
         nearby = self.traffic.window(from_s, end_s + lead_s)
         within = (nearby.arrival_s >= begin_s - from_s) & (nearby.arrival_s < end_s - from_s)
         per_replica = max(int(within.sum()), 1) / replicas

@@ -5,18 +5,20 @@ token. Queues and percentiles are left to simulation, a thousand times slower.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, Self
 
 import numpy as np
 
+from emulator.arrays import Bools, Int64s
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
 from serving.analysis.plan.class_demand import steady_target
 from serving.analysis.plan.plan_demand import PlanDemand
+from serving.analysis.plan.plan_prefixes import Prefixes
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
@@ -114,7 +116,8 @@ class OptionTerms:
     """What a partition is asked: a peak's rate and lengths, a target, and a rank's `seats`.
 
     `long_prompt` is the one that the target's percentile of prompts does not exceed, by the tokens
-    to compute: those beside the `long_cached_tokens` that a cache without bounds finds. `fuller` is
+    to compute: those beside the `long_cached_tokens` that a cache finds, without bounds or as an
+    engine has it (`as_kept`). `fuller` is
     the mean length of the prompt that a token to compute is in, in mean prompts: 1 if all are
     equal.
     """
@@ -127,16 +130,18 @@ class OptionTerms:
     fuller: float
     longest: int
     long_cached_tokens: int = 0
+    prefixes: Prefixes | None = None
 
     @classmethod
     def of(cls, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> Self:
         """Those of `demand`'s peak."""
         peak, prefixes = demand.peak, demand.prefixes
         steady_slo, of_ttft = steady_target(demand, slo)
-        cached = np.zeros(len(peak), np.int64) if prefixes is None else prefixes.cached_tokens
+        cached = np.zeros(len(peak), np.int64)
+        if prefixes is not None:
+            cached = prefixes.cached_within(float("inf"))
         computed = peak.prompt_tokens - cached
-        long_tokens = percentile(computed[of_ttft], steady_slo.ttft_percentile)
-        long = int((computed == long_tokens).argmax())
+        long = _long(computed, steady_slo, of_ttft)
         return cls(
             sweep=sweep,
             slo=steady_slo,
@@ -146,7 +151,35 @@ class OptionTerms:
             long_cached_tokens=int(cached[long]),
             fuller=float(1 + np.var(computed) / np.mean(computed) ** 2),
             longest=int((peak.prompt_tokens + peak.output_tokens).max()),
+            prefixes=prefixes,
         )
+
+    def as_kept(self, replica: Replica) -> tuple[Self, Replica]:
+        """Long prompt and mean request with the prefixes that the engine's KV keeps while it
+        computes prompts without a pause: then no requests, however many are cached, bring more new
+        tokens, so that at the highest load it keeps them for no less.
+        """
+        if self.prefixes is None:
+            return self, replica
+        step, prompts = replica.prefill()
+        tokens_per_s = prompts * replica.shape.computed_tokens / step.duration_ns * NS_PER_S
+        kept_s = replica.candidate.kv_capacity_tokens / tokens_per_s
+        cached = self.prefixes.cached_within(kept_s)
+        long = _long(self.prefixes.prompt_tokens - cached, self.slo)
+        terms = replace(
+            self,
+            long_prompt=int(self.prefixes.prompt_tokens[long]),
+            long_cached_tokens=int(cached[long]),
+        )
+        return terms, replica.with_shape(self.prefixes.shape(replica.shape, kept_s))
+
+    def prompt_ns(self, replica: Replica) -> float:
+        """Of the long prompt, from an idle replica's first step to its first token."""
+        return replica.prompt_ns_of(self.long_prompt, self.long_cached_tokens)
+
+    def is_in_time(self, prompt_ns: float) -> bool:
+        """Whether the target's TTFT allows it."""
+        return self.slo.ttft_s is None or prompt_ns <= self.slo.ttft_s * NS_PER_S
 
     def fits(self, task: Task) -> bool:
         """Whether the longest request would not wait for ever."""
@@ -159,9 +192,13 @@ class OptionTerms:
     def option_of(self, replica: Replica) -> Option:
         """Of a replica into which the longest request fits."""
         slo = self.slo
-        prompt_ns = replica.prompt_ns_of(self.long_prompt, self.long_cached_tokens)
+        kept, of_kept = self.as_kept(replica)
+        bound = of_kept.shape.computed_tokens / replica.shape.computed_tokens
+        prompt_ns = kept.prompt_ns(of_kept)
+        # An idle replica keeps all that came.
+        in_time = self.is_in_time(prompt_ns) or self.is_in_time(self.prompt_ns(replica))
+        replica = of_kept
         alone_ns = replica.decode(1).duration_ns
-        in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
         limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
         batches = replica.seated(self.seats) or [1]
         points = replica.operating_points(sorted({*batches[::2], batches[-1]}))
@@ -178,9 +215,16 @@ class OptionTerms:
             prompt_ns=prompt_ns,
             requests_per_s=requests_per_s,
             replicas=max(1, ceil(self.rate_per_s / requests_per_s)),
-            most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
+            most_requests_per_s=bound * max(each.requests_per_s for each in points) / replicas,
             steady=tuple((each.requests_per_s / replicas, each.tpot_ns) for each in points),
         )
+
+
+def _long(computed: Int64s, slo: Slo, those: Bools | slice = slice(None)) -> int:
+    """The request of the peak, by its number, that the target's percentile of `those` does not
+    exceed, by `computed` tokens: [requests].
+    """
+    return int((computed == percentile(computed[those], slo.ttft_percentile)).argmax())
 
 
 def best_options(options: Iterable[Option]) -> tuple[Option, ...]:

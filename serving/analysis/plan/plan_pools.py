@@ -261,10 +261,11 @@ def strongest(engines: Sequence[Engine]) -> list[Engine]:
 
 def prefill_of(terms: OptionTerms, replica: Replica) -> PrefillOption | None:
     """With the time of a long prompt; None where that alone takes too long."""
-    long_ns = replica.prompt_ns_of(terms.long_prompt, terms.long_cached_tokens)
-    if terms.slo.ttft_s is not None and long_ns > terms.slo.ttft_s * NS_PER_S:
+    kept, of_kept = terms.as_kept(replica)
+    long_ns = kept.prompt_ns(of_kept)
+    if not terms.is_in_time(long_ns) and not terms.is_in_time(terms.prompt_ns(replica)):
         return None
-    return replace(prefill_option(replica.precision, replica), prompt_ns=long_ns)
+    return replace(prefill_option(replica.precision, of_kept), prompt_ns=long_ns)
 
 
 def decode_of(terms: OptionTerms, replica: Replica) -> DecodeOption | None:

@@ -24,6 +24,8 @@ WARM_SHARE: Final = 0.9
 """Of what the peak's prompts could find: so much is sent before the judged requests."""
 LEAD_WINDOWS_MAX: Final = 2.0
 """Lengths of the peak that this may take."""
+KEPT_S: Final = (*(2.0**power for power in range(13)), float("inf"))
+"""Times for which a cache may keep what is not used: the steady state takes the nearest."""
 CONVERSATION_PART: Final = 0.05
 """Of a replica's requests: no larger conversation stays together, so that loads stay even."""
 
@@ -33,16 +35,19 @@ class Prefixes:
     """What the requests of a trace's peak share with those before them.
 
     Attributes:
-        cached_tokens: of each prompt what a cache without bounds, of all requests of the trace so
-            far, finds: [requests of the peak].
-        common_tokens: those of them that are common, likewise.
+        prompt_tokens: [requests of the peak].
+        cached_tokens: of each prompt what a cache of all requests of the trace so far finds that
+            keeps it for one of `KEPT_S` after its last use: [times, requests of the peak]. The last
+            one is without bounds.
+        common_tokens: those that are common, in mean.
         share: of the peak's prompt tokens that are cached so.
         lead_s: of traffic before the judged requests, in which caches fill.
         lead_share: of these hits, what a cache without bounds finds that is empty before `lead_s`.
     """
 
+    prompt_tokens: Int64s
     cached_tokens: Int64s
-    common_tokens: Int64s
+    common_tokens: float
     share: float
     lead_s: float
     lead_share: float
@@ -55,11 +60,15 @@ class Prefixes:
             return None
         within = (traffic.arrival_s >= begin_s) & (traffic.arrival_s < end_s)
         previous = _previous(blocks)
-        cached = _found(traffic, previous >= 0)
+        request = _request_of(blocks)
+        unused_s = np.where(
+            previous >= 0, traffic.arrival_s[request] - traffic.arrival_s[previous], np.nan
+        )
+        cached = np.array([_found(traffic, unused_s <= kept_s)[within] for kept_s in KEPT_S])
         is_common = ~_is_of_few(blocks, uncommon(traffic))
-        common = _found(traffic, (previous >= 0) & is_common)
+        common = _found(traffic, (previous >= 0) & is_common)[within]
         # Of each piece that is found, the time before the window at which it came last.
-        found = (previous >= 0) & within[_request_of(blocks)]
+        found = (previous >= 0) & within[request]
         sent_s = np.maximum(0.0, begin_s - traffic.arrival_s[previous[found]])
         by_lead = np.argsort(sent_s, kind="stable")
         sent_s, hits = sent_s[by_lead], _piece_tokens(blocks)[found][by_lead].cumsum()
@@ -70,17 +79,24 @@ class Prefixes:
             in_time = int(sent_s.searchsorted(lead_s, side="right"))
             lead_share = float(hits[in_time - 1] / hits[-1]) if in_time else 0.0
         return cls(
-            cached_tokens=cached[within],
-            common_tokens=common[within],
-            share=float(cached[within].sum() / traffic.prompt_tokens[within].sum()),
+            prompt_tokens=traffic.prompt_tokens[within],
+            cached_tokens=cached,
+            common_tokens=float(common.mean()),
+            share=float(cached[-1].sum() / traffic.prompt_tokens[within].sum()),
             lead_s=lead_s,
             lead_share=lead_share,
         )
 
-    def shape(self, shape: RequestShape) -> RequestShape:
-        """The mean request, its cached tokens known."""
-        cached = min(round(float(self.cached_tokens.mean())), shape.prompt_tokens - 1)
-        common = min(round(float(self.common_tokens.mean())), cached)
+    def cached_within(self, kept_s: float) -> Int64s:
+        """`cached_tokens` of the nearest time, [requests of the peak]."""
+        powers = np.log2(np.clip(kept_s, KEPT_S[0], 2 * KEPT_S[-2]))
+        found: Int64s = self.cached_tokens[round(float(powers))]
+        return found
+
+    def shape(self, shape: RequestShape, kept_s: float = float("inf")) -> RequestShape:
+        """The mean request, with what a cache finds that keeps prefixes for so long."""
+        cached = min(round(float(self.cached_within(kept_s).mean())), shape.prompt_tokens - 1)
+        common = min(round(self.common_tokens), cached)
         return replace(shape, cached_tokens=cached, common_tokens=common)
 
 

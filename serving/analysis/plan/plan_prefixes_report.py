@@ -18,9 +18,9 @@ def sharing_lines(question: PlanQuestion) -> Iterator[str]:
     if prefixes is None:
         return
     yield (
-        f"prefix caches, one a rank, begin empty {prefixes.lead_s:,.0f} s before the judged "
-        f"requests: within that a cache without bounds finds {100 * prefixes.lead_share:.3g} % of "
-        "its hits"
+        "prefix caches, one a rank, begin empty before the judged requests by the time in which "
+        f"new tokens fill them, or at most {prefixes.lead_s:,.0f} s, within which a cache without "
+        f"bounds finds {100 * prefixes.lead_share:.3g} % of its hits"
     )
     if question.pools:
         yield (
@@ -28,9 +28,9 @@ def sharing_lines(question: PlanQuestion) -> Iterator[str]:
             "cached (the router prefix-aware)"
         )
     yield (
-        "the steady state, which proposes settings and bounds their load, finds "
-        f"{100 * prefixes.share:.3g} % of prompt tokens cached, as a cache without bounds for all "
-        "requests of the trace so far does: an upper bound"
+        "the steady state, which proposes settings, counts on the prefixes that an engine's KV "
+        "keeps while it computes prompts without a pause; a cache without bounds for all requests "
+        f"of the trace so far finds {100 * prefixes.share:.3g} % of prompt tokens"
     )
 
 
@@ -59,7 +59,7 @@ def prefix_data(prefixes: Prefixes | None) -> dict[str, Any] | None:
         return None
     return {
         "cached_share_max": prefixes.share,
-        "common_tokens_mean": float(prefixes.common_tokens.mean()),
+        "common_tokens_mean": prefixes.common_tokens,
         "lead_s": prefixes.lead_s,
         "lead_share": prefixes.lead_share,
     }

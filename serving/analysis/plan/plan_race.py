@@ -374,8 +374,8 @@ class Race:
         is_first = judged < question.check.judged
         output_tokens = self._mean_output if is_first else self._long_output
         lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
-        lead_s, prefixes = lead_ns / NS_PER_S, question.demand.prefixes
-        before_s = lead_s if prefixes is None else max(lead_s, prefixes.lead_s)
+        lead_s = lead_ns / NS_PER_S
+        before_s = max(lead_s, self._warm_s(setting))
         lead_requests = requests_per_s * before_s
         runs = 1
         if judged > question.check.judged:
@@ -402,9 +402,23 @@ class Race:
             ),
             replicas=setting.replicas,
             lead_s=lead_s,
+            before_s=before_s,
             ends_at=unix_s(self.ends_s),
             most_requests_per_s=option.most_requests_per_s,
         )
+
+    def _warm_s(self, setting: Setting) -> float:
+        """Until prefix caches are as they stay: until new tokens have filled them, as slowly as
+        where all that could be found is, or nearly all that could be found has come.
+        """
+        prefixes, shape = self._question.demand.prefixes, self._question.sweep.shape
+        if prefixes is None:
+            return 0.0
+        pool = setting.option.point.prefill
+        engine, engines = (setting.option.candidate, 1) if pool is None else (pool, pool.replicas)
+        tokens = engines * engine.partition.ranks * engine.kv_capacity_tokens
+        tokens_per_s = self.rate_per_s / setting.replicas * shape.computed_tokens
+        return min(prefixes.lead_s, tokens / tokens_per_s)
 
 
 def _by_quality(checks: Sequence[Check]) -> list[int]:

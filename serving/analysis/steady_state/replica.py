@@ -1,8 +1,10 @@
 """Cost of one replica's steps in steady state: decode, mixed and prefill."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -61,6 +63,13 @@ class Replica:
         self._all_in_watts = self.power.all_in_watts(system.chips.count)[0]
         self._ranks = candidate.partition.ranks
         self._costs = self.assumptions.cost_model(system, model, candidate, distribution)
+
+    def with_shape(self, shape: RequestShape) -> Self:
+        """The same for other requests."""
+        made = copy(self)
+        made.shape = shape
+        made.__dict__.pop("prompt_ns", None)
+        return made
 
     @property
     def idle_chip_watts(self) -> float:

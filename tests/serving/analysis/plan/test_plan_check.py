@@ -170,8 +170,10 @@ class GivenShares:
     def in_words(self) -> str:
         return "by hand"
 
-    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        del replicas, judged, lead_s, seed
+    def shares(
+        self, replicas: int, *, judged: int, lead_s: float, seed: int, before_s: float = 0.0
+    ) -> tuple[Share, ...]:
+        del replicas, judged, lead_s, seed, before_s
         return self.given
 
 

@@ -1,5 +1,6 @@
 """What a trace's prompts share, in its demand, in the steady state and in a plan's checks."""
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.analysis.plan.plan_check import SizeTask, check_size
@@ -16,8 +18,9 @@ from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 from serving.analysis.plan.plan_margins import highest_rates
 from serving.analysis.plan.plan_options import OptionTerms
 from serving.analysis.plan.plan_prefixes import COMMON_LEAST, Prefixes, conversations
+from serving.analysis.plan.plan_race import Race, Setting
 from serving.simulator import THIS_PROCESS, SimulatedDeployment, simulate
-from tests.serving.analysis.plan.planned import CHECK, SWEEP
+from tests.serving.analysis.plan.planned import CHECK, SWEEP, question
 
 Names = list[list[int]]
 
@@ -67,11 +70,15 @@ def test_a_cache_without_bounds_finds_what_came_before_and_says_how_long_ago() -
     whole = traffic([[1, 2, 3], [9], [8], [4, 5], [1, 2, 6], [4, 7], [0, 10], [0, 10]])
     found = prefixes(whole, 4.0, 8.0)
 
-    assert found.cached_tokens.tolist() == [200, 100, 0, 199]
+    assert found.cached_within(math.inf).tolist() == [200, 100, 0, 199]
     assert found.share == (200 + 100 + 199) / 900
     # Of pieces of 500 tokens 300 come from within the last second; for 90 % it takes all 4.
     assert (found.lead_s, found.lead_share) == (4.0, 1.0)
-    assert found.common_tokens.tolist() == [0, 0, 0, 0]
+    # They came 4, 2 and 1 s before.
+    assert found.cached_within(1.2).tolist() == [0, 0, 0, 199]
+    assert found.cached_within(2.0).tolist() == [0, 100, 0, 199]
+    assert found.cached_within(4.0).tolist() == [200, 100, 0, 199]
+    assert found.common_tokens == 0
 
 
 def test_caches_fill_for_no_longer_than_two_windows() -> None:
@@ -124,7 +131,7 @@ def test_a_copied_conversation_is_another_one_in_the_same_order(
     end_s = many.arrival_s[-1] + 1
     once, often = prefixes(whole, 0.0, end_s), prefixes(many, 0.0, end_s)
 
-    assert often.cached_tokens.sum() == copies * once.cached_tokens.sum()
+    assert often.cached_tokens[-1].sum() == copies * once.cached_tokens[-1].sum()
     assert len(np.unique(np.concatenate(names_of(many)))) == copies * len(
         np.unique(np.concatenate(names_of(whole)))
     )
@@ -141,7 +148,7 @@ def test_copies_share_a_beginning_that_many_requests_have() -> None:
     kept = [own[1] for own in names_of(half)]
     assert all(kept.count(each) == 2 for each in kept), "a conversation is left out as a whole"
     found = prefixes(many, 0.0, 1e4)
-    assert found.common_tokens.max() == BLOCK
+    assert found.common_tokens == BLOCK * (len(many) - 1) / len(many)
 
 
 def demand_of(names: Names, *, shared: bool = True, rate_per_s: float = 20.0) -> TraceDemand:
@@ -185,7 +192,6 @@ def test_a_conversation_stays_on_its_replica_with_what_came_before() -> None:
     assert len(shares) == 4
     assert sum(map(len, seen)) == len(set.union(*seen))
     assert demand.prefixes is not None
-    assert shares[0].warmup_s == pytest.approx(demand.prefixes.lead_s)
     assert demand.prefixes.share == pytest.approx(3 / 8, abs=0.01)
 
 
@@ -228,3 +234,40 @@ def test_the_same_chips_take_a_higher_rate_where_prompts_share_half_of_their_tok
 
     assert without.requests_per_s > 0
     assert with_prefixes.requests_per_s > 1.4 * without.requests_per_s
+
+
+def test_the_steady_state_counts_what_an_engine_keeps_at_full_load() -> None:
+    demand = turns(800)
+    sweep = task(demand).sweep
+    terms = OptionTerms.of(sweep, demand, Slo.parse("ttft=300ms,tpot=20ms"), seats=64)
+    step, prompts = sweep.replica("stored", ONE_CHIP).prefill()
+    tokens_per_s = prompts * sweep.shape.computed_tokens / step.duration_ns * NS_PER_S
+    assert demand.prefixes is not None
+    spread = replace(demand.prefixes, cached_tokens=demand.prefixes.cached_tokens.copy())
+    spread.cached_tokens[:3] = 0  # as if turns came more than 4 s after each other
+
+    def cached(kept_s: float) -> int:
+        candidate = replace(ONE_CHIP, kv_capacity_tokens=int(kept_s * tokens_per_s))
+        found = replace(terms, prefixes=spread).as_kept(sweep.replica("stored", candidate))
+        return found[1].shape.cached_tokens
+
+    assert cached(3.0) == cached(5.0) == 0
+    assert cached(6.0) == cached(100.0) == sweep.shape.cached_tokens > 380
+
+
+def test_caches_warm_until_new_tokens_have_filled_them() -> None:
+    demand = turns(800)
+    assert demand.prefixes is not None
+    object.__setattr__(demand, "prefixes", replace(demand.prefixes, lead_s=8.0))
+    asked = question(demand=demand, sweep=task(demand).sweep)
+    terms = OptionTerms.of(asked.sweep, demand, asked.slo, seats=64)
+
+    def warm_s(kv_tokens: int) -> float:
+        option = terms.option(("stored", replace(ONE_CHIP, kv_capacity_tokens=kv_tokens)))
+        assert option is not None
+        setting = Setting(option=option, policy="none", replicas=1)
+        return Race(asked, THIS_PROCESS, lambda _: None).task(setting, judged=10_000).before_s
+
+    # Of 20 requests/s each brings 1,024 - 383 new tokens.
+    assert warm_s(64_100) == pytest.approx(5.0, rel=0.01)
+    assert warm_s(10**9) == 8.0
