@@ -98,13 +98,13 @@ def growth_of(
     """Size the plan's setting for each month; simulate until `ends_s` of `time.monotonic`."""
     sizes = _GrownSizes(plan, growth, workers, progress, ends_s)
     why_not = ""
-    try:
-        sizes.bisect_last()
-        sizes.check_additions()
-    except OutOfTime:
-        why_not = "the time was over (--budget)"
-    except ConfigError as error:  # of a trace that would grow beyond what is simulated
-        why_not = str(error)
+    for simulate in (sizes.bisect_last, sizes.check_additions):
+        try:
+            simulate()
+        except OutOfTime:
+            why_not = why_not or "the time was over (--budget)"
+        except ConfigError as error:  # a trace that grows beyond what is simulated
+            why_not = why_not or str(error)
     months = sizes.months()
     held = plan.machines * plan.replicas_per_machine
     return PlanGrowth(

@@ -6,6 +6,7 @@ from typing import Any
 from loadgen.records.plain_number import counted
 from reporting.document import Column, Lines, Section, table_of
 from reporting.numbers import four_digits
+from serving.analysis.plan.class_demand import measure_words
 from serving.analysis.plan.growth import MONTH_S, WEEK_S
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
@@ -93,7 +94,7 @@ def _keep(count: int) -> str:
 
 def _ends(plan: Plan) -> str:
     missed = "" if plan.margins is None else plan.margins.rates[-1].missed
-    return f", then {missed.upper()} misses" if missed else ""
+    return f", then {measure_words(missed)} misses" if missed else ""
 
 
 def _month(found: PlanGrowth, months: float) -> str:

@@ -171,7 +171,7 @@ def test_a_trace_that_grows_too_long_is_not_simulated_and_says_so(found: Plan) -
     trace = TraceDemand(traffic=traffic, window_s=60.0, source="a trace")
     asked = replace(found.question, demand=trace)
     grown = growth_of(
-        replace(found, question=asked), Growth(monthly=3.0, months=12), workers=THIS_PROCESS
+        replace(found, question=asked), Growth(monthly=999.0, months=2), workers=THIS_PROCESS
     )
 
     assert "at most 10 million requests" in grown.why_not
