@@ -99,7 +99,7 @@ def _ends(plan: Plan) -> str:
 
 def _month(found: PlanGrowth, months: float) -> str:
     beyond = ", beyond the months asked for" if months > found.growth.months else ""
-    return f"month {months:.1f}{beyond}"
+    return f"month {max(0.0, months):.1f}{beyond}"
 
 
 def _machines(order: MachineOrder) -> str:
