@@ -9,23 +9,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from loadgen.measures.slo import Slo
+from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
+from serving.analysis.plan.class_demand import ClassBound, measure_of
 from serving.analysis.plan.cold_start import ColdStart, cold_start_of
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SizeTask, deployment_of
+from serving.analysis.plan.plan_demand import Share
+from serving.analysis.plan.plan_prefixes import CONVERSATION_PART, conversations
 from serving.analysis.plan.plan_race import Progress, Race
 from serving.analysis.plan.timed_run import OutOfTime, ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import Run, SimulatedDeployment, SimulationWorkers, simulate
 
 Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
 
 RUNS_MAX: Final = 16
 """Seeds of a case, where few requests come to a replica in the time."""
@@ -185,14 +190,56 @@ def _fewest_warm(case: Callable[[int], GapCase], at_most: int) -> tuple[tuple[Ga
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _GapRun:
-    """Of each limit the requests that `kept` it and those `during` the gap, of a replica that
-    stays, [judged]; and those after the gap of a new one, [judged of it].
+    """Of each limit, whether the requests that it concerns keep it: `during` the gap and `after` it
+    on a replica that stays, and after it `by_new`, on a new one: [requests].
     """
 
-    kept: tuple[Bools, ...]
-    during: Bools
-    kept_by_new: tuple[Bools, ...]
+    during: tuple[Bools, ...]
+    after: tuple[Bools, ...]
+    by_new: tuple[Bools, ...]
+    simulated: int
     begun_anew: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Dealt:
+    """One replica's requests, and the class of each, [requests]; None without classes."""
+
+    traffic: Traffic
+    of_class: Int64s | None
+
+    @classmethod
+    def of(cls, whole: Share, which: Bools, *, from_s: float) -> Self:
+        """Those that `which` names, [requests], with `from_s` as time 0."""
+        traffic = whole.traffic.chosen(which)
+        return cls(
+            traffic=replace(traffic, arrival_s=traffic.arrival_s - from_s),
+            of_class=None if whole.of_class is None else whole.of_class[which],
+        )
+
+    @property
+    def arrival_s(self) -> Float64s:
+        """Of each, [requests]."""
+        return self.traffic.arrival_s
+
+    def chosen(self, which: Bools) -> Self:
+        """Some of them, a mask [requests]."""
+        of_class = None if self.of_class is None else self.of_class[which]
+        return replace(self, traffic=self.traffic.chosen(which), of_class=of_class)
+
+    def of_limits(
+        self, kept: Sequence[Bools], which: Bools, bounds: Sequence[Bound]
+    ) -> tuple[Bools, ...]:
+        """Of each bound what was `kept` by those of `which`, both [requests], that it concerns."""
+        return tuple(
+            each[which & self._concerned(bound)] for each, bound in zip(kept, bounds, strict=True)
+        )
+
+    def _concerned(self, bound: Bound) -> Bools:
+        if self.of_class is None or not isinstance(bound, ClassBound):
+            return np.ones(len(self.traffic), dtype=np.bool_)
+        concerned: Bools = self.of_class == bound.number
+        return concerned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,26 +285,28 @@ def _simulated(
 
 
 def _with_shares(case: GapCase, slo: Slo, runs: Sequence[_GapRun]) -> GapCase:
-    during = np.concatenate([run.during for run in runs])
-    if not during.any():
+    simulated = sum(run.simulated for run in runs)
+    if not simulated:
         return case
+    staying = case.during / case.after
     limits = []
     for number, bound in enumerate(slo.bounds):
-        kept = np.concatenate([run.kept[number] for run in runs])
-        new = np.concatenate([run.kept_by_new[number] for run in runs])
-        staying = case.during / case.after
-        after = staying * _share(kept[~during]) + (1 - staying) * _share(new)
+        during, after, new = (
+            _share(np.concatenate([kept[number] for kept in each]))
+            for each in zip(*((run.during, run.after, run.by_new) for run in runs), strict=True)
+        )
+        traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
         limits.append(
             LimitShares(
-                name=bound.name,
+                name=measure_of(traffic_class, bound.name),
                 percentile=bound.percentile,
-                during=_share(kept[during]),
-                after=after,
+                during=during,
+                after=staying * after + (1 - staying) * new,
             )
         )
     return replace(
         case,
-        simulated=int(during.sum()),
+        simulated=simulated,
         begun_anew=float(np.mean([run.begun_anew for run in runs])),
         limits=tuple(limits),
     )
@@ -270,35 +319,44 @@ def _share(kept: Bools) -> float:
 def _gap_run(given: _GapTask) -> _GapRun:
     task, case = given.task, given.case
     own, other, begin_s = _parts(given)
-    deployment = deployment_of(task, own)
+    deployment = deployment_of(task, own.traffic)
     back_s = begin_s + given.gap_s
-    running = own.first(0)
+    end_s = back_s + given.gap_s
+    running = own.traffic.first(0)
     if case.during < case.before:
         lost = other.chosen(other.arrival_s < begin_s)
-        running = _running(deployment, lost, begin_s, task)
+        running = _running(deployment, lost.traffic, begin_s, task)
     chance = np.random.default_rng([given.seed, 5])
     anew = running.chosen(chance.random(len(running)) < 1 / case.during)
-    traffic, part = Traffic.merged([own, anew])
-    at_s = traffic.arrival_s
-    judged = (part == 0) & (at_s >= begin_s) & (at_s < back_s + given.gap_s)
     new = other.chosen((other.arrival_s >= back_s) & (case.during < case.after))
+    is_judged = (own.arrival_s >= begin_s) & (own.arrival_s < end_s)
+    kept = _kept(deployment, own.traffic, anew, is_judged, task)
+    is_new = new.arrival_s < end_s
+    kept_by_new = _kept(deployment, new.traffic, new.traffic.first(0), is_new, task)
+    is_during, bounds = own.arrival_s < back_s, task.slo.bounds
     return _GapRun(
-        kept=_kept(deployment, traffic, judged, task),
-        during=at_s[judged] < back_s,
-        kept_by_new=_kept(deployment, new, new.arrival_s < back_s + given.gap_s, task),
+        during=own.of_limits(kept, is_judged & is_during, bounds),
+        after=own.of_limits(kept, is_judged & ~is_during, bounds),
+        by_new=new.of_limits(kept_by_new, is_new, bounds),
+        simulated=int((is_judged & is_during).sum()),
         begun_anew=len(running),
     )
 
 
 def _kept(
-    deployment: SimulatedDeployment, traffic: Traffic, judged: Bools, task: SizeTask
-) -> tuple[Bools, ...]:
-    """Of each limit the judged requests that keep it, [judged]."""
+    deployment: SimulatedDeployment, traffic: Traffic, anew: Traffic, judged: Bools, task: SizeTask
+) -> Sequence[Bools]:
+    """Of each limit, which of the `judged` requests of `traffic` keep it beside those that begin
+    `anew`, [requests].
+    """
+    together, part = Traffic.merged([traffic, anew])
+    is_judged = np.zeros(len(together), dtype=np.bool_)
+    is_judged[part == 0] = judged
     if not judged.any():
-        return tuple(np.zeros(0, dtype=np.bool_) for _ in task.slo.bounds)
+        return [judged for _ in task.slo.bounds]
     # To the end: what waits until the others serve may keep its time between tokens.
-    run = _served(deployment, traffic, task, judged=judged)
-    return tuple(~run.served.missed(bound)[run.judged] for bound in task.slo.bounds)
+    run = _served(deployment, together, task, judged=is_judged)
+    return [~run.served.missed(bound)[part == 0] & judged for bound in task.slo.bounds]
 
 
 def _served(
@@ -315,11 +373,12 @@ def _served(
     )
 
 
-def _parts(given: _GapTask) -> tuple[Traffic, Traffic, float]:
+def _parts(given: _GapTask) -> tuple[_Dealt, _Dealt, float]:
     """The requests of a replica that stays and of one that is lost or new, and when it happens, in
     their time.
 
-    Of all traffic of a rate and of its larger one; a router that draws a replica for each request.
+    Of all traffic of a rate and of its larger one; a router that draws a replica for each request,
+    or for a conversation where it is known.
     """
     task, case, gap_s = given.task, given.case, given.gap_s
     requests = ceil(task.demand.peak_rate_per_s * gap_s)
@@ -333,12 +392,16 @@ def _parts(given: _GapTask) -> tuple[Traffic, Traffic, float]:
         [1 / (given.factor * case.before), 1 / case.during],
         1 / case.after,
     )  # [requests]
-    drawn = np.random.default_rng([given.seed, 4]).random(len(at_s))
-    from_s = max(0.0, begin_s - task.lead_s)
-    until_s = begin_s + 2 * gap_s + task.lead_s
-    own = whole.traffic.chosen(drawn < part).window(from_s, until_s)
-    other = whole.traffic.chosen((drawn >= part) & (drawn < 2 * part))
-    return own, other.window(from_s, until_s), begin_s - from_s
+    together = conversations(whole.traffic, CONVERSATION_PART * len(at_s) / case.before)
+    chance = np.random.default_rng([given.seed, 4])
+    drawn = chance.random(int(together.max(initial=-1)) + 1)[together]
+    prefixes = task.demand.prefixes
+    lead_s = task.lead_s if prefixes is None else max(task.lead_s, prefixes.lead_s)
+    from_s = max(0.0, begin_s - lead_s)
+    within = (at_s >= from_s) & (at_s < begin_s + 2 * gap_s + task.lead_s)
+    own = _Dealt.of(whole, within & (drawn < part), from_s=from_s)
+    other = _Dealt.of(whole, within & (drawn >= part) & (drawn < 2 * part), from_s=from_s)
+    return own, other, begin_s - from_s
 
 
 def _running(

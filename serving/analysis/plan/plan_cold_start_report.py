@@ -7,6 +7,7 @@ from typing import Any
 from loadgen.records.plain_number import counted
 from reporting.document import Lines, Section
 from reporting.numbers import four_digits
+from serving.analysis.plan.class_demand import measure_words
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_cold_start import ColdStartGap, GapCase, PlanColdStart
 
@@ -92,13 +93,13 @@ def _shares(case: GapCase) -> str:
     if not case.limits:
         return "none serves"
     return ", ".join(
-        f"{each.name.upper()} {100 * each.during:.4g} % of {each.percentile:g} %"
+        f"{measure_words(each.name)} {100 * each.during:.4g} % of {each.percentile:g} %"
         for each in case.limits
     )
 
 
 def _after(case: GapCase) -> str:
-    return ", ".join(f"{each.name.upper()} {100 * each.after:.4g} %" for each in case.limits)
+    return ", ".join(f"{measure_words(each.name)} {100 * each.after:.4g} %" for each in case.limits)
 
 
 def cold_start_data(plan: Plan, found: PlanColdStart) -> dict[str, Any]:

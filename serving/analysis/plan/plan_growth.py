@@ -23,6 +23,8 @@ from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 
 _ROUNDING: Final = 1e-9
+STAND_FOR_ALL: Final = 8
+"""Replicas among which one's part is drawn, for any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +101,13 @@ def growth_of(
     """Size the plan's setting for each month; simulate until `ends_s` of `time.monotonic`."""
     sizes = _GrownSizes(plan, growth, workers, progress, ends_s)
     why_not = ""
-    try:
-        sizes.bisect_last()
-        sizes.check_additions()
-    except OutOfTime:
-        why_not = "the time was over (--budget)"
-    except ConfigError as error:  # of a trace that would grow beyond what is simulated
-        why_not = str(error)
+    for simulate in (sizes.bisect_last, sizes.check_additions):
+        try:
+            simulate()
+        except OutOfTime:
+            why_not = why_not or "the time was over (--budget)"
+        except ConfigError as error:  # a trace that grows beyond what is simulated
+            why_not = why_not or str(error)
     months = sizes.months()
     held = plan.machines * plan.replicas_per_machine
     return PlanGrowth(
@@ -203,13 +205,15 @@ class _GrownSizes:
         if time.monotonic() > self._ends_s:
             raise OutOfTime
         question, factor = self.plan.question, self.growth.factor(month)
-        demand = question.demand.multiplied(factor, seed=question.check.seed)
-        grown = replace(question, demand=demand)
+        # A replica's part of more traffic among more replicas: a large trace need not be made.
+        few = min(replicas, STAND_FOR_ALL)
+        part = factor * few / replicas
+        grown = replace(question, demand=question.demand.multiplied(part, seed=question.check.seed))
         race = Race(grown, self._workers, self._progress, ends_s=self._ends_s)
         race.say(f"month {month}: {replicas:,} replicas for {factor:.3g} times the requests")
-        setting = replace(self.plan.choice.setting, replicas=replicas)
+        setting = replace(self.plan.choice.setting, replicas=few)
         task = race.task(setting, judged=LAST_TIMES * question.check.judged, is_fresh=True)
-        return check_sizes([task], self._workers)[0]
+        return replace(check_sizes([task], self._workers)[0], replicas=replicas)
 
 
 def _orders(sizes: _GrownSizes, months: list[MonthSize]) -> Iterator[MachineOrder]:

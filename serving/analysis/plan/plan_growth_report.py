@@ -6,6 +6,7 @@ from typing import Any
 from loadgen.records.plain_number import counted
 from reporting.document import Column, Lines, Section, table_of
 from reporting.numbers import four_digits
+from serving.analysis.plan.class_demand import measure_words
 from serving.analysis.plan.growth import MONTH_S, WEEK_S
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
@@ -93,12 +94,12 @@ def _keep(count: int) -> str:
 
 def _ends(plan: Plan) -> str:
     missed = "" if plan.margins is None else plan.margins.rates[-1].missed
-    return f", then {missed.upper()} misses" if missed else ""
+    return f", then {measure_words(missed)} misses" if missed else ""
 
 
 def _month(found: PlanGrowth, months: float) -> str:
     beyond = ", beyond the months asked for" if months > found.growth.months else ""
-    return f"month {months:.1f}{beyond}"
+    return f"month {max(0.0, months):.1f}{beyond}"
 
 
 def _machines(order: MachineOrder) -> str:

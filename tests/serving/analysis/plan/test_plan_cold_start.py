@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
-from loadgen.workloads.traffic import Traffic
+from loadgen.measures.slo import Slo
+from loadgen.workloads.traffic import PromptBlocks, Traffic
 from reporting.plain_text import document_lines
 from serving.analysis.plan import plan_cold_start
+from serving.analysis.plan.class_demand import ClassesDemand, PlannedClass
 from serving.analysis.plan.cold_start import cold_start_of
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, deployment_of
@@ -23,6 +25,7 @@ from serving.analysis.plan.plan_cold_start import (
     PlanColdStart,
     cold_starts_of,
 )
+from serving.analysis.plan.plan_demand import TraceDemand
 from serving.analysis.plan.plan_difference import PlanAnswer, what_if_data, with_what_if
 from serving.analysis.plan.plan_outlook import PlanOutlook
 from serving.analysis.plan.plan_report import plan_document
@@ -273,3 +276,66 @@ def test_requests_that_ran_on_a_lost_replica_all_begin_when_it_is_lost() -> None
 
     assert running.arrival_s.tolist() == [1.0, 1.0]  # the first one has ended
     assert running.output_tokens.tolist() == [200, 16]
+
+
+def test_each_class_is_judged_by_its_own_requests() -> None:
+    classes = [
+        PlannedClass(
+            name=name,
+            rate_per_s=rate,
+            lengths=DEMAND.lengths,
+            words="short ones",
+            slo=Slo.parse(slo),
+        )
+        for name, rate, slo in (("chat", 60.0, "ttft=300ms@p90"), ("batch", 20.0, "ttft=1us@p90"))
+    ]
+    demand = ClassesDemand.of(classes, context_tokens=MODEL.max_context_tokens, seed=1)
+    task = replace(of_two(80.0), demand=demand, slo=demand.slo)
+    case = GapCase(warm=1, before=4, during=3, after=4)
+    run = plan_cold_start._gap_run(
+        plan_cold_start._GapTask(task=task, case=case, factor=1.0, gap_s=4.0, seed=1)
+    )
+    chat, batch = plan_cold_start._with_shares(case, task.slo, [run]).limits
+
+    assert (chat.name, batch.name) == ("chat ttft", "batch ttft")
+    assert chat.during > 0.5
+    assert batch.during == 0.0
+    assert sum(map(len, run.during)) == run.simulated  # each request is of one class
+    assert len(run.during[0]) > len(run.during[1])
+
+
+def test_a_conversation_stays_on_one_replica() -> None:
+    turns = 3_000
+    conversation = np.arange(turns) % 300
+    blocks = PromptBlocks.of(
+        [[each] for each in conversation.tolist()],
+        tokens=64,
+        prompt_tokens=np.full(turns, 64),
+    )
+    traffic = Traffic(
+        arrival_s=np.arange(turns) / 100.0,
+        prompt_tokens=np.full(turns, 64),
+        output_tokens=np.where(np.arange(turns) < 2_000, 2, 3),  # the peak comes late
+        blocks=blocks,
+    )
+    demand = TraceDemand(traffic=traffic, window_s=5.0, source="turns")
+    task = replace(of_two(1.0), demand=demand)
+    own, other, begin_s = plan_cold_start._parts(
+        plan_cold_start._GapTask(
+            task=task,
+            case=GapCase(warm=0, before=2, during=1, after=2),
+            factor=1.0,
+            gap_s=5.0,
+            seed=1,
+        )
+    )
+    ours, theirs = (
+        {
+            int(each.blocks.names[place])
+            for place in each.blocks.begin[:-1][each.arrival_s < begin_s]
+        }
+        for each in (own.traffic, other.traffic)
+        if each.blocks is not None
+    )
+    assert ours
+    assert not ours & theirs

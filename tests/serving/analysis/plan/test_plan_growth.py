@@ -165,14 +165,31 @@ def test_the_last_month_and_additions_are_simulated_and_optimism_is_undone(found
         assert size.check.surely_meets or grown.replica_requests_per_s == pytest.approx(least)
 
 
+def of_a_trace(found: Plan) -> Plan:
+    trace = TraceDemand(traffic=found.question.demand.peak, window_s=60.0, source="a trace")
+    return replace(found, question=replace(found.question, demand=trace))
+
+
 @pytest.mark.long
-def test_a_trace_that_grows_too_long_is_not_simulated_and_says_so(found: Plan) -> None:
-    traffic = replace(found.question.demand.peak)
-    trace = TraceDemand(traffic=traffic, window_s=60.0, source="a trace")
-    asked = replace(found.question, demand=trace)
-    grown = growth_of(
-        replace(found, question=asked), Growth(monthly=3.0, months=12), workers=THIS_PROCESS
-    )
+def test_a_trace_a_million_times_as_long_is_simulated_by_one_of_a_few_replicas(found: Plan) -> None:
+    thousandfold = Growth(monthly=999.0, months=2)
+    grown = growth_of(of_a_trace(found), thousandfold, workers=THIS_PROCESS)
+
+    assert not grown.why_not
+    last = grown.months[-1]
+    assert last.check is not None
+    assert last.check.replicas == last.replicas > 10_000
+
+
+@pytest.mark.long
+def test_a_trace_that_is_too_long_is_not_simulated_and_that_is_said(
+    found: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("scale", 9.0, "at most 10 million requests")
+
+    monkeypatch.setattr(TraceDemand, "multiplied", refuse)
+    grown = growth_of(of_a_trace(found), Growth(monthly=1.0, months=9), workers=THIS_PROCESS)
 
     assert "at most 10 million requests" in grown.why_not
     assert all(size.check is None for size in grown.months)
