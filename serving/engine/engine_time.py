@@ -165,12 +165,13 @@ class EngineTime:
         return left_ns / NS_PER_S * self._clock.dilation
 
     @contextmanager
-    def one_moment(self) -> Iterator[None]:
+    def one_moment(self, *, continues: bool) -> Iterator[None]:
         """Let the present stand still: a control call takes time of the host, not of the machine.
 
-        Steps that are made meanwhile move it on.
+        Between two steps that follow each other without a gap, `continues`, the machine has no
+        other time than the end of the last one. Steps that are made meanwhile move it on.
         """
-        self._moment_ns = self.now_ns
+        self._moment_ns = self.accounted_ns if continues else self.now_ns
         try:
             yield
         finally:

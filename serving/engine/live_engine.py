@@ -307,7 +307,7 @@ class LiveEngine:
 
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
-        with self._time.one_moment():
+        with self._time.one_moment(continues=self._wake.continues):
             return self._answer(request)
 
     def _answer(self, request: str) -> str:

@@ -1,4 +1,4 @@
-"""The engine's request to be stepped by a scheduler that has nothing to compute.
+"""What engine and scheduler tell each other beside steps, first the request to be stepped.
 
 An engine with news, or work of its own (a read of weights, a returning group), asks for a step
 without tokens, whose report brings the news. To let emulated time pass, the engine rests a moment
@@ -14,15 +14,17 @@ class WakeRequest:
     """Whether the engine wants a step although no request has anything to compute.
 
     `wanted`: it has news. `waits`: something goes on once time has passed. `paused`, set by the
-    scheduler: no step for time alone.
+    scheduler: no step for time alone. `continues`, set by the scheduler: work was left at the last
+    step's end, and the next one begins there.
     """
 
-    __slots__ = ("__weakref__", "paused", "waits", "wanted")
+    __slots__ = ("__weakref__", "continues", "paused", "waits", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
         self.waits = False
         self.paused = False
+        self.continues = False
 
     def make(self) -> None:
         """Ask for a step (engine)."""

@@ -104,7 +104,6 @@ class LockstepScheduler(SchedulerInterface):
         self._moved_requests = 0
         self._moved: list[Moved] = []
         self._under_way: LockstepOutput | None = None
-        self._continues = False
         self._report: StepReport | None = None
         self._announced = False
 
@@ -135,7 +134,7 @@ class LockstepScheduler(SchedulerInterface):
         has_tokens = np.array([output.total_num_scheduled_tokens > 0 for output in by_rank])
         if has_tokens.any():
             self.empty_steps += self.ranks_up & ~has_tokens
-        continues, self._continues = self._continues, False
+        continues, self._wake.continues = self._wake.continues, False
         moved, self._moved = tuple(self._moved), []
         state = SchedulerState(
             rank_states=tuple(map(queues_of, self.ranks)),
@@ -202,7 +201,7 @@ class LockstepScheduler(SchedulerInterface):
             target.scheduler_stats = merge_stats(stats, len(self.ranks))
         # After a step without tokens (a grammar still compiling, a pause) time passes as it does.
         computed = scheduler_output.total_num_scheduled_tokens > 0
-        self._continues = computed and self.has_unfinished_requests()
+        self._wake.continues = computed and self.has_unfinished_requests()
         return merged
 
     def _forget_prefixes(self, renewed_ranks: Iterable[int]) -> None:

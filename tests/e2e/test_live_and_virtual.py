@@ -68,7 +68,7 @@ def sustained_per_s(deployment: SimulatedDeployment) -> float:
         (0.1, 1, nothing),
         (0.5, 2, nothing),
         (0.85, 3, nothing),
-        (0.5, 6, chip_loss),  # which does not come between two steps: see the guide
+        (0.5, 6, chip_loss),
         (0.5, 5, hand_over),
     ],
 )

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from emulator.chip.commands import Combine
-from emulator.sim.clock import DilatedClock
+from emulator.sim.clock import DilatedClock, VirtualClock
 from emulator.specs.fault import Fault, FaultKind
 from serving.engine.fault_log import Moved
 from serving.engine.scheduler_state import RankQueues
@@ -250,6 +250,21 @@ def test_a_dense_model_is_served_and_loses_chips_like_any_other() -> None:
     assert running.state().routing == "none (dense)"
     assert running.state().chips[1].expert_slots == 0
     assert running.step(1, 2, 3).snapshot.expert_imbalance is None
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_fault_between_steps_without_a_gap_comes_at_the_end_of_the_last(continues: bool) -> None:
+    clock = VirtualClock()
+    running = Running(clock)
+    last = running.step(0, 1, 2, 3)
+    clock.wait_until_ns(clock.now_ns() + 2_000_000)  # the host takes its time
+    running.wake.continues = continues
+    running.inject(lose(1))
+    running.wake.continues = False
+    (record,) = running.state().faults
+
+    late_s = 0.0 if continues else 0.002
+    assert record.injected_emulated_s == pytest.approx(last.end_s + late_s, abs=1e-12)
 
 
 def test_the_clock_says_emulated_and_real_time_of_one_moment() -> None:

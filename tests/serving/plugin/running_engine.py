@@ -11,6 +11,7 @@ from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
 from serving.engine.live_engine import LiveEngine
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
+from serving.engine.wake_request import WakeRequest
 from serving.wire.control_call import (
     ControlReply,
     ControlRequest,
@@ -41,12 +42,14 @@ def shown(engine: LiveEngine, report: StepReport) -> ShownReport:
 class Running:
     def __init__(self, clock: Clock | None = None, **settings: Any) -> None:
         self.parts: LiveParts = live_parts(**settings)
+        self.wake = WakeRequest()
         self.engine = LiveEngine(
             self.parts.deployment,
             self.parts.machine,
             self.parts.tokens,
             clock or VirtualClock(),
             kv_blocks=KV_BLOCKS,
+            wake=self.wake,
         )
         self._count = 0
 
