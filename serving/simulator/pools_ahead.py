@@ -13,7 +13,10 @@ from serving.simulator.step_run_record import NOTHING_COMES, Coming
 from serving.simulator.steps_ahead import RunStops
 
 AHEAD_NS: Final = NS_PER_S
-"""For which the first pool goes ahead, and then the other one, to which nothing else comes."""
+AHEAD_REQUESTS: Final = 32
+"""The first pool goes ahead until so many more have come, at least for so long; and then the other
+one, to which nothing else comes.
+"""
 _NONE_OPEN: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -36,13 +39,16 @@ class PoolsAhead:
         self._coming = coming
         self._taken = 0
 
-    @property
-    def next_ns(self) -> int:
-        """When something happens next; `NEVER_NS` if nothing does."""
+    def ahead_ns(self, now_ns: int) -> int:
+        """Until when both may go ahead."""
+        at_ns = self._coming.at_ns
         times_ns = [self._prefill.next_ns, self._decode.next_ns, self._transfers.next_ns]
-        if self._taken < len(self._coming.at_ns):
-            times_ns.append(int(self._coming.at_ns[self._taken]))
-        return min(times_ns)
+        if self._taken < len(at_ns):
+            times_ns.append(int(at_ns[self._taken]))
+        ahead_ns = max(now_ns, min(times_ns)) + AHEAD_NS
+        if self._taken + AHEAD_REQUESTS < len(at_ns):
+            ahead_ns = max(ahead_ns, int(at_ns[self._taken + AHEAD_REQUESTS]))
+        return ahead_ns
 
     def go_ahead(self, until_ns: int, judged_left: int) -> Int64s:
         """Make all steps that begin before `until_ns`; an engine that decodes alone stops when none

@@ -24,7 +24,7 @@ from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.oversized_requests import refuse_what_never_fits
-from serving.simulator.pools_ahead import AHEAD_NS, PoolsAhead
+from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.run_log import Logs, StepLog, StepSums, step_log, totals_of
 from serving.simulator.run_result import in_seconds, serving_run
@@ -227,13 +227,13 @@ class _VirtualServing:
         return not others and self._arrivals.in_order and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
-        """One pool ahead of the other, each up to `AHEAD_NS` too far at the end."""
+        """One pool ahead of the other, each some way too far at the end."""
         assert self._transfers is not None, "one pool"
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
         coming = self._arrivals.hand_over()
         pools = PoolsAhead((self._first, self._pool), self._transfers, coming, self._judged)
         while self._judged_left and self._now_ns < end_ns:
-            self._now_ns = min(max(self._now_ns, pools.next_ns) + AHEAD_NS, end_ns)
+            self._now_ns = min(pools.ahead_ns(self._now_ns), end_ns)
             ended = pools.go_ahead(self._now_ns, self._judged_left)
             self._done += len(ended)
             self._judged_left -= int(self._judged[ended].sum())

@@ -129,6 +129,8 @@ class PoolKinds:
         fewest = max(1, ceil(most / machine))
         for units in range(fewest, fewest + UNITS_MORE):
             found += self._nearest(units, above, min(machine, most // units), count)
+        most_units = {each.engines_of_unit: each.units for each in sorted(found, key=_units)}
+        found = [each for each in found if each.units == most_units[each.engines_of_unit]]
         return [
             (
                 each.nearness,
@@ -195,6 +197,15 @@ class _Pair(NamedTuple):
     decode: int
     prefill_engines: int
     decode_engines: int
+
+    @property
+    def engines_of_unit(self) -> tuple[int, int, int, int]:
+        """What each unit is; of more units each has a smaller part of the load."""
+        return self.prefill, self.decode, self.prefill_engines, self.decode_engines
+
+
+def _units(pair: _Pair) -> int:
+    return pair.units
 
 
 class _EngineFigures(NamedTuple):

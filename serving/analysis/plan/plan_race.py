@@ -285,7 +285,11 @@ class Race:
         return replace(setting, option=option, limits=limits)
 
     def run(self, settings: Sequence[Setting], *, first: bool = False) -> bool:
-        """Race them, and note those that pass; returns whether any did.
+        """`heats`, and `confirm` what seems to keep the target; returns whether any surely does."""
+        return self.confirm(self.heats(settings, first=first))
+
+    def heats(self, settings: Sequence[Setting], *, first: bool = False) -> list[Setting]:
+        """Race them; returns the best of those that seem to keep the target, a few at most.
 
         A `first` race, of a few, says nothing of others.
         """
@@ -305,7 +309,11 @@ class Race:
         field = [field[each] for each in _by_quality(checks) if checks[each].meets]
         if not self.only_chips:  # of which all have about as many
             field.sort(key=self.cost)
-        field = field[:_CONFIRMED]
+        return field[:_CONFIRMED]
+
+    def confirm(self, field: Sequence[Setting]) -> bool:
+        """Judge them by fresh seeds, and note those that pass; returns whether any did."""
+        judged = self._question.check.judged
         checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
         through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
         before = self.best

@@ -7,14 +7,14 @@ comes nearest to the target is tried under other batch limits, once the first si
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil, floor
 from typing import Final
 
 from serving.analysis.plan.plan_options import NEAR
-from serving.analysis.plan.plan_race import Race
+from serving.analysis.plan.plan_race import Race, Setting
 
 FAR: Final = 1.41
 """Ratio of sizes, for the first answer."""
@@ -40,13 +40,15 @@ def first_answer(race: Race) -> None:
 
 
 def _fewer_replicas(race: Race) -> None:
-    """Of the best setting fewer and fewer replicas, as long as they keep the target."""
-    setting = race.best
-    while setting is not None and setting.replicas > 1:
-        fewer = min(setting.replicas - 1, floor(setting.replicas / NEAR))
-        setting = replace(setting, replicas=fewer)
-        if not race.run([setting], first=True):
-            return
+    """Of the best setting the fewest replicas that keep the target."""
+    best = race.best
+    if best is None:
+        return
+    least = ceil(race.rate_per_s / best.option.most_requests_per_s)
+    counts = size_ends(least, best.replicas, ratio=NEAR)[:-1]
+    _halve(
+        race, len(counts), lambda at: race.heats([replace(best, replicas=counts[at])], first=True)
+    )
 
 
 def search(race: Race) -> None:
@@ -74,7 +76,7 @@ def search(race: Race) -> None:
     begun_s = time.monotonic()
     said_s = begun_s
     for number, size in enumerate(left):
-        _run_size(race, size)
+        race.run(_settings_below(race, size))
         now_s = time.monotonic()
         if now_s - said_s >= SAID_S:
             said_s, each_s = now_s, (now_s - begun_s) / (number + 1)
@@ -93,23 +95,43 @@ def _under_other_limits(race: Race) -> None:
 def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:
     """Places of the sizes that were tried."""
     assert race.fewest is not None
-    tried: set[int] = set()
-    low, high = -1, sum(above + 1 < race.fewest.chips for above, _ in sizes)
+    most = sum(above + 1 < race.fewest.chips for above, _ in sizes)
+    return _halve(race, most, lambda number: race.heats(_settings_below(race, sizes[number])))
+
+
+def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set[int]:
+    """Look by halves for the first of `count` places where something seems to keep the target, and
+    from there on, by halves, for the first where it surely does; returns the places that were
+    tried.
+    """
+    tried: dict[int, list[Setting]] = {}
+
+    def seems(place: int) -> bool:
+        tried[place] = tried.get(place) or heats(place)
+        return bool(tried[place])
+
+    first = _first(-1, count, seems)
+    if first < count and not race.confirm(tried[first]):
+        _first(first, count, lambda place: seems(place) and race.confirm(tried[place]))
+    return {*tried}
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """By halves, the first place after `low` where it holds, if it then does on; else `high`."""
     while high - low > 1:
         middle = (low + high) // 2
-        tried.add(middle)
-        if _run_size(race, sizes[middle]):
+        if holds(middle):
             high = middle
         else:
             low = middle
-    return tried
+    return high
 
 
-def _run_size(race: Race, size: tuple[int, int]) -> bool:
-    """Race what has fewer chips than all that passed, if anything has."""
+def _settings_below(race: Race, size: tuple[int, int]) -> list[Setting]:
+    """What has fewer chips than all that passed, if anything has."""
     assert race.fewest is not None
     above, most = size
-    return race.run(race.settings(above, min(most, race.fewest.chips - 1)))
+    return race.settings(above, min(most, race.fewest.chips - 1))
 
 
 def _larger(race: Race, most: int) -> None:
