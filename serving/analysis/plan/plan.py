@@ -23,10 +23,9 @@ from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_cost import fleet_of, replicas_per_machine
 from serving.analysis.plan.plan_margins import Margins, margins_of
-from serving.analysis.plan.plan_options import NEAR
+from serving.analysis.plan.plan_options import NEAR, size_ends
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
-from serving.analysis.plan.plan_search import size_ends
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 

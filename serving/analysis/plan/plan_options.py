@@ -6,7 +6,7 @@ token. Queues and percentiles are left to simulation, a thousand times slower.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, floor
 from typing import Final, Self
 
 import numpy as np
@@ -307,3 +307,11 @@ def _largest_within(
         else:
             high = middle
     return best
+
+
+def size_ends(least: int, most: int, *, ratio: float) -> list[int]:
+    """Numbers of chips from `least` on, each about `ratio` times the one before, to `most`."""
+    ends = [least]
+    while ends[-1] < most:
+        ends.append(min(most, max(ends[-1] + 1, floor(ends[-1] * ratio))))
+    return ends

@@ -4,10 +4,10 @@ A unit has engines that compute prompts and engines that decode, on one machine;
 equal units. Prompts hold up no decode there, so that both sides are chosen by their own limit.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from emulator.arrays import Float64s
 from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.units import NS_PER_S
-from serving.analysis.plan.plan_options import Option, OptionTerms, parts_of
+from serving.analysis.plan.plan_options import NEAR, Option, OptionTerms, parts_of, size_ends
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import (
     DecodeOption,
@@ -33,8 +33,12 @@ from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 KINDS: Final = 2
 """Engines of equal chips and tp that are paired: those that serve the most."""
-UNITS_MORE: Final = 2
-"""Units tried, above the fewest that have the chips."""
+UNITS_MOST: Final = 2
+"""Times the fewest units that have the chips, each NEAR times more than the one before."""
+SAME_SIDE: Final = 2
+"""Units with equal engines of one kind that race at a size, so that others do too."""
+MORE_PAIRS: Final = 16
+"""Times the units that race, from which they are taken."""
 DECODES_MORE: Final = (0, 1, 2, 3, 5, 8)
 """Engines that decode, above the fewest that take the load."""
 ABOUT: Final = 0.05
@@ -125,12 +129,11 @@ class PoolKinds:
         if not self.can_meet:
             return []
         machine, terms = self._terms.sweep.system.chips.count, self._terms
-        found: list[_Pair] = []
         fewest = max(1, ceil(most / machine))
-        for units in range(fewest, fewest + UNITS_MORE):
-            found += self._nearest(units, above, min(machine, most // units), count)
-        most_units = {each.engines_of_unit: each.units for each in sorted(found, key=_units)}
-        found = [each for each in found if each.units == most_units[each.engines_of_unit]]
+        found: dict[tuple[_Side, _Side], _Pair] = {}
+        for units in size_ends(fewest, UNITS_MOST * fewest, ratio=NEAR):
+            near = self._nearest(units, above, min(machine, most // units), MORE_PAIRS * count)
+            found |= {each.sides: each for each in near}  # the most units of each kind
         return [
             (
                 each.nearness,
@@ -142,7 +145,7 @@ class PoolKinds:
                     alone_ns=self._alone_ns[each.decode],
                 ),
             )
-            for each in sorted(found)[:count]
+            for each in islice(_of_several_sides(sorted(found.values())), count)
         ]
 
     def _nearest(self, units: int, above: int, room: int, count: int) -> "list[_Pair]":
@@ -199,13 +202,23 @@ class _Pair(NamedTuple):
     decode_engines: int
 
     @property
-    def engines_of_unit(self) -> tuple[int, int, int, int]:
-        """What each unit is; of more units each has a smaller part of the load."""
-        return self.prefill, self.decode, self.prefill_engines, self.decode_engines
+    def sides(self) -> tuple["_Side", "_Side"]:
+        """What a unit is, of whatever load."""
+        return (self.prefill, self.prefill_engines), (self.decode, self.decode_engines)
 
 
-def _units(pair: _Pair) -> int:
-    return pair.units
+_Side = tuple[int, int]
+"""An engine's place, and how many of them."""
+
+
+def _of_several_sides(pairs: Iterable[_Pair]) -> Iterator[_Pair]:
+    """Without those that have a side of `SAME_SIDE` before them."""
+    seen = Counter[tuple[str, _Side]]()
+    for pair in pairs:
+        sides = [*zip(("prefill", "decode"), pair.sides, strict=True)]
+        if all(seen[side] < SAME_SIDE for side in sides):
+            seen.update(sides)
+            yield pair
 
 
 class _EngineFigures(NamedTuple):

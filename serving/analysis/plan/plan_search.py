@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil, floor
+from math import ceil
 from typing import Final
 
-from serving.analysis.plan.plan_options import NEAR
+from serving.analysis.plan.plan_options import NEAR, size_ends
 from serving.analysis.plan.plan_race import Race, Setting
 
 FAR: Final = 1.41
@@ -142,11 +142,3 @@ def _larger(race: Race, most: int) -> None:
     for above, upto in pairwise(size_ends(race.fewest.chips, most, ratio=NEAR)):
         if settings := race.settings(above, upto):
             race.run(settings)
-
-
-def size_ends(least: int, most: int, *, ratio: float) -> list[int]:
-    """Numbers of chips from `least` on, each about `ratio` times the one before, to `most`."""
-    ends = [least]
-    while ends[-1] < most:
-        ends.append(min(most, max(ends[-1] + 1, floor(ends[-1] * ratio))))
-    return ends

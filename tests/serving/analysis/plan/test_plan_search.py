@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
-from serving.analysis.plan.plan_options import OptionTerms, best_options
+from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import partitions_of
 from serving.analysis.plan.plan_race import FRESH_TIMES, Race, Setting, quality
-from serving.analysis.plan.plan_search import first_answer, search, size_ends
+from serving.analysis.plan.plan_search import first_answer, search
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
