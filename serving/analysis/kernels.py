@@ -42,6 +42,7 @@ def keep_kernels() -> None:
     cached = replace(plain, blocks=PromptBlocks.of([[0]], tokens=32, prompt_tokens=prompt_tokens))
     drafts = SchedulerLimits(speculative_tokens=1, draft_method="ngram", acceptance=(0.5,))
     by_hits = ReplicaSet(count=2, router="prefix-aware")
+    by_load = ReplicaSet(count=2, router="least-loaded")
     first_open = OwnChoices(rank=lambda *, is_up, **_: int(is_up.argmax()))
     for traffic in (plain, cached):
         for schedulers in (None, drafts):
@@ -52,6 +53,8 @@ def keep_kernels() -> None:
         simulate(SimulatedDeployment.of(SYSTEM, MODEL, PARTITION, choices=first_open), traffic)
         (one,) = LockstepSchedulers.replicas(traffic, several.limits, PARTITION.ranks, 1)
         one.abort(0)
+    one_engine = SimulatedDeployment.of(SYSTEM, MODEL, PARTITION)
+    simulate(replace(one_engine, prefill=replace(one_engine, replicas=by_load)), plain, logs=False)
     _cost_steps()
     _run_loop()
     steps_by_request(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64), np.zeros(1, np.int64))

@@ -9,6 +9,7 @@ from serving.policy import prefill_throttle
 from serving.simulator import (
     aborted_requests,
     kv_blocks,
+    pool_run_kernel,
     rank_queues,
     scheduler_arrays,
     standing_decodes,
@@ -126,6 +127,16 @@ run_steps = kept(
     ^ SOURCES
     ^ cost_kernel.SOURCES
 )(step_run_kernel.run_steps)
+
+
+run_pool = kept(
+    sources_of(
+        *(pool_run_kernel, step_run_kernel, step_run_record),
+        *(standing_decodes, prefill_throttle, cost_kernel),
+    )
+    ^ SOURCES
+    ^ cost_kernel.SOURCES
+)(pool_run_kernel.run_pool)
 
 
 @kept(SOURCES)

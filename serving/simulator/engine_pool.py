@@ -2,10 +2,12 @@
 
 from collections.abc import Collection
 
+import numpy as np
+
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
-from serving.simulator.run_log import EngineLog, Logs
+from serving.simulator.run_log import EngineLog, LogRoom, Logs, log_room
 from serving.simulator.scheduler_arrays import Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
@@ -43,6 +45,9 @@ class EnginePool:
         if clients_see and logs is Logs.ALL:
             tokens_max = int(traffic.output_tokens.sum())
         self.requests: Records = made[0].arrays.requests
+        keeps = logs is not Logs.TOTALS
+        self.log_room = None if logs is Logs.ALL else log_room(len(made), keeps=keeps)
+        """Of all engines, if they keep no tokens."""
         self.engines = [
             SimulatedEngine(
                 deployment,
@@ -51,14 +56,41 @@ class EnginePool:
                     tokens_max=tokens_max,
                     idle_watts=deployment.cost_model.idle_chip_watts
                     * deployment.cost_model.partition.chips,
-                    keeps=logs is not Logs.TOTALS,
+                    keeps=keeps,
                     clients_see=clients_see,
+                    room=self._room_of(number),
                 ),
                 calls=number in called,
                 on_step=on_step,
             )
             for number, schedulers in enumerate(made)
         ]
+
+    def _room_of(self, number: int) -> LogRoom | None:
+        if self.log_room is None:
+            return None
+        steps, counts = self.log_room
+        return steps[number], counts[number]
+
+    def make_room(self) -> None:
+        """For more steps of all engines, beside each other."""
+        if self.log_room is None or all(each.log.has_room for each in self.engines):
+            return
+        steps, counts = self.log_room
+        if self.engines[0].log.keeps:
+            self.log_room = np.concatenate([steps, np.zeros_like(steps)], axis=1), counts
+            for number, each in enumerate(self.engines):
+                each.log.steps = self.log_room[0][number]
+
+    @property
+    def shares_by_load(self) -> bool:
+        """Whether its router and engines are such as `PoolRun` has."""
+        by_load = len(self.engines) > 1 and self._replicas.looks_at_loads
+        return (
+            by_load
+            and self.log_room is not None
+            and all(each.can_expect and each.schedulers.cache is None for each in self.engines)
+        )
 
     @property
     def can_expect(self) -> bool:

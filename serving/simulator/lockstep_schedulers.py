@@ -28,9 +28,10 @@ from serving.simulator.scheduler_arrays import (
     PrefixCache,
     SchedulerArrays,
     SchedulerBounds,
+    engine_arrays,
+    pool_arrays,
     prefix_cache,
     request_records,
-    scheduler_arrays,
 )
 from serving.traffic.engine_limits import EngineLimits
 
@@ -54,7 +55,10 @@ class LockstepSchedulers:
         choose_rank: RankChoice | None = None,
         *,
         lacks_cache: bool = False,
+        beside: SchedulerArrays | None = None,
     ) -> None:
+        self.beside = beside
+        """Of all engines of a pool, on a first axis but `requests`: its own are a part of them."""
         self.lacks_cache = lacks_cache
         """Whether a preempted request would find its blocks in a cache, which is not there yet."""
         self._choose_rank = choose_rank
@@ -143,14 +147,16 @@ class LockstepSchedulers:
         )
         keys = block_keys(traffic, limits.block_tokens) if shares(traffic, limits) else None
         lacks_cache = caches_when_full(traffic, limits)
+        pool = pool_arrays(requests, engines=count, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
         made = []
-        for _ in range(count):
-            arrays = scheduler_arrays(requests, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
+        for number in range(count):
+            arrays = engine_arrays(pool, number)
             cache = None if keys is None else prefix_cache(keys, arrays, bounds, kv_blocks)
             made.append(
                 cls(
                     *(arrays, bounds, policy, cache, acceptance, choices.rank),
                     lacks_cache=lacks_cache,
+                    beside=pool,
                 )
             )
         return made
@@ -330,6 +336,11 @@ class LockstepSchedulers:
         self.cache = prefix_cache(keys, arrays, bounds, self._all_blocks + 1)
         kernel.fill_cache(arrays, self.cache, bounds.block_tokens)
         self.lacks_cache = False
+
+    @property
+    def rows(self) -> int:
+        """Of the step under way."""
+        return self._rows
 
     @property
     def all_blocks(self) -> int:

@@ -8,6 +8,7 @@ from emulator.arrays import Bools, Int64s
 from emulator.units import NS_PER_S
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.kv_transfers import KvTransfers
+from serving.simulator.pool_run import PoolRun
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.step_run_record import NOTHING_COMES, Coming
 from serving.simulator.steps_ahead import RunStops
@@ -71,6 +72,7 @@ class _PoolAhead:
     def __init__(self, pool: EnginePool, judged: Bools) -> None:
         self._pool = pool
         self._judged = judged
+        self._run = PoolRun(pool, judged) if pool.shares_by_load else None
         self._coming = NOTHING_COMES  # to be routed
         self._open = _NONE_OPEN  # have come, and have not ended
 
@@ -94,12 +96,16 @@ class _PoolAhead:
         Returns the requests that got their last tokens: [ended].
         """
         coming, self._coming = self._coming, NOTHING_COMES
+        if self._run is not None:
+            coming = self._run.go_ahead(coming, until_ns)
+            self._run = None if self._run.is_over else self._run
         for request, at_ns in zip(coming.request.tolist(), coming.at_ns.tolist(), strict=True):
             self._step_until(at_ns, judged_left)
             engine = self._pool.put(request)
             if not engine.is_busy:
                 engine.pause(at_ns)
-        self._step_until(until_ns, judged_left)
+        if self._run is None:
+            self._step_until(until_ns, judged_left)
         is_over = self._pool.requests["last_token_ns"][self._open] != NONE
         ended: Int64s = self._open[is_over]
         self._open = self._open[~is_over]

@@ -61,6 +61,11 @@ class ReplicaSet:
         """Whether the n-th request that arrives goes to the n-th engine, over and over."""
         return self.router in ("round-robin", round_robin)
 
+    @property
+    def looks_at_loads(self) -> bool:
+        """Whether requests go to the engine that holds the fewest tokens."""
+        return self.router in ("least-loaded", least_loaded)
+
     def choose(self, request: int, engines: Sequence[LockstepSchedulers], *, arrived: int) -> int:
         """The engine for a request that arrives after `arrived` others.
 

@@ -69,6 +69,7 @@ class Logs(Enum):
 
 
 _STEPS_TO_ADD: Final = 1 << 15
+_FIRST_STEPS: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +102,22 @@ NO_TOKENS: Final = TokenLog(
 )
 
 
+LogRoom = tuple[Records, Int64s]
+"""Of `EngineLog`: `steps` and `counts`."""
+
+
+def log_room(*engines: int, keeps: bool) -> LogRoom:
+    """For first steps to keep or to add up, of one engine or of so many on a first axis."""
+    steps = _FIRST_STEPS if keeps else _STEPS_TO_ADD
+    return np.zeros((*engines, steps), dtype=STEP), np.zeros((*engines, 2), dtype=np.int64)
+
+
 class EngineLog:
     """One engine's steps and tokens; a step under way is behind those that have ended.
 
     `tokens_max`: of all its requests; memory is taken as they come. None logs no tokens, but how
-    many they are; none are where clients do not see them. A log that does not keep steps has sums.
+    they are; none are where clients do not see them. A log that does not keep steps has sums.
+    One without tokens may have its `room`, as of `log_room`, beside others.
     """
 
     def __init__(
@@ -115,15 +127,15 @@ class EngineLog:
         idle_watts: float,
         keeps: bool = True,
         clients_see: bool = True,
+        room: "LogRoom | None" = None,
     ) -> None:
         self.idle_watts = idle_watts
         self.keeps = keeps
-        self.steps: Records = np.zeros(1_024 if keeps else _STEPS_TO_ADD, dtype=STEP)
+        self.steps, self.counts = room or log_room(keeps=keeps)
+        """The counts are of steps in `steps` that have ended, and of tokens in `given`."""
         self.keeps_tokens = keeps and tokens_max is not None
         self.given: Int32s = np.empty(tokens_max or 0 if keeps else 0, dtype=np.int32)
         self._clients_see = clients_see
-        self.counts = np.zeros(2, dtype=np.int64)
-        """Steps in `steps` that have ended, and tokens in `given`."""
         self.forgotten = StepTotals()
 
     @property
@@ -131,10 +143,15 @@ class EngineLog:
         """Steps that have ended."""
         return self.forgotten.steps + int(self.counts[0])
 
+    @property
+    def has_room(self) -> bool:
+        """For half as many steps as there are."""
+        return 3 * int(self.counts[0]) < 2 * len(self.steps)
+
     def make_room(self) -> None:
         """For half as many steps as there are, at least; those that are not kept are added up."""
         kept = int(self.counts[0])
-        if 3 * kept < 2 * len(self.steps):
+        if self.has_room:
             return
         if not self.keeps:
             self.forgotten = self.totals

@@ -162,20 +162,38 @@ def request_records(
     return requests
 
 
-def scheduler_arrays(
-    requests: Records, *, ranks: int, kv_blocks: int, bounds: SchedulerBounds
+def pool_arrays(
+    requests: Records, *, engines: int, ranks: int, kv_blocks: int, bounds: SchedulerBounds
 ) -> SchedulerArrays:
-    """Schedulers of `ranks` idle ranks, with `kv_blocks` each, vLLM's null block included."""
+    """Schedulers of `engines` of `ranks` idle ranks, with `kv_blocks` each, vLLM's null block
+    included: all but `requests` have a first axis [engines].
+    """
     levels = int(requests["level"].max(initial=0)) + 1
     idle = dict.fromkeys(("waiting_first", "waiting_last", "deadline_ns"), NONE)
     return SchedulerArrays(
         requests=requests,
-        ranks=_records(RANK, ranks, free_blocks=kv_blocks - 1, fresh=1, is_open=True, **idle),
-        rows=_records(ROW, ranks * bounds.seats),
-        running=np.zeros((ranks, bounds.seats), dtype=np.int64),
-        waiting_tokens=np.zeros((ranks, levels), dtype=np.int64),
-        waiting_requests=np.zeros((ranks, levels), dtype=np.int64),
+        ranks=_records(
+            RANK, (engines, ranks), free_blocks=kv_blocks - 1, fresh=1, is_open=True, **idle
+        ),
+        rows=_records(ROW, (engines, ranks * bounds.seats)),
+        running=np.zeros((engines, ranks, bounds.seats), dtype=np.int64),
+        waiting_tokens=np.zeros((engines, ranks, levels), dtype=np.int64),
+        waiting_requests=np.zeros((engines, ranks, levels), dtype=np.int64),
     )
+
+
+def scheduler_arrays(
+    requests: Records, *, ranks: int, kv_blocks: int, bounds: SchedulerBounds
+) -> SchedulerArrays:
+    """`pool_arrays` of one engine."""
+    pool = pool_arrays(requests, engines=1, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
+    return engine_arrays(pool, 0)
+
+
+def engine_arrays(pool: SchedulerArrays, number: int) -> SchedulerArrays:
+    """One engine's of a pool, which they are a part of."""
+    requests, *own = pool
+    return SchedulerArrays(requests, *(each[number] for each in own))
 
 
 def prefix_cache(
@@ -200,8 +218,8 @@ def prefix_cache(
     )
 
 
-def _records(kind: np.dtype[np.void], count: int, **same: Any) -> Records:
-    made = np.zeros(count, dtype=kind)
+def _records(kind: np.dtype[np.void], shape: int | tuple[int, ...], **same: Any) -> Records:
+    made = np.zeros(shape, dtype=kind)
     for field, value in same.items():
         made[field] = value
     return made

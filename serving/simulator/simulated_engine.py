@@ -8,6 +8,7 @@ from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.run_log import EngineLog
+from serving.simulator.scheduler_arrays import Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.step_run_record import Coming
 from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
@@ -126,6 +127,21 @@ class SimulatedEngine:
         """
         assert self._ahead is not None, "steps go one by one"
         return self._ahead.run(now_ns, until_ns, stops, joules=self._step_joules)
+
+    @property
+    def ahead(self) -> StepsAhead:
+        """Its steps, where it `can_go_ahead`."""
+        assert self._ahead is not None, "steps go one by one"
+        return self._ahead
+
+    def open_run(self, run: Records) -> None:
+        """Lay out the steps that `close_run` takes over, RUN [1], which has those before."""
+        now_ns = int(run["now_ns"][0]) if self.paused_ns is None else self.paused_ns
+        self.ahead.open(run, now_ns, joules=self._step_joules, end_ns=self.end_ns)
+
+    def close_run(self, run: Records, *, is_empty: bool) -> None:
+        """Go on after them; `is_empty`: the next one would be."""
+        self.gone_ahead(self.ahead.close(run, is_empty=is_empty))
 
     def gone_ahead(self, done: StepsDone) -> None:
         """Go on after `go_ahead`."""

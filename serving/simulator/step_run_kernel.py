@@ -431,15 +431,15 @@ def _decided(
         return WAITS
     if st is not None:
         _stand_or_settle(s, bounds, rules, st, r)
-        if r.run[0].lacks_cache and not r.run[0].stands and may_preempt(s, bounds):
-            return FULL
+    if r.run[0].lacks_cache and not r.run[0].stands and may_preempt(s, bounds):
+        return FULL
     if not r.run[0].stands:
         _decide(s, bounds, c, rules, r)
     return GO_ON if r.run[0].rows else EMPTY
 
 
 @compiled
-def _step_on(
+def step_on(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: PrefixCache | None,
@@ -493,7 +493,7 @@ def run_steps(
     that come, beside which nothing comes until then, and the mask of those that are judged,
     [requests].
     """
-    code = _step_on(s, bounds, c, rules, st, requests, r, stops)
+    code = step_on(s, bounds, c, rules, st, requests, r, stops)
     if st is not None and r.run[0].stands and code != UNKNOWN:
         settle(s, bounds, st, r.run[0].rows)
         r.run[0].stands = False

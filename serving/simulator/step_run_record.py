@@ -108,6 +108,19 @@ class Coming(NamedTuple):
     at_ns: Int64s
 
 
+class PoolComing(NamedTuple):
+    """Requests that have been routed to each engine of several, and not taken: so many of each."""
+
+    request: Int64s  # [engines, most]
+    at_ns: Int64s  # [engines, most]
+    routed: Int64s  # [engines]
+    load_tokens: Int64s  # of each engine, NONE where not known: [engines]
+
+
+ARRIVAL: Final = 0
+ENGINE: Final = 1
+"""Where a pool's place has the next request to come, and the engine that steps next."""
+
 NOTHING_COMES: Final = Coming(
     request=np.zeros(0, dtype=np.int64), at_ns=np.zeros(0, dtype=np.int64)
 )

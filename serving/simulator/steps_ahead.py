@@ -1,6 +1,6 @@
 """Runs an engine ahead: all its steps up to the next thing that comes from outside, in one call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -13,14 +13,13 @@ from serving.policy.prefill_throttle import EvenLevel
 from serving.simulator import compiled_schedulers as kernel
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.run_log import EngineLog
-from serving.simulator.scheduler_arrays import NEVER_NS, NONE
+from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.standing_decodes import PATIENCE, nothing_stands
 from serving.simulator.step_run_record import (
     EMPTY,
     FULL,
     NOTHING_COMES,
     RUN,
-    UNDER_WAY,
     UNKNOWN,
     Coming,
     StepRules,
@@ -85,7 +84,8 @@ class StepsAhead:
             self._given = np.zeros(len(schedulers.arrays.rows), dtype=np.int32)
         self._coming = NOTHING_COMES
         self._taken = 0
-        self._rules = StepRules(
+        self._first_step = 0
+        self.rules = StepRules(
             pending_enough=schedulers.policy.pending_tokens_max,
             level=level,
             costs=costs,
@@ -127,34 +127,46 @@ class StepsAhead:
 
         `joules` are those of the steps before, to which these add theirs.
         """
+        self.open(self._run, now_ns, joules=joules)
+        self._run[0]["judged_left"], self._run[0]["taken"] = stops.judged_left, self._taken
+        code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
+        self._taken = int(self._run[0]["taken"])
+        done = self.close(self._run, is_empty=code == EMPTY)
+        return replace(done, judged=stops.judged_left - int(self._run[0]["judged_left"]))
+
+    def open(self, run: Records, now_ns: int, *, joules: float, end_ns: int | None = None) -> None:
+        """Lay out a `run`, RUN [1], from `now_ns` on, or in the step under way until `end_ns`."""
         schedulers, log = self._schedulers, self._log
         schedulers.take_inbox()
         log.make_room()
-        self._run[:] = 0
-        run = self._run[0]
-        run["now_ns"], run["end_ns"], run["joules"] = now_ns, NONE, joules
-        run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
-        run["free_blocks_min"] = schedulers.all_blocks
-        run["taken"], run["patience"] = self._taken, PATIENCE
-        run["lacks_cache"], run["logs_tokens"] = schedulers.lacks_cache, log.keeps_tokens
-        first = int(log.counts[0])
-        code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
-        log.hide_unseen(first)
-        self._taken = int(run["taken"])
+        run[:] = 0
+        row = run[0]
+        row["now_ns"], row["end_ns"], row["joules"] = now_ns, NONE, joules
+        if end_ns is not None:
+            row["end_ns"], row["rows"] = end_ns, schedulers.rows
+        row["requests"], row["free_blocks_min"] = schedulers.requests, schedulers.all_blocks
+        row["patience"] = PATIENCE
+        row["lacks_cache"], row["logs_tokens"] = schedulers.lacks_cache, log.keeps_tokens
+        self._first_step = int(log.counts[0])
+
+    def close(self, run: Records, *, is_empty: bool) -> StepsDone:
+        """Take over what a run has left; `is_empty`: no rank computes in the next step."""
+        row, schedulers = run[0], self._schedulers
+        self._log.hide_unseen(self._first_step)
         schedulers.went_ahead(
-            rows=int(run["rows"]),
-            requests=int(run["requests"]),
-            free_blocks_min=int(run["free_blocks_min"]),
-            empty_rank_steps=int(run["empty_rank_steps"]),
+            rows=int(row["rows"]),
+            requests=int(row["requests"]),
+            free_blocks_min=int(row["free_blocks_min"]),
+            empty_rank_steps=int(row["empty_rank_steps"]),
         )
         return StepsDone(
-            now_ns=int(run["now_ns"]),
-            end_ns=int(run["end_ns"]) if code == UNDER_WAY else None,
-            is_empty=code == EMPTY,
-            busy_ns=int(run["busy_ns"]),
-            joules=float(run["joules"]),
-            done=int(run["done"]),
-            judged=stops.judged_left - int(run["judged_left"]),
+            now_ns=int(row["now_ns"]),
+            end_ns=None if row["end_ns"] == NONE else int(row["end_ns"]),
+            is_empty=is_empty,
+            busy_ns=int(row["busy_ns"]),
+            joules=float(row["joules"]),
+            done=int(row["done"]),
+            judged=0,
         )
 
     def _go(self, until_ns: int, stops: RunStops) -> int:
@@ -168,7 +180,7 @@ class StepsAhead:
                 schedulers.arrays,
                 schedulers.bounds,
                 schedulers.cache,
-                self._rules,
+                self.rules,
                 self._standing if schedulers.cache is None else None,
                 (self._coming, stops.judged),
                 record,
@@ -176,14 +188,15 @@ class StepsAhead:
             )
             if code == FULL:
                 schedulers.make_cache()
+                self._run["lacks_cache"] = False
             elif code == UNKNOWN:
-                self._learn()
+                self.learn()
             else:
                 return code
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """Make the tables know the tokens of the step that is decided."""
-        room = self._rules.room
+        room = self.rules.room
         (busy,) = room.pending.nonzero()
         batch = StepBatch(
             ranks=len(room.logit_rows),
@@ -194,4 +207,4 @@ class StepsAhead:
         )
         costs = self._cost_model.step_tables(batch)
         assert costs is not None
-        self._rules = self._rules._replace(costs=costs)
+        self.rules = self.rules._replace(costs=costs)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.arrays import Bools
 from emulator.errors import ConfigError
 from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.specs.batch import StepBatch
@@ -24,6 +25,7 @@ from serving.simulator import (
     SimulatedDeployment,
     TimedCall,
     drawn_losses,
+    run_log,
     simulate,
 )
 from serving.simulator.routers import ROUTERS
@@ -163,11 +165,29 @@ def test_pools_that_go_ahead_serve_as_step_by_step(
         steps.append(begin_ns)
 
     ahead, one_by_one = simulate(pools, traffic), simulate(pools, traffic, on_step=see)
-    assert ahead.served.steps == len(steps)
+    in_short = simulate(pools, traffic, logs=False)
+    assert in_short.served.steps == ahead.served.steps == len(steps)
+    assert in_short.chip_watts == pytest.approx(ahead.chip_watts, rel=1e-9)
+    for field in ("first_token_s", "last_token_s", "preemptions", "kv_blocks_used_max"):
+        ours, theirs = (getattr(each.served, field) for each in (in_short, one_by_one))
+        np.testing.assert_array_equal(ours, theirs, err_msg=field)
     for field in fields(ServingRun):
         if field.name not in ("traffic", "totals"):
             ours, theirs = (getattr(each.served, field.name) for each in (ahead, one_by_one))
             np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+
+
+@pytest.mark.parametrize("judged", [None, np.arange(len(TRAFFIC)) < 100])
+def test_pools_that_go_ahead_make_room_for_steps(
+    judged: Bools | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = simulate(POOLS, TRAFFIC, judged=judged, logs=False)
+    for room in ("_FIRST_STEPS", "_STEPS_TO_ADD"):
+        monkeypatch.setattr(run_log, room, 8)
+    often = simulate(POOLS, TRAFFIC, judged=judged, logs=False)
+    assert often.served.steps == whole.served.steps > 100
+    assert often.chip_watts == pytest.approx(whole.chip_watts)
+    np.testing.assert_array_equal(often.served.last_token_s, whole.served.last_token_s)
 
 
 def test_judged_requests_get_the_same_times_from_pools_that_go_ahead() -> None:
