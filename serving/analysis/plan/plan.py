@@ -36,11 +36,11 @@ SIZES_AT_ONCE: Final = 2
 A_FEW: Final = 8
 MARGINS_SHARE: Final = 0.85
 """Of the budget: by then the headroom is as it was found."""
-CHOICE_SHARE: Final = 0.6
+CHOICE_SHARE: Final = 0.5
 """Of the budget, for the plan without a loss that is asked for; until `LOSS_SHARE` of it what that
 needs is searched.
 """
-LOSS_SHARE: Final = 0.75
+LOSS_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

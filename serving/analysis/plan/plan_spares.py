@@ -25,15 +25,17 @@ from serving.analysis.plan.plan_cost import (
     steady_watts,
 )
 from serving.analysis.plan.plan_margins import LOSS_S, Loss, Side, hit, lost_words, sides_of
-from serving.analysis.plan.plan_options import NEAR, Option
+from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import Lost, PlanQuestion
 from serving.analysis.plan.plan_race import FRESH_TIMES, LAST_TIMES, NO_POLICY, Race, Setting
 from serving.analysis.plan.plan_search import size_ends
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 
+LARGER: Final = 1.1
+"""Ratio of sizes above the fewest chips."""
 UNITS: Final = 48
-"""Units of pools of about a size, of which the cheapest with their engines more race."""
+"""Units of pools of about a size, of which a few race."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,25 +100,32 @@ def kept_through(
 def _race_larger(
     question: PlanQuestion, choice: Choice, ways: "_Ways", workers: SimulationWorkers
 ) -> None:
-    """Race what has more chips than the fewest that passed, but fewer with all that the loss needs
-    than the best way; each size anew, as what passes does not bound it.
+    """Race what has more chips than the fewest that passed and may cost less than the best way.
+
+    Each size is raced anew, as what passes does not bound it. Units of pools are those farthest
+    from their limits, which may go on without chips, and those that cost the least with engines
+    more.
     """
     assert ways.best is not None
-    ends = size_ends(choice.fewest.chips, ways.best.setting.chips, ratio=NEAR)
+    tries = question.search.tries
+    ends = size_ends(choice.fewest.chips, ways.best.setting.chips, ratio=LARGER)
     for above, most in pairwise(ends):
         race = Race(question, workers, lambda _: None, ends_s=ways.race.ends_s)
         race.options = choice.options
-        settings = race.settings(above, most)
+        settings = [
+            each for each in race.settings(above, most, first=True) if ways.may_be_best(each)
+        ]
         if choice.pools is not None:
-            settings += [
+            units = [
                 Setting(option=option, policy=policy, replicas=option.replicas)
                 for nearness, option in choice.pools.promising(above, most, UNITS)
                 for policy in NO_POLICY
                 if nearness < 1
             ]
-        settings = [each for each in settings if ways.may_be_best(each)]
-        settings.sort(key=ways.least_cost)
-        if settings and race.run(settings[: question.search.tries]):
+            units = [each for each in units if ways.may_be_best(each)]
+            cheapest = sorted(units, key=ways.least_cost)
+            settings += dict.fromkeys([*units[: ceil(tries / 2)], *cheapest[: tries // 2]])
+        if settings and race.run(settings):
             for setting in race.passed:
                 ways.look(setting, race.checks[setting])
 
@@ -251,17 +260,40 @@ class _Ways:
                 if following is None:
                     return
                 chosen[number] = following
+        for number, side in enumerate(sides):
+            if chosen[number].spares:
+                chosen[number], losses[number] = self._fewest_spares(
+                    setting, side, (chosen[number], losses[number])
+                )
         equipped = self._equipped(setting, chosen)
         assert equipped is not None
         self._offer(setting, check, equipped, tuple(each for each in losses if each is not None))
 
+    def _fewest_spares(
+        self, setting: Setting, side: Side, found: tuple[_SideWay, Loss | None]
+    ) -> tuple[_SideWay, Loss | None]:
+        """Of 1, 2, 4 and so on, where one for each lost chip, as `found`, keeps the target."""
+        spares = 1
+        while spares < self._chips:
+            way = _SideWay(spares=spares)
+            loss, task = self._after(setting, side, way)
+            assert task is not None
+            (after,) = check_sizes([task], self._workers)
+            if after.meets:
+                return way, replace(loss, check=after)
+            spares *= 2
+        return found
+
     def _side_ways(self, option: Option, side: Side) -> Sequence[_SideWay]:
-        """By chips; the last of a unit's needs no simulation."""
+        """By chips; the last of a unit's needs no simulation.
+
+        Spares are tried with one for each lost chip first: that fewer keep no target which these do
+        not is assumed.
+        """
         gone = hit(side.engine_chips, self._chips)
         ways = []
         if self._chips < side.engine_chips:
-            spares = {1 << power for power in range(self._chips.bit_length())} | {self._chips}
-            ways += [_NOTHING, *(_SideWay(spares=each) for each in sorted(spares))]
+            ways += [_NOTHING, _SideWay(spares=self._chips)]
         if option.is_pooled:
             enough = gone * side.engine_chips
             ways = [each for each in ways if each.spares * side.engines < enough]
@@ -303,7 +335,8 @@ class _Ways:
 
     def _equipped(self, setting: Setting, ways: Sequence[_SideWay]) -> Setting | None:
         """The setting with a way for each side; None where it has no room on a machine."""
-        option, units = setting.option, self._system.units
+        option = setting.option
+        units = 1 if self._question.sweep.asked.across_units else self._system.units
         room = self._system.chips.count // units
         sides = []
         for side, way in zip(sides_of(option), ways, strict=True):
