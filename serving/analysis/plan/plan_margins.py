@@ -299,8 +299,8 @@ def _loss_tasks(
 ) -> Iterator[tuple[Loss, SizeTask | None]]:
     """A chip, a tray and a machine: each without its check, and what is simulated.
 
-    An engine goes on without a chip as the live one does; one that is no larger than what is lost
-    is gone with its replica.
+    An engine goes on without a chip as the live one does, and so does a unit of pools without an
+    engine; replicas and units that are no larger than what is lost are gone.
     """
     system, option = question.sweep.system, setting.option
     rate_per_s = question.demand.peak_rate_per_s / setting.replicas
@@ -320,16 +320,13 @@ def _loss_tasks(
 
     for lost in (Lost.CHIP, Lost.TRAY):
         chips = lost.chips_of(system)
+        if chips >= option.replica_chips:
+            yield gone(lost, min(setting.replicas, hit(option.replica_chips, chips)))
+            continue
         for side in sides_of(option):
-            if not option.is_pooled and chips >= side.engine_chips:
-                yield gone(lost, min(setting.replicas, hit(side.engine_chips, chips)))
-            else:
-                loss = Loss(
-                    what=lost_words(lost, system, side),
-                    replicas_left=setting.replicas,
-                    lost_chips=chips,
-                )
-                yield loss, replace(task, lost=side.lost(chips))
+            what = lost_words(lost, system, side)
+            loss = Loss(what=what, replicas_left=setting.replicas, lost_chips=chips)
+            yield loss, replace(task, lost=side.lost(chips))
     yield gone(Lost.MACHINE, min(setting.replicas, replicas_per_machine))
 
 

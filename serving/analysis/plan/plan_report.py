@@ -20,6 +20,7 @@ from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_da
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_spares_report import (
     kept_loss_data,
+    loss_assumptions,
     loss_line,
     loss_lines,
     spare_chips,
@@ -66,6 +67,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
         *class_assumptions(question.demand),
+        *loss_assumptions(plan.kept_loss),
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
@@ -152,7 +154,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
 
 def _spares(check: Check) -> str:
     spares = spare_chips(check)
-    return f", {spares:,} of them stand by as spares" if spares else ""
+    return f", {counted(spares, 'spare')} among them" if spares else ""
 
 
 def range_lines(plan: Plan) -> Iterator[str]:

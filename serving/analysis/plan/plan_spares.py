@@ -71,7 +71,8 @@ def kept_through(
     try:
         ways.look(choice.setting, choice.check)
         for setting, check in sorted(choice.passed, key=lambda each: each[0].chips):
-            ways.look(setting, check)
+            if setting != choice.setting:
+                ways.look(setting, check)
         _race_larger(question, choice, ways, workers)
     except OutOfTime:
         is_whole = False
@@ -110,6 +111,7 @@ def _race_larger(
     tries = question.search.tries
     ends = size_ends(choice.fewest.chips, ways.best.setting.chips, ratio=LARGER)
     for above, most in pairwise(ends):
+        ways.race.say(f"larger settings, up to {most:,} chips")
         race = Race(question, workers, lambda _: None, ends_s=ways.race.ends_s)
         race.options = choice.options
         settings = [

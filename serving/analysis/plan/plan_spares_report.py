@@ -31,10 +31,24 @@ def loss_line(question: PlanQuestion, kept: KeptLoss | None) -> Iterator[str]:
         return
     more, minimise = kept.check.chips - kept.without.chips, question.minimise
     spares = spare_chips(kept.check)
-    said = f"{counted(more, 'chip')} more, {counted(spares, 'spare')} among them"
+    among = counted(spares, "spare") if spares else "no spare"
+    said = f"{counted(more, 'chip')} more, {among} among them"
     yield (
         f"loss:  a {kept.lost} may be lost, with {said if more else 'nothing more'}: "
         f"{cost_words(minimise, kept.cost)} instead of {cost_words(minimise, kept.without_cost)}"
+    )
+
+
+def loss_assumptions(kept: KeptLoss | None) -> Iterator[str]:
+    """Of what comes after the loss."""
+    if kept is None or all(loss.check is None for loss in kept.losses):
+        return
+    yield (
+        "after the loss: requests that arrive from then on are judged, those that had begun on "
+        "what is lost are not; where others stand for them, engines and replicas that lose chips "
+        "are out of service; else they go on after a standstill in which weights are read anew, "
+        "with spares in the lost seats; a tray's chips are of one engine, if it has as many, or of "
+        "engines side by side"
     )
 
 
