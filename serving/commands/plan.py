@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
     from reporting.plain_text import document_lines
     from serving.analysis.explain.point_bottleneck import point_bottleneck
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
-    from serving.analysis.plan.plan_question import Lost
+    from serving.analysis.plan.plan_question import LostPart
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
     options, outlook = read_options(MixOptions, args), read_options(OutlookOptions, args)
@@ -210,7 +210,7 @@ def run(args: argparse.Namespace) -> int:
         return run_mix(args, options)
     question = question_of(args)
     if options.lose is not None:
-        question = replace(question, lose=Lost(options.lose))
+        question = replace(question, lose=LostPart(options.lose))
     caught: list[int] = []
     planned = partial(
         plan_answer,

@@ -136,8 +136,15 @@ def plan(
     choice = choose(_leaving_time(question), workers, progress)
     kept_loss = None
     if question.lose is not None and not choice.is_interrupted:
-        kept_loss = _kept_loss(question, choice, workers, progress, begun_s)
-        choice = choice if kept_loss is None else _with_loss(choice, kept_loss)
+        race = Race(question, workers, progress, ends_s=begun_s + LOSS_SHARE * budget_s)
+        progress(f"what keeps the target through the loss of a {question.lose}")
+        try:
+            kept_loss = kept_through(question, choice, race, workers, ends_s=begun_s + budget_s)
+        except KeyboardInterrupt:  # the plan without it is known
+            workers.stop()
+            choice = replace(choice, is_interrupted=True)
+    if kept_loss is not None:
+        choice = _with_loss(choice, kept_loss)
     check, option = choice.check, choice.setting.option
     per_machine = replicas_per_machine(question, option)
     fleet = fleet_of(question, option, check.replicas, check.replica_chip_watts)
@@ -190,24 +197,6 @@ def _leaving_time(question: PlanQuestion) -> PlanQuestion:
         return question
     search = question.search
     return replace(question, search=replace(search, budget_s=CHOICE_SHARE * search.budget_s))
-
-
-def _kept_loss(
-    question: PlanQuestion,
-    choice: Choice,
-    workers: SimulationWorkers,
-    progress: Progress,
-    begun_s: float,
-) -> KeptLoss | None:
-    """None where a signal or the end of the time leaves none."""
-    budget_s = question.search.budget_s
-    race = Race(question, workers, progress, ends_s=begun_s + LOSS_SHARE * budget_s)
-    progress(f"what keeps the target through the loss of a {question.lose}")
-    try:
-        return kept_through(question, choice, race, workers, ends_s=begun_s + budget_s)
-    except KeyboardInterrupt:  # the plan without it is known
-        workers.stop()
-        return None
 
 
 def _with_loss(choice: Choice, kept: KeptLoss) -> Choice:

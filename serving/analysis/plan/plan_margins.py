@@ -21,7 +21,7 @@ from serving.analysis.plan.class_demand import ClassesDemand
 from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_options import Option
-from serving.analysis.plan.plan_question import Lost, PlanQuestion
+from serving.analysis.plan.plan_question import LostPart, PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting, quality
 from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -314,11 +314,11 @@ def _loss_tasks(
         fewer = replace(setting, replicas=left)
         return race.task(fewer, judged=question.check.judged, early_end=False)
 
-    def gone(lost: Lost, replicas: int) -> tuple[Loss, SizeTask | None]:
+    def gone(lost: LostPart, replicas: int) -> tuple[Loss, SizeTask | None]:
         loss = Loss(what=lost_words(lost, system), replicas_left=setting.replicas - replicas)
         return loss, without(replicas)
 
-    for lost in (Lost.CHIP, Lost.TRAY):
+    for lost in (LostPart.CHIP, LostPart.TRAY):
         chips = lost.chips_of(system)
         if chips >= option.replica_chips:
             yield gone(lost, min(setting.replicas, hit(option.replica_chips, chips)))
@@ -327,11 +327,11 @@ def _loss_tasks(
             what = lost_words(lost, system, side)
             loss = Loss(what=what, replicas_left=setting.replicas, lost_chips=chips)
             yield loss, replace(task, lost=side.lost(chips))
-    yield gone(Lost.MACHINE, min(setting.replicas, replicas_per_machine))
+    yield gone(LostPart.MACHINE, min(setting.replicas, replicas_per_machine))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class EngineSide:
     """The equal engines of a replica, or of one side of a unit of pools, whose numbers begin with
     `first`.
     """
@@ -366,14 +366,16 @@ def hit(engine_chips: int, chips: int) -> int:
     return max(len({chip // engine_chips for chip in tray}) for tray in trays)
 
 
-def sides_of(option: Option) -> tuple[Side, ...]:
+def sides_of(option: Option) -> tuple[EngineSide, ...]:
     """Of a replica its engine; of a unit of pools both sides, the one that decodes first."""
     prefill, candidate = option.point.prefill, option.candidate
     if prefill is None:
-        return (Side(words="", candidate=candidate, engines=1),)
+        return (EngineSide(words="", candidate=candidate, engines=1),)
     return (
-        Side(words="of an engine that decodes", candidate=candidate, engines=candidate.replicas),
-        Side(
+        EngineSide(
+            words="of an engine that decodes", candidate=candidate, engines=candidate.replicas
+        ),
+        EngineSide(
             words="of an engine for prompts",
             candidate=prefill,
             engines=prefill.replicas,
@@ -382,12 +384,12 @@ def sides_of(option: Option) -> tuple[Side, ...]:
     )
 
 
-def lost_words(lost: Lost, system: SystemSpec, side: Side | None = None) -> str:
+def lost_words(lost: LostPart, system: SystemSpec, side: EngineSide | None = None) -> str:
     """As `a chip`, or `a tray, 4 chips of an engine that decodes,`."""
     of = f" {side.words}" if side is not None and side.words else ""
     match lost:
-        case Lost.CHIP:
+        case LostPart.CHIP:
             return f"a chip{of}"
-        case Lost.TRAY:
+        case LostPart.TRAY:
             return f"a tray, {counted(lost.chips_of(system), 'chip')}{of},"
     return "a whole machine"

@@ -25,7 +25,7 @@ class Minimised(StrEnum):
     GCO2 = "gco2"
 
 
-class Lost(StrEnum):
+class LostPart(StrEnum):
     """What is lost at once."""
 
     CHIP = "chip"
@@ -35,9 +35,9 @@ class Lost(StrEnum):
     def chips_of(self, system: SystemSpec) -> int:
         """How many."""
         return {
-            Lost.CHIP: 1,
-            Lost.TRAY: system.chips_per_tray.count,
-            Lost.MACHINE: system.chips.count,
+            LostPart.CHIP: 1,
+            LostPart.TRAY: system.chips_per_tray.count,
+            LostPart.MACHINE: system.chips.count,
         }[self]
 
 
@@ -86,7 +86,7 @@ class PlanQuestion:
     prices: Prices | None = None
     grid_gco2_per_kwh: float | None = None
     minimise: Minimised = Minimised.CHIPS
-    lose: Lost | None = None
+    lose: LostPart | None = None
     check: CheckTerms
     search: SearchTerms
     pools: bool = True

@@ -24,9 +24,9 @@ from serving.analysis.plan.plan_cost import (
     replicas_per_machine,
     steady_watts,
 )
-from serving.analysis.plan.plan_margins import LOSS_S, Loss, Side, hit, lost_words, sides_of
+from serving.analysis.plan.plan_margins import LOSS_S, EngineSide, Loss, hit, lost_words, sides_of
 from serving.analysis.plan.plan_options import Option
-from serving.analysis.plan.plan_question import Lost, PlanQuestion
+from serving.analysis.plan.plan_question import LostPart, PlanQuestion
 from serving.analysis.plan.plan_race import FRESH_TIMES, LAST_TIMES, NO_POLICY, Race, Setting
 from serving.analysis.plan.plan_search import size_ends
 from serving.analysis.plan.timed_run import OutOfTime
@@ -49,7 +49,7 @@ class KeptLoss:
         is_whole: all cheaper ways were tried; else the time was over.
     """
 
-    lost: Lost
+    lost: LostPart
     setting: Setting
     check: Check
     cost: Cost
@@ -119,9 +119,8 @@ def _race_larger(
         ]
         if choice.pools is not None:
             units = [
-                Setting(option=option, policy=policy, replicas=option.replicas)
+                Setting(option=option, policy=NO_POLICY[0], replicas=option.replicas)
                 for nearness, option in choice.pools.promising(above, most, UNITS)
-                for policy in NO_POLICY
                 if nearness < 1
             ]
             units = [each for each in units if ways.may_be_best(each)]
@@ -147,7 +146,7 @@ _NOTHING: Final = _SideWay()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _LossWay:
     setting: Setting
     machines: int
     losses: tuple[Loss, ...]
@@ -164,7 +163,7 @@ class _Ways:
         self.race, self.lost = race, question.lose
         self._chips = self.lost.chips_of(self._system)
         self._is_machine = self._chips >= self._system.chips.count
-        self.best: _Way | None = None
+        self.best: _LossWay | None = None
 
     def cost(self, setting: Setting, busy_watts: float, machines: int = 0) -> Cost:
         """Of at least so many machines."""
@@ -272,7 +271,7 @@ class _Ways:
         self._offer(setting, check, equipped, tuple(each for each in losses if each is not None))
 
     def _fewest_spares(
-        self, setting: Setting, side: Side, found: tuple[_SideWay, Loss | None]
+        self, setting: Setting, side: EngineSide, found: tuple[_SideWay, Loss | None]
     ) -> tuple[_SideWay, Loss | None]:
         """Of 1, 2, 4 and so on, where one for each lost chip, as `found`, keeps the target."""
         spares = 1
@@ -286,7 +285,7 @@ class _Ways:
             spares *= 2
         return found
 
-    def _side_ways(self, option: Option, side: Side) -> Sequence[_SideWay]:
+    def _side_ways(self, option: Option, side: EngineSide) -> Sequence[_SideWay]:
         """By chips; the last of a unit's needs no simulation.
 
         Spares are tried with one for each lost chip first: that fewer keep no target which these do
@@ -308,7 +307,9 @@ class _Ways:
             ways, key=lambda each: side.engines * each.spares + each.engines * side.engine_chips
         )
 
-    def _after(self, setting: Setting, side: Side, way: _SideWay) -> tuple[Loss, SizeTask | None]:
+    def _after(
+        self, setting: Setting, side: EngineSide, way: _SideWay
+    ) -> tuple[Loss, SizeTask | None]:
         """The loss without its check, and what simulates it; None where that is the setting."""
         option, gone = setting.option, hit(side.engine_chips, self._chips)
         what = lost_words(self.lost, self._system, side)
@@ -375,6 +376,6 @@ class _Ways:
         """Note a way that keeps the target."""
         cost = self._cost(setting, check, way, machines)
         if self.best is None or cost < self.best.cost:
-            self.best = _Way(setting=way, machines=machines, losses=losses, cost=cost)
+            self.best = _LossWay(setting=way, machines=machines, losses=losses, cost=cost)
             words = cost_words(self._question.minimise, cost)
             self.race.say(f"{words} keep the target through the loss: {way.words}")

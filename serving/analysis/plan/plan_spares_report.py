@@ -27,7 +27,7 @@ def loss_line(question: PlanQuestion, kept: KeptLoss | None) -> Iterator[str]:
     if question.lose is None:
         return
     if kept is None:
-        yield f"loss:  the time was over before a {question.lose} could be lost (--budget)"
+        yield f"loss:  of a {question.lose} not simulated: the search ended before it (--budget)"
         return
     more, minimise = kept.check.chips - kept.without.chips, question.minimise
     spares = spare_chips(kept.check)

@@ -13,8 +13,8 @@ from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_choice import choose
 from serving.analysis.plan.plan_cost import replicas_per_machine
-from serving.analysis.plan.plan_margins import Side, hit
-from serving.analysis.plan.plan_question import Lost, Minimised, PlanQuestion
+from serving.analysis.plan.plan_margins import EngineSide, hit
+from serving.analysis.plan.plan_question import LostPart, Minimised, PlanQuestion
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_report import plan_data, plan_document
 from serving.analysis.plan.plan_spares import kept_through
@@ -26,7 +26,7 @@ FEW = replace(CHECK, judged=60)
 IDLE_WATTS = SYSTEM.chip.idle_watts.value
 
 
-def asked(lose: Lost | None, *, chips: int, rate_per_s: float, slo: str) -> PlanQuestion:
+def asked(lose: LostPart | None, *, chips: int, rate_per_s: float, slo: str) -> PlanQuestion:
     """Of replicas of ranks of one chip each."""
     return question(
         sweep=replace(SWEEP, asked=PartitionFilter(chips=(chips,), tp=(1,), lnc=(2,))),
@@ -39,8 +39,8 @@ def asked(lose: Lost | None, *, chips: int, rate_per_s: float, slo: str) -> Plan
     )
 
 
-ONE_ENGINE = asked(Lost.CHIP, chips=8, rate_per_s=900.0, slo="ttft=300ms,tpot=20ms@p90")
-SMALL_ENGINES = asked(Lost.TRAY, chips=2, rate_per_s=400.0, slo="ttft=300ms,tpot=20ms@p95")
+ONE_ENGINE = asked(LostPart.CHIP, chips=8, rate_per_s=900.0, slo="ttft=300ms,tpot=20ms@p90")
+SMALL_ENGINES = asked(LostPart.TRAY, chips=2, rate_per_s=400.0, slo="ttft=300ms,tpot=20ms@p95")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_tray_takes_whole_replicas_that_are_no_larger() -> None:
 def test_a_machine_may_be_lost_of_those_over_which_the_replicas_are_spread(
     minimise: Minimised,
 ) -> None:
-    asked_for = replace(SMALL_ENGINES, lose=Lost.MACHINE, minimise=minimise)
+    asked_for = replace(SMALL_ENGINES, lose=LostPart.MACHINE, minimise=minimise)
     found = plan(asked_for)
     kept = found.kept_loss
     assert kept is not None
@@ -159,7 +159,7 @@ def test_a_unit_of_pools_keeps_the_target_through_a_loss_on_either_side() -> Non
             sweep=replace(SWEEP, asked=PartitionFilter(chips=(1, 2, 6), lnc=(2,))),
             check=FEW,
             margins=False,
-            lose=Lost.CHIP,
+            lose=LostPart.CHIP,
             demand=replace(DEMAND, rate_per_s=800.0),
         )
     )
@@ -208,7 +208,7 @@ def test_a_side_loses_chips_of_its_first_engines(
     candidate = PartitionCandidate(
         partition=partition, replicas=engines, first_chip=0, kv_capacity_tokens=1
     )
-    lost = Side(words="", candidate=candidate, engines=engines, first=first).lost(chips)
+    lost = EngineSide(words="", candidate=candidate, engines=engines, first=first).lost(chips)
 
     assert lost[:first] == (0,) * first
     assert sum(lost) == min(chips, engines * engine_chips)
