@@ -349,7 +349,7 @@ class EngineSide:
     def lost(self, chips: int) -> tuple[int, ...]:
         """Chips that each engine of the unit loses: of the first ones here, one after the other."""
         left = (
-            chips - engine * self.engine_chips for engine in range(hit(self.engine_chips, chips))
+            chips - engine * self.engine_chips for engine in range(ceil(chips / self.engine_chips))
         )
         each = (min(self.engine_chips, chips) for chips in left)
         return (*[0] * self.first, *islice(each, self.engines))

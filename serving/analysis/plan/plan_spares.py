@@ -174,15 +174,16 @@ class _Ways:
         """About what it costs with engines or replicas more, whichever costs less."""
         watts = self._steady_watts(setting)
         replicas, machines, _ = self._more_replicas(setting)
-        costs = [self.cost(replace(setting, replicas=replicas), watts, machines)]
-        if setting.option.is_pooled and not self._is_machine:
-            ways = [
-                _SideWay(engines=hit(side.engine_chips, self._chips), out=True)
-                for side in sides_of(setting.option)
-            ]
-            equipped = self._equipped(setting, ways)
-            costs += [] if equipped is None else [self.cost(equipped, watts)]
-        return min(costs)
+        cost = self.cost(replace(setting, replicas=replicas), watts, machines)
+        equipped = self._more_engines(setting)
+        return cost if equipped is None else min(cost, self.cost(equipped, watts))
+
+    def _more_engines(self, setting: Setting) -> Setting | None:
+        """A unit of pools with as many more on each side as are lost; None where it has no room."""
+        if not setting.option.is_pooled or self._is_machine:
+            return None
+        gone = (hit(side.engine_chips, self._chips) for side in sides_of(setting.option))
+        return self._equipped(setting, [_SideWay(engines=more, out=True) for more in gone])
 
     def may_be_best(self, setting: Setting) -> bool:
         """Whether it costs less than the best way, if it needs nothing for the loss."""
@@ -205,6 +206,11 @@ class _Ways:
         self._offer(setting, check, more, (loss,), machines)
         if self._is_machine:
             return
+        equipped = self._more_engines(setting)
+        if equipped is not None and self._chips < setting.option.replica_chips:
+            losses = (self._engines_out(setting, side) for side in sides_of(setting.option))
+            known = tuple(replace(each, check=check) for each in losses)
+            self._offer(setting, check, equipped, known)
         if self._chips < setting.option.replica_chips:
             self._look_inside(setting, check)
         else:
@@ -312,16 +318,14 @@ class _Ways:
     ) -> tuple[Loss, SizeTask | None]:
         """The loss without its check, and what simulates it; None where that is the setting."""
         option, gone = setting.option, hit(side.engine_chips, self._chips)
-        what = lost_words(self.lost, self._system, side)
-        loss = Loss(what=what, replicas_left=setting.replicas)
+        loss = self._engines_out(setting, side, way.engines - gone)
         if not way.out:
             equipped = self._equipped(
                 setting, [way if each == side else _NOTHING for each in sides_of(option)]
             )
             assert equipped is not None
             task = replace(self._task(equipped), lost=side.lost(self._chips))
-            return replace(loss, lost_chips=self._chips), task
-        loss = replace(loss, engines_left=side.engines + way.engines - gone)
+            return replace(loss, lost_chips=self._chips, engines_left=0), task
         if way.engines == gone:
             return loss, None
         fewer = replace(way, engines=way.engines - gone)
@@ -330,6 +334,14 @@ class _Ways:
         )
         assert left is not None
         return loss, self._task(left)
+
+    def _engines_out(self, setting: Setting, side: EngineSide, more: int = 0) -> Loss:
+        """Of a side on which so many more than the setting's are left, without its check."""
+        return Loss(
+            what=lost_words(self.lost, self._system, side),
+            replicas_left=setting.replicas,
+            engines_left=side.engines + more,
+        )
 
     def _task(self, setting: Setting) -> SizeTask:
         rate_per_s = self.race.rate_per_s / setting.replicas
