@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from emulator.errors import ConfigError
 from loadgen.workloads.session_options import LengthOptions
@@ -151,6 +151,11 @@ class MixOptions(PlanOptions):
         "deepseek-r1=0.7,gpt-oss-120b=0.3; shares are weights and need not add up to 1",
         metavar="NAME[=SHARE,...]",
     )
+    lose: Literal["chip", "tray", "machine"] | None = option(
+        None,
+        "keep the target also once a chip, a tray or a machine is lost: by spare chips, engines or "
+        "replicas more, whichever costs the least",
+    )
 
     @property
     def is_mix(self) -> bool:
@@ -183,6 +188,7 @@ def run(args: argparse.Namespace) -> int:
     from reporting.plain_text import document_lines
     from serving.analysis.explain.point_bottleneck import point_bottleneck
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
+    from serving.analysis.plan.plan_question import LostPart
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
     options, outlook = read_options(MixOptions, args), read_options(OutlookOptions, args)
@@ -197,10 +203,14 @@ def run(args: argparse.Namespace) -> int:
         check_absent(outlook, ("growth", "surge"), expected=alone)
         if options.minimise != "chips":
             raise ConfigError("minimise", options.minimise, "chips with several models")
+        if options.lose is not None:
+            raise ConfigError("lose", options.lose, alone)
         if outlook.cold_start:
             raise ConfigError("cold-start", outlook.cold_start, alone)
         return run_mix(args, options)
     question = question_of(args)
+    if options.lose is not None:
+        question = replace(question, lose=LostPart(options.lose))
     caught: list[int] = []
     planned = partial(
         plan_answer,

@@ -26,6 +26,7 @@ from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR, size_ends
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
+from serving.analysis.plan.plan_spares import KeptLoss, kept_through
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
@@ -34,6 +35,11 @@ SIZES_AT_ONCE: Final = 2
 A_FEW: Final = 8
 MARGINS_SHARE: Final = 0.85
 """Of the budget: by then the headroom is as it was found."""
+CHOICE_SHARE: Final = 0.5
+"""Of the budget, for the plan without a loss that is asked for; until `LOSS_SHARE` of it what that
+needs is searched.
+"""
+LOSS_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,7 @@ class Plan:
 
     `rates` are of tokens that are computed: prompts' without those found in caches. `range` and
     `margins` are None, too, where a signal ended the search, or no time was left, and
-    `margins` where they are not asked for.
+    `margins` where they are not asked for. `kept_loss`: of the loss asked for, the setting is its.
     """
 
     question: PlanQuestion
@@ -70,6 +76,7 @@ class Plan:
     replicas_per_machine: int
     range: PlanRange | None
     margins: Margins | None
+    kept_loss: KeptLoss | None = None
 
     @property
     def machines(self) -> int:
@@ -125,10 +132,23 @@ def plan(
     demand = question.demand
     begun_s, budget_s = time.monotonic(), question.search.budget_s
     rates_end_s = begun_s + MARGINS_SHARE * budget_s
-    choice = choose(question, workers, progress)
+    choice = choose(_leaving_time(question), workers, progress)
+    kept_loss = None
+    if question.lose is not None and not choice.is_interrupted:
+        race = Race(question, workers, progress, ends_s=begun_s + LOSS_SHARE * budget_s)
+        progress(f"what keeps the target through the loss of a {question.lose}")
+        try:
+            kept_loss = kept_through(question, choice, race, workers, ends_s=begun_s + budget_s)
+        except KeyboardInterrupt:  # the plan without it is known
+            workers.stop()
+            choice = replace(choice, is_interrupted=True)
+    if kept_loss is not None:
+        choice = _with_loss(choice, kept_loss)
     check, option = choice.check, choice.setting.option
     per_machine = replicas_per_machine(question, option)
     fleet = fleet_of(question, option, check.replicas, check.replica_chip_watts)
+    if kept_loss is not None:
+        fleet = replace(fleet, machines=max(fleet.machines, kept_loss.machines))
     night = night_of(
         question.day,
         replicas=fleet.replicas,
@@ -166,6 +186,28 @@ def plan(
         replicas_per_machine=per_machine,
         range=model_range,
         margins=margins,
+        kept_loss=kept_loss,
+    )
+
+
+def _leaving_time(question: PlanQuestion) -> PlanQuestion:
+    """For the loss, if one is asked for."""
+    if question.lose is None:
+        return question
+    search = question.search
+    return replace(question, search=replace(search, budget_s=CHOICE_SHARE * search.budget_s))
+
+
+def _with_loss(choice: Choice, kept: KeptLoss) -> Choice:
+    """The choice with what the loss needs; what was compared with it is so without a loss."""
+    return replace(
+        choice,
+        setting=kept.setting,
+        check=kept.check,
+        cost=kept.cost,
+        smaller_words=f"of the search without a loss: {choice.smaller_words}",
+        frontier=(),
+        is_whole=kept.is_whole,
     )
 
 

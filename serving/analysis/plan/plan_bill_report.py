@@ -17,7 +17,9 @@ def least_lines(plan: Plan) -> Iterator[str]:
     if minimise is Minimised.CHIPS:
         return
     line = f"least: {cost_words(minimise, choice.cost)} ({COUNTED[minimise]})"
-    if choice.fewest == choice.setting:
+    if plan.kept_loss is not None:
+        yield line
+    elif choice.fewest == choice.setting:
         yield f"{line}; no setting that passed has fewer chips"
     else:
         yield f"{line}; of what passed the fewest chips: {cost_words(minimise, choice.fewest_cost)}"

@@ -18,6 +18,7 @@ from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
 from loadgen.workloads.traffic import Traffic
+from reporting.numbers import four_digits
 from serving.analysis.plan.class_demand import (
     ClassBound,
     ClassesDemand,
@@ -115,6 +116,14 @@ class TermCheck:
         return f"{self.label} {bound}{100 * self.share:.4g} % of {self.percentile:g} %"
 
     @property
+    def reached_words(self) -> str:
+        """As `TTFT p99 734.2 ms`."""
+        reached = (
+            "not known" if self.reached_s is None else f"{four_digits(1e3 * self.reached_s)} ms"
+        )
+        return f"{self.label} p{self.percentile:g} {reached}"
+
+    @property
     def is_sure(self) -> bool:
         """Whether the interval leaves no doubt of `kept`."""
         if self.share_low is None or self.share_high is None:
@@ -208,8 +217,9 @@ class SizeTask:
 
     With `prefill`, a replica is a unit of pools: so many engines of either candidate. `lead_s` of
     traffic surrounds the judged requests, or `before_s` are before them if that is more; a full
-    replica takes `most_requests_per_s`. Of the first engine `lost_chips` are lost as the judged
-    requests begin to arrive. What runs at `ends_at`, in Unix seconds, raises OutOfTime.
+    replica takes `most_requests_per_s`. As the judged requests begin to arrive, engines lose so
+    many chips of `lost`, by their numbers: those for prompts have the last, and what has no number
+    there loses none. What runs at `ends_at`, in Unix seconds, raises OutOfTime.
     """
 
     sweep: Sweep
@@ -222,7 +232,7 @@ class SizeTask:
     replicas: int
     lead_s: float
     most_requests_per_s: float
-    lost_chips: int = 0
+    lost: tuple[int, ...] = ()
     before_s: float = 0.0
     ends_at: float = float("inf")
 
@@ -354,7 +364,7 @@ def _serve(
         window_s=share.judged_s,
         levels=[*map(_missed_by_far, levels_of_all(task.demand, task.slo))] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
-        calls=[_loss(chip, at_s=share.judged_s[0]) for chip in range(task.lost_chips)],
+        calls=_losses(task.lost, at_s=share.judged_s[0]),
         progress=ends_at(task.ends_at),
         logs=False,
     )
@@ -382,9 +392,17 @@ def _serve(
     )
 
 
-def _loss(chip: int, *, at_s: float) -> TimedCall:
-    fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
-    return TimedCall(at_s=at_s, call=InjectRequest(fault=fault))
+def _losses(lost: Sequence[int], *, at_s: float) -> list[TimedCall]:
+    """Of each engine's first chips."""
+    return [
+        TimedCall(
+            at_s=at_s,
+            call=InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=chip)),
+            replica=engine,
+        )
+        for engine, chips in enumerate(lost)
+        for chip in range(chips)
+    ]
 
 
 def _missed_by_far(bound: Bound) -> Bound:
@@ -456,7 +474,7 @@ def _times_s(run: Run, demand: PlanDemand, of_class: Int64s | None) -> dict[str,
 def _kept(run: Run, bound: Bound, of_class: Int64s | None) -> Float64s:
     """1 for each judged request that kept the bound, else 0, by arrival: [judged of its class]."""
     served = run.served
-    late = served.missed(bound)
+    late = served.missed(bound) | served.failed
     if served.ending is Ending.TIME_UP:
         late |= np.isnan(served.first_token_s) if bound.name == "ttft" else ~served.finished
     kept = (~late[run.judged]).astype(np.float64)

@@ -62,7 +62,8 @@ class Choice:
         smaller: None: nothing smaller was tried; `smaller_words` say why, or which it is, and
             `smaller_misses` why it misses the target.
         frontier: other partitions that keep the target, nearly as good, the best first.
-        tried: of each setting the longest simulation.
+        tried: of each setting the longest simulation; `passed` are those that keep the target.
+        options, pools: partitions and pools that could race.
         is_whole: the search came to its end; `is_interrupted`: a signal ended it.
     """
 
@@ -76,7 +77,9 @@ class Choice:
     smaller_misses: tuple[str, ...]
     frontier: tuple[Check, ...]
     tried: tuple[Check, ...]
+    passed: tuple[tuple[Setting, Check], ...]
     options: tuple[Option, ...]
+    pools: PoolKinds | None
     is_whole: bool
     is_interrupted: bool
 
@@ -125,7 +128,9 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         smaller_misses=misses,
         frontier=tuple(race.checks[each] for each in _nearly_as_good(race, best)),
         tried=tuple(race.checks.values()),
+        passed=tuple((each, race.checks[each]) for each in race.passed),
         options=race.options,
+        pools=race.pools,
         is_whole=is_whole,
         is_interrupted=is_interrupted,
     )

@@ -13,14 +13,18 @@ from itertools import islice
 from math import ceil
 from typing import Final, Self
 
+from emulator.specs.system import SystemSpec
+from loadgen.records.plain_number import counted
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
 from serving.analysis.plan.class_demand import ClassesDemand
 from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
-from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_options import Option
+from serving.analysis.plan.plan_question import LostPart, PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting, quality
 from serving.analysis.plan.timed_run import OutOfTime, unix_s
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import SimulationWorkers
 
 GROWTH: Final = 1.3
@@ -63,18 +67,19 @@ class Loss:
 
     what: str
     replicas_left: int
-    lost_chips: int  # of an engine that goes on without them; 0: whole replicas are gone
-    check: Check | None
+    lost_chips: int = 0  # of engines that go on without them; 0: what loses chips is gone
+    engines_left: int = 0  # of its side of a unit, whose other engines go on; 0: it is no unit
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
     """Of a plan's setting; the last of `rates` is the one under the traffic asked for. No `losses`:
-    there was no time for them.
+    there was no time for them; None: one is asked for, and simulated apart.
     """
 
     rates: tuple[RateKept, ...]
-    losses: tuple[Loss, ...]
+    losses: tuple[Loss, ...] | None
 
     @property
     def most_requests_per_s(self) -> float:
@@ -103,8 +108,8 @@ def margins_of(
         traffic="by the mean step of the steady state",
         requests_per_s=setting.replicas * setting.option.requests_per_s,
     )
-    losses = tuple[Loss, ...]()
-    if time.monotonic() < rates_end_s:
+    losses = tuple[Loss, ...]() if question.lose is None else None
+    if losses is not None and time.monotonic() < rates_end_s:
         with suppress(OutOfTime):
             losses = _losses(question, setting, race, workers, replicas_per_machine)
     return Margins(rates=(steady, *rates), losses=losses)
@@ -283,28 +288,21 @@ def _losses(
     replicas_per_machine: int,
 ) -> tuple[Loss, ...]:
     given = [*_loss_tasks(question, setting, race, replicas_per_machine)]
-    checks = iter(check_sizes([task for _, _, task in given if task is not None], workers))
+    checks = iter(check_sizes([task for _, task in given if task is not None], workers))
     return tuple(
-        Loss(
-            what=what,
-            replicas_left=left,
-            lost_chips=0 if task is None else task.lost_chips,
-            check=None if task is None else next(checks),
-        )
-        for what, left, task in given
+        loss if task is None else replace(loss, check=next(checks)) for loss, task in given
     )
 
 
 def _loss_tasks(
     question: PlanQuestion, setting: Setting, race: Race, replicas_per_machine: int
-) -> Iterator[tuple[str, int, SizeTask | None]]:
-    """A chip, a tray and a machine: in words, the replicas that are left, and what is simulated.
+) -> Iterator[tuple[Loss, SizeTask | None]]:
+    """A chip, a tray and a machine: each without its check, and what is simulated.
 
-    An engine goes on without a chip as the live one does; one that is no larger than what is lost
-    is gone with its replica.
+    An engine goes on without a chip as the live one does, and so does a unit of pools without an
+    engine; replicas and units that are no larger than what is lost are gone.
     """
-    tray = question.sweep.system.chips_per_tray.count
-    engine_chips = setting.option.candidate.partition.chips
+    system, option = question.sweep.system, setting.option
     rate_per_s = question.demand.peak_rate_per_s / setting.replicas
     judged = min(question.check.judged, max(1, ceil(LOSS_S * rate_per_s)))
     task = race.task(setting, judged=judged, early_end=False)
@@ -316,11 +314,82 @@ def _loss_tasks(
         fewer = replace(setting, replicas=left)
         return race.task(fewer, judged=question.check.judged, early_end=False)
 
-    for what, chips in (("a chip", 1), (f"a tray, {tray} chips,", tray)):
-        if chips < engine_chips:
-            yield what, setting.replicas, replace(task, lost_chips=chips)
-        else:
-            gone = min(setting.replicas, max(1, chips // setting.option.replica_chips))
-            yield what, setting.replicas - gone, without(gone)
-    gone = min(setting.replicas, replicas_per_machine)
-    yield "a whole machine", setting.replicas - gone, without(gone)
+    def gone(lost: LostPart, replicas: int) -> tuple[Loss, SizeTask | None]:
+        loss = Loss(what=lost_words(lost, system), replicas_left=setting.replicas - replicas)
+        return loss, without(replicas)
+
+    for lost in (LostPart.CHIP, LostPart.TRAY):
+        chips = lost.chips_of(system)
+        if chips >= option.replica_chips:
+            yield gone(lost, min(setting.replicas, hit(option.replica_chips, chips)))
+            continue
+        for side in sides_of(option):
+            what = lost_words(lost, system, side)
+            loss = Loss(what=what, replicas_left=setting.replicas, lost_chips=chips)
+            yield loss, replace(task, lost=side.lost(chips))
+    yield gone(LostPart.MACHINE, min(setting.replicas, replicas_per_machine))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSide:
+    """The equal engines of a replica, or of one side of a unit of pools, whose numbers begin with
+    `first`.
+    """
+
+    words: str
+    candidate: PartitionCandidate
+    engines: int
+    first: int = 0
+
+    @property
+    def engine_chips(self) -> int:
+        """Of one engine in service."""
+        return self.candidate.partition.chips
+
+    def lost(self, chips: int) -> tuple[int, ...]:
+        """Chips that each engine of the unit loses: of the first ones here, one after the other."""
+        left = (
+            chips - engine * self.engine_chips for engine in range(ceil(chips / self.engine_chips))
+        )
+        each = (min(self.engine_chips, chips) for chips in left)
+        return (*[0] * self.first, *islice(each, self.engines))
+
+
+def hit(engine_chips: int, chips: int) -> int:
+    """The most engines, or replicas, that lie on so many chips, a tray's.
+
+    They lie side by side from a tray's first chip on; a larger one has all of them.
+    """
+    if chips < engine_chips:
+        return 1
+    trays = (range(first, first + chips) for first in range(0, chips * engine_chips, chips))
+    return max(len({chip // engine_chips for chip in tray}) for tray in trays)
+
+
+def sides_of(option: Option) -> tuple[EngineSide, ...]:
+    """Of a replica its engine; of a unit of pools both sides, the one that decodes first."""
+    prefill, candidate = option.point.prefill, option.candidate
+    if prefill is None:
+        return (EngineSide(words="", candidate=candidate, engines=1),)
+    return (
+        EngineSide(
+            words="of an engine that decodes", candidate=candidate, engines=candidate.replicas
+        ),
+        EngineSide(
+            words="of an engine for prompts",
+            candidate=prefill,
+            engines=prefill.replicas,
+            first=candidate.replicas,
+        ),
+    )
+
+
+def lost_words(lost: LostPart, system: SystemSpec, side: EngineSide | None = None) -> str:
+    """As `a chip`, or `a tray, 4 chips of an engine that decodes,`."""
+    of = f" {side.words}" if side is not None and side.words else ""
+    match lost:
+        case LostPart.CHIP:
+            return f"a chip{of}"
+        case LostPart.TRAY:
+            return f"a tray, {counted(lost.chips_of(system), 'chip')}{of},"
+    return "a whole machine"

@@ -25,10 +25,10 @@ def margin_lines(margins: Margins, rate_per_s: float) -> Iterator[str]:
         yield "headroom: none that the shorter runs by which it is searched could show"
     ladder = ", ".join(f"{_rate(each)} {each.traffic}" for each in margins.rates)
     yield f"requests/s that keep the target: {ladder}"
-    if not margins.losses:
+    if margins.losses == ():
         yield "losses of chips were not simulated: the time was over (--budget)"
-    for loss in margins.losses:
-        yield f"{loss.what} lost: {_after(loss)}"
+    for loss in margins.losses or ():
+        yield f"{loss.what} lost: {after_words(loss)}"
 
 
 def _rate(kept: RateKept) -> str:
@@ -37,7 +37,8 @@ def _rate(kept: RateKept) -> str:
     return f"{'' if kept.is_found else 'at least '}{four_digits(kept.requests_per_s)}"
 
 
-def _after(loss: Loss) -> str:
+def after_words(loss: Loss) -> str:
+    """Whether the target is kept, and by how many requests."""
     check = loss.check
     if check is None:
         return "nothing is left that serves"
@@ -45,6 +46,8 @@ def _after(loss: Loss) -> str:
     verdict = "the target is kept" if check.meets else "the target is missed"
     if loss.lost_chips:
         who = f"of the {check.requests:,} requests that its replica gets from then on"
+    elif loss.engines_left:
+        who = f"of all requests with {counted(loss.engines_left, 'engine')} left on its side"
     else:
         who = f"with {counted(loss.replicas_left, 'replica')} for the whole traffic"
     return f"{verdict}, {who} {shares} within the limits"
@@ -62,15 +65,16 @@ def margin_data(margins: Margins) -> dict[str, Any]:
             }
             for each in margins.rates
         ],
-        "losses": [
-            {
-                "lost": loss.what.strip(","),
-                "replicas_left": loss.replicas_left,
-                "meets": loss.check is not None and loss.check.meets,
-                "shares": {}
-                if loss.check is None
-                else {term.measure: term.share for term in loss.check.terms},
-            }
-            for loss in margins.losses
-        ],
+        "losses": [loss_data(loss) for loss in margins.losses or ()],
+    }
+
+
+def loss_data(loss: Loss) -> dict[str, Any]:
+    """What is left after it, and the shares that keep each limit."""
+    terms = () if loss.check is None else loss.check.terms
+    return {
+        "lost": loss.what.strip(","),
+        "replicas_left": loss.replicas_left,
+        "meets": loss.check is not None and loss.check.meets,
+        "shares": {term.measure: term.share for term in terms},
     }

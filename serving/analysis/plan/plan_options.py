@@ -93,10 +93,16 @@ class Option:
 
 
 def unit_chips(candidate: PartitionCandidate, prefill: PartitionCandidate | None) -> int:
-    """Of one replica, or of all engines of a unit of pools: so many of each are in one."""
+    """Of one replica, or of all engines of a unit of pools: so many of each are in one. With their
+    spares.
+    """
     if prefill is None:
-        return candidate.partition.chips
-    return sum(each.replicas * each.partition.chips for each in (candidate, prefill))
+        return _engine_chips(candidate)
+    return sum(each.replicas * _engine_chips(each) for each in (candidate, prefill))
+
+
+def _engine_chips(candidate: PartitionCandidate) -> int:
+    return candidate.partition.chips + candidate.partition.spares
 
 
 def unit_words(candidate: PartitionCandidate, prefill: PartitionCandidate | None) -> str:
@@ -108,7 +114,9 @@ def unit_words(candidate: PartitionCandidate, prefill: PartitionCandidate | None
 
 
 def _partition_words(candidate: PartitionCandidate) -> str:
-    return f"{counted(candidate.partition.chips, 'chip')} ({candidate.partition.division})"
+    partition = candidate.partition
+    spares = f", {counted(partition.spares, 'spare')}" if partition.spares else ""
+    return f"{counted(partition.chips, 'chip')} ({partition.division}{spares})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.power.token_cost import Prices
+from emulator.specs.system import SystemSpec
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.night import Day
 from serving.analysis.plan.plan_check import CheckTerms
@@ -22,6 +23,22 @@ class Minimised(StrEnum):
     MW = "mw"
     USD = "usd"
     GCO2 = "gco2"
+
+
+class LostPart(StrEnum):
+    """What is lost at once."""
+
+    CHIP = "chip"
+    TRAY = "tray"
+    MACHINE = "machine"
+
+    def chips_of(self, system: SystemSpec) -> int:
+        """How many."""
+        return {
+            LostPart.CHIP: 1,
+            LostPart.TRAY: system.chips_per_tray.count,
+            LostPart.MACHINE: system.chips.count,
+        }[self]
 
 
 _NEEDED: Final = {
@@ -57,8 +74,9 @@ class PlanQuestion:
     """A planning question; `assumptions` name the sources chosen for the machine's figures.
 
     `pools`: of prefill and decode are tried, too; `margins`: the answer's are simulated, in a part
-    of the budget. The schedulers of `check` have the first of the policies. `grid_gco2_per_kwh` is
-    at the utility's meter. Raises ConfigError for a unit to minimise that has no price.
+    of the budget. With `lose` what comes after such a loss keeps the target, too. The schedulers of
+    `check` have the first of the policies. `grid_gco2_per_kwh` is at the utility's meter. Raises
+    ConfigError for a unit to minimise that has no price.
     """
 
     sweep: Sweep
@@ -68,6 +86,7 @@ class PlanQuestion:
     prices: Prices | None = None
     grid_gco2_per_kwh: float | None = None
     minimise: Minimised = Minimised.CHIPS
+    lose: LostPart | None = None
     check: CheckTerms
     search: SearchTerms
     pools: bool = True

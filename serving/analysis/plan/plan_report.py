@@ -18,6 +18,13 @@ from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
 from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_spares_report import (
+    kept_loss_data,
+    loss_assumptions,
+    loss_line,
+    loss_lines,
+    spare_chips,
+)
 from serving.analysis.steady_state.model_error import (
     RANGE,
     ModelError,
@@ -60,6 +67,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
         *class_assumptions(question.demand),
+        *loss_assumptions(plan.kept_loss),
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
@@ -104,6 +112,9 @@ def plan_document(plan: Plan, *, bottleneck: str = "") -> Document:
 
 
 def _margins(plan: Plan) -> Iterator[Lines]:
+    if plan.kept_loss is not None:
+        rows = tuple(loss_lines(plan.question, plan.kept_loss))
+        yield Lines(title=f"a {plan.kept_loss.lost} lost, simulated:", rows=rows)
     if plan.margins is not None:
         rate_per_s = plan.question.demand.peak_rate_per_s
         rows = tuple(margin_lines(plan.margins, rate_per_s))
@@ -115,9 +126,10 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     yield (
         f"plan:  {machine_words(plan, plan.machines)}, {counted(check.replicas, _unit(check))} of "
         f"{unit_words(check.candidate, check.prefill)}{_policy(check)}; "
-        f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
+        f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve{_spares(check)}"
     )
     yield from least_lines(plan)
+    yield from loss_line(plan.question, plan.kept_loss)
     yield from range_lines(plan)
     if bottleneck:
         yield f"step:  bottleneck of a full replica: {bottleneck}"
@@ -138,6 +150,11 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
         f"{f', up to {night.trough_free_chips:,} chips at once' if night.free_chip_hours else ''}"
         f"; {night.never_used_chips:,} chips bought serve at no hour"
     )
+
+
+def _spares(check: Check) -> str:
+    spares = spare_chips(check)
+    return f", {counted(spares, 'spare')} among them" if spares else ""
 
 
 def range_lines(plan: Plan) -> Iterator[str]:
@@ -219,9 +236,7 @@ def _check_lines(plan: Plan) -> Iterator[str]:
 
 
 def _reached(check: Check) -> str:
-    return ", ".join(
-        f"{term.label} p{term.percentile:g} " + _time(term.reached_s) for term in check.terms
-    )
+    return ", ".join(term.reached_words for term in check.terms)
 
 
 def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
@@ -229,7 +244,7 @@ def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
     yield f"{what}: {_verdict(check)}"
     for term in check.terms:
         yield (
-            f"  {term.label} p{term.percentile:g} {_time(term.reached_s)} "
+            f"  {term.reached_words} "
             f"({_ranged(term, error)}limit {term.limit_s * 1e3:g} ms); {_bound(term)}"
             f"{100 * term.share:.4g} % of {_judged(term)} within it"
             f"{_confidence(term)}"
@@ -309,6 +324,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "model_error": plain_error(error),
         "range_80": range_data(plan),
         "margins": None if plan.margins is None else margin_data(plan.margins),
+        "kept_loss": None if plan.kept_loss is None else kept_loss_data(plan.kept_loss),
         "plan": {
             "minimised": choice.cost[0],
             "minimised_of_fewest_chips": choice.fewest_cost[0],
@@ -320,6 +336,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "precision": choice.check.precision,
             "prefill_policy": choice.check.prefill_policy,
             "limits": choice.check.limits,
+            "spare_chips": spare_chips(choice.check),
             "chips_in_service": plan.fleet.chips_in_service,
             "chips_bought": plan.fleet.chips,
             "ultraservers_with_spare": plan.machines_with_spare,
@@ -365,6 +382,7 @@ def _question_data(plan: Plan) -> dict[str, Any]:
         },
         "search": question.search,
         "minimise": question.minimise,
+        "lose": question.lose,
         "grid_gco2_per_kwh": question.grid_gco2_per_kwh,
         "prefixes": prefix_data(question.demand.prefixes),
     }
