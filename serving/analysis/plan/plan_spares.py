@@ -25,10 +25,9 @@ from serving.analysis.plan.plan_cost import (
     steady_watts,
 )
 from serving.analysis.plan.plan_margins import LOSS_S, EngineSide, Loss, hit, lost_words, sides_of
-from serving.analysis.plan.plan_options import Option
+from serving.analysis.plan.plan_options import Option, size_ends
 from serving.analysis.plan.plan_question import LostPart, PlanQuestion
 from serving.analysis.plan.plan_race import FRESH_TIMES, LAST_TIMES, NO_POLICY, Race, Setting
-from serving.analysis.plan.plan_search import size_ends
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 
