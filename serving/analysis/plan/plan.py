@@ -33,6 +33,8 @@ from serving.simulator import THIS_PROCESS, SimulationWorkers
 SIZES_AT_ONCE: Final = 2
 """However many workers there are: what is tried is then the same everywhere."""
 A_FEW: Final = 8
+SIMULATED_SHARE: Final = 0.95
+"""Of the budget; the rest is for what the steady state says of other figures."""
 MARGINS_SHARE: Final = 0.85
 """Of the budget: by then the headroom is as it was found."""
 CHOICE_SHARE: Final = 0.5
@@ -131,6 +133,7 @@ def plan(
     """
     demand = question.demand
     begun_s, budget_s = time.monotonic(), question.search.budget_s
+    ends_s = begun_s + SIMULATED_SHARE * budget_s
     rates_end_s = begun_s + MARGINS_SHARE * budget_s
     choice = choose(_leaving_time(question), workers, progress)
     kept_loss = None
@@ -138,7 +141,7 @@ def plan(
         race = Race(question, workers, progress, ends_s=begun_s + LOSS_SHARE * budget_s)
         progress(f"what keeps the target through the loss of a {question.lose}")
         try:
-            kept_loss = kept_through(question, choice, race, workers, ends_s=begun_s + budget_s)
+            kept_loss = kept_through(question, choice, race, workers, ends_s=ends_s)
         except KeyboardInterrupt:  # the plan without it is known
             workers.stop()
             choice = replace(choice, is_interrupted=True)
@@ -159,7 +162,7 @@ def plan(
     margins = model_range = None
     if not choice.is_interrupted:
         try:
-            race = Race(question, workers, progress, ends_s=begun_s + budget_s)
+            race = Race(question, workers, progress, ends_s=ends_s)
             if question.margins and time.monotonic() < rates_end_s:
                 progress("headroom, and what lost chips cost")
                 margins = margins_of(
@@ -171,7 +174,7 @@ def plan(
                     is_sure=check.surely_meets,
                     rates_end_s=rates_end_s,
                 )
-            model_range = plan_range(question, choice, workers, progress, begun_s + budget_s)
+            model_range = plan_range(question, choice, workers, progress, ends_s)
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
     return Plan(

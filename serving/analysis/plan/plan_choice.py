@@ -143,10 +143,15 @@ def _search_all(
     tasks = _near(question, question.sweep.tasks())
     machine_chips = question.sweep.system.chips.count
     costed: dict[Task, PlanPartition | None] = {}
+    each_s = 0.0
     for part in (_quick(tasks, machine_chips), _one_layout(tasks), tasks):
         new = [task for task in part if task not in costed]
+        begun_s = time.monotonic()
+        if begun_s + each_s * len(new) > race.ends_s:
+            raise OutOfTime
         costed |= dict.fromkeys(new)  # None where the longest request does not fit
         costed |= {of.task: of for of in partitions_of(terms, new, workers, pools=question.pools)}
+        each_s = (time.monotonic() - begun_s) / max(1, len(new))
         found = [each for task in part if (each := costed[task]) is not None]
         race.options = best_options(each.option for each in found)
         race.pools = pools = PoolKinds(terms, found)
