@@ -50,7 +50,7 @@ def test_recomputing_keeps_the_inputs_of_layers_and_one_whole_layer() -> None:
     layer = 16 * (48 + 48) + 32 * 26
     inputs = 2 * 16 * 8
 
-    thrifty = held(2, replace(RECIPE, recompute=Recompute.LAYERS))
+    thrifty = held(2, replace(RECIPE, recompute=Recompute.FULL))
 
     assert thrifty["activations"] == inputs + 2 * layer + 2 * 4 * 16 * 10
     assert {**thrifty, "activations": 0} == {**held(2), "activations": 0}
