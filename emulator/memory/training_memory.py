@@ -47,6 +47,8 @@ from emulator.specs.training_recipe import (
 GRADIENT_BYTES: Final = 4  # FP32, as DeepSeek-V3 adds them up (arXiv 2412.19437, 3.3.3)
 MASTER_BYTES: Final = 4
 MOMENTS_BYTES: Final = 8
+CHECKPOINT_BYTES: Final = KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES
+"""Of a parameter: its BF16 weight and the optimizer's state."""
 LOGIT_ROWS: Final = 1_024
 """Assumed: logits and their gradients are computed for so many tokens at a time, as in HbmTerms."""
 BUFFERS: Final = 2  # one is filled while the other is used
@@ -98,7 +100,7 @@ def training_memory(
     `model` is the catalog's, in any storage format.
     """
     held = training_bytes(system, trained_model(model, recipe), RecipeColumns.of(recipe, chips))
-    stage = int(sum(held.values())[0].argmax())
+    stage = int(np.sum(list(held.values()), axis=0)[0].argmax())
     return TrainingMemory(
         owners=tuple((owner, int(sizes[0, stage])) for owner, sizes in held.items() if sizes.any())
     )
@@ -165,12 +167,10 @@ class _JobBytes:
         self._ep = columns.ep[:, None]
         self._sharding = columns.sharding[:, None]
         dense, dense_bytes = stage_parameters(self._share, self._stages)
-        moe_layers = self._stages.moe_layers
+        held = [dense, dense_bytes, self._stages.layers, self._stages.moe_layers]
         if base.schedule is PipelineSchedule.DUALPIPE:  # also the stage that is as far from its end
-            dense, dense_bytes, moe_layers = (
-                each + each[::-1] for each in (dense, dense_bytes, moe_layers)
-            )
-        self._dense, self._dense_bytes = dense, dense_bytes
+            held = [each + each[::-1] for each in held]
+        self._dense, self._dense_bytes, self._layers, moe_layers = held
         self._slots = moe_layers * self._own_experts  # experts of the fullest chip
         self._own = self._slots * self._share.expert_parameters
 
@@ -205,13 +205,6 @@ class _JobBytes:
         held = np.where(self._sharding >= Sharding.GRADIENTS, sharded, whole)
         total: Int64s = GRADIENT_BYTES * held
         return total
-
-    @property
-    def _layers(self) -> Int64s:
-        layers: Int64s = self._slots * 0 + self._stages.layers
-        if self._columns.base.schedule is PipelineSchedule.DUALPIPE:
-            return layers + self._stages.layers[::-1]
-        return layers
 
     @property
     def activations(self) -> Int64s:

@@ -1,8 +1,8 @@
 """Division of a model's layers over the stages of a pipeline.
 
 Layers are spread evenly over all virtual stages; the first and the last, which have the ends,
-get a layer less where they do not divide, perhaps none (as Llama 3's, arXiv 2407.21783, 3.3.2). Virtual stage i
-is part of stage i modulo their number.
+get a layer less where they do not divide, perhaps none (as Llama 3's, arXiv 2407.21783, 3.3.2).
+Virtual stage i is part of stage i modulo their number.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,6 @@ import numpy as np
 from emulator.arrays import Int64s
 from emulator.errors import ConfigError
 from emulator.specs.model import ModelSpec
-
 
 ENDS: Final = 2
 

@@ -9,7 +9,8 @@ Assumed: as in `TrainingCost`; stages of a pipeline overlap hops as exchanges; t
 micro-batches, so that a micro-batch's exchanges hide behind another's computing.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -119,9 +120,9 @@ class _PassTimes:
 
 
 class RecipeCostModel:
-    """Costs of jobs of `model` on the first `chips` of `system`; calibration as `TrainingCost`.
+    """Costs of jobs of `model` on `chips` of `system` (`job_chips`); calibration as `TrainingCost`.
 
-    Costs that recipes share are kept between calls.
+    Costs that recipes share are kept between calls, for micro-batches of `sequences`.
     """
 
     def __init__(
@@ -131,10 +132,12 @@ class RecipeCostModel:
         chips: int,
         *,
         calibration: Calibration | None = None,
+        sequences: Sequence[int] = (),
     ) -> None:
         self.system = system
         self.model = model
         self.chips = chips
+        self.sequences = sequences
         self.calibration = calibration or calibration_for(system.chip.name)
         self._links: dict[str, RecipeLinks] = {}
         self._passes: dict[object, PassCosts] = {}
@@ -195,7 +198,8 @@ class _Family:
         )
         self._links = costs.links(self._model, base.precision)
         self._exchanges = self._model.experts > 0 and bool((columns.ep > 1).any())
-        sizes, self._size = np.unique(columns.sequences, return_inverse=True)
+        sizes = np.unique([*costs.sequences, *columns.sequences.tolist()])
+        self._size = np.searchsorted(sizes, columns.sequences)
         beside = base.overlap is Overlap.TWO_BATCH and self._exchanges
         self._rows = costs.rows(self._model, base, sizes, beside=beside)
         self._micro = columns.micro_batches.astype(np.float64)
@@ -204,26 +208,29 @@ class _Family:
         """All of a step."""
         columns, recipes = self._columns, np.arange(len(self._columns))
         passes = {each: self._pass(each) for each in Pass}
-        micro_ns = sum(one.duration_ns for one in passes.values())  # [recipes, stages]
+        micro_ns = _total(one.duration_ns for one in passes.values())  # [recipes, stages]
         slowest = micro_ns.argmax(axis=1)
 
         def at(by_stage: Float64s) -> Float64s:
-            return self._micro * by_stage[recipes, slowest]
+            total: Float64s = self._micro * by_stage[recipes, slowest]
+            return total
 
         parts = dict.fromkeys(PARTS, np.zeros(len(columns)))
         for each, one in passes.items():
             parts[each.value] = at(one.compute_ns)
-        parts[DISPATCH_COMBINE] = at(sum(one.exchange_ns for one in passes.values()))
-        parts[TP_COLLECTIVES] = at(sum(one.tensor_ns for one in passes.values()))
-        parts[HOPS] = at(sum(one.hop_ns for one in passes.values()))
+        parts[DISPATCH_COMBINE] = at(_total(one.exchange_ns for one in passes.values()))
+        parts[TP_COLLECTIVES] = at(_total(one.tensor_ns for one in passes.values()))
+        parts[HOPS] = at(_total(one.hop_ns for one in passes.values()))
         parts[BUBBLE] = self._bubble_ns(passes, micro_ns)
         parts[GRADIENTS], talk_joules = self._gradients(passes)
         parts[OPTIMIZER], update_joules, update_throttle_ns = self._update()
-        parts[THROTTLE] = at(sum(one.throttle_ns for one in passes.values())) + update_throttle_ns
+        parts[THROTTLE] = (
+            at(_total(one.throttle_ns for one in passes.values())) + update_throttle_ns
+        )
         parts_ns = np.stack([parts[name] for name in PARTS])
         duration_ns = parts_ns.sum(axis=0)
-        joules = self._micro * sum(one.joules for one in passes.values()).mean(axis=1)
-        flops = self._micro * sum(one.flops for one in passes.values()).mean(axis=1)
+        joules = self._micro * _total(one.joules for one in passes.values()).mean(axis=1)
+        flops = self._micro * _total(one.flops for one in passes.values()).mean(axis=1)
         per_token = training_flops_per_token(self._model, self._base.sequence_tokens)
         watts = (joules + talk_joules + update_joules) / duration_ns * NS_PER_S
         return RecipeCosts(
@@ -232,7 +239,7 @@ class _Family:
             parts_ns=parts_ns,
             chip_watts=self._of.system.chip.idle_watts.value + watts,
             flops=columns.chips * flops,
-            model_flops=columns.step_tokens * per_token,
+            model_flops=columns.step_tokens.astype(np.float64) * per_token,
         )
 
     def _pass(self, each: Pass) -> _PassTimes:
@@ -293,7 +300,7 @@ class _Family:
 
     @cached_property
     def _loads(self) -> tuple[Float64s, Float64s, TalkTime]:
-        """Pairs and distinct experts of the fullest chip in a layer, and its exchange: [recipes]."""
+        """Pairs and distinct experts of a layer's fullest chip, and its exchange: [recipes]."""
         columns = self._columns
         tokens = np.ceil(columns.rank_tokens / self._base.tp)
         pairs, distinct, duration_ns, link_ns = np.zeros((4, len(columns)))
@@ -307,30 +314,27 @@ class _Family:
         return pairs, distinct, TalkTime(duration_ns=duration_ns, link_ns=link_ns)
 
     def _experts(self, each: Pass) -> RowCosts:
-        layers = self._stages.moe_layers
-        if not self._model.experts:
-            nothing = np.zeros((len(self._columns), len(layers)))
-            return RowCosts(compute_ns=nothing, joules=nothing, flops=nothing)
-        pairs, distinct, _ = self._loads
-        costs = [self._rows.experts(each, recompute, pairs, distinct) for recompute in RECOMPUTES]
-        table = RowCosts.stacked(costs)  # [recomputes, recipes]
-        recompute, recipes = self._columns.recompute, np.arange(len(self._columns))
-        of_layer = table.taken(recompute, recipes)
-        again = recompute != RECOMPUTES.index(Recompute.NONE)
-        happens = again if each is Pass.RECOMPUTE else np.ones_like(again)
-        tokens = np.ceil(self._columns.rank_tokens / self._base.tp)
-        mean = tokens * self._model.experts_per_token / pairs  # of the fullest chip's pairs
-        return RowCosts(
-            compute_ns=(happens * of_layer.compute_ns)[:, None] * layers,
-            joules=(happens * of_layer.joules)[:, None] * layers,
-            flops=(happens * mean * of_layer.flops)[:, None] * layers,
-        )
+        """Routed experts of all layers, flops of the mean chip."""
+        layers, recipes = self._stages.moe_layers, len(self._columns)
+        ns, joules, flops = np.zeros((3, recipes, 1))
+        for place in np.unique(self._columns.recompute).tolist() if self._model.experts else ():
+            if each is Pass.RECOMPUTE and RECOMPUTES[place] is Recompute.NONE:
+                continue
+            own = self._columns.recompute == place
+            pairs, distinct = (loads[own] for loads in self._loads[:2])
+            done = self._rows.experts(each, RECOMPUTES[place], pairs, distinct)
+            tokens = np.ceil(self._columns.rank_tokens[own] / self._base.tp)
+            mean = tokens * self._model.experts_per_token / pairs  # of the fullest chip's pairs
+            ns[own, 0], joules[own, 0] = done.compute_ns, done.joules
+            flops[own, 0] = mean * done.flops
+        return RowCosts(compute_ns=ns * layers, joules=joules * layers, flops=flops * layers)
 
     def _happens(self, each: Pass) -> Float64s:
         """1 where a pass's layers are run as a whole, [recipes, 1]: FULL recomputing alone is."""
         full = self._columns.recompute == RECOMPUTES.index(Recompute.FULL)
         ran = full if each is Pass.RECOMPUTE else np.ones_like(full)
-        return ran[:, None].astype(np.float64)
+        happens: Float64s = ran[:, None].astype(np.float64)
+        return happens
 
     def _exchange(self, each: Pass) -> TalkTime:
         if not self._model.experts:
@@ -344,7 +348,8 @@ class _Family:
         the gradients of weights (sequence parallelism).
         """
         stages, tp = self._stages, self._base.tp
-        sizes = self._columns.rank_tokens * float(HIDDEN_BYTES * self._model.hidden)
+        rows = self._columns.rank_tokens.astype(np.float64)
+        sizes = HIDDEN_BYTES * self._model.hidden * rows
         gather = self._links.tensor(Operation.ALL_GATHER, tp, sizes[:, None])
         scatter = self._links.tensor(Operation.REDUCE_SCATTER, tp, sizes[:, None])
         blocks = stages.layers + stages.dense_layers
@@ -372,7 +377,8 @@ class _Family:
             back_ns = passes[Pass.BACKWARD].duration_ns.mean(axis=1)
             again_ns = passes[Pass.RECOMPUTE].duration_ns.mean(axis=1)
             bubble_ns = micro_ns.mean(axis=1) + again_ns + back_ns - 3 * back_ns / 2
-            return max(pp / 2 - 1, 0) * bubble_ns
+            at_both_ends: Float64s = max(pp / 2 - 1, 0.0) * bubble_ns
+            return at_both_ends
         others_ns = micro_ns.sum(axis=1) - micro_ns.max(axis=1)
         waiting: Float64s = others_ns / self._base.virtual_stages
         return waiting
@@ -453,4 +459,10 @@ class _Family:
 
 def _shown(talk_ns: Float64s, compute_ns: Float64s) -> Float64s:
     """The part of communication that computing does not hide."""
-    return np.maximum(talk_ns - compute_ns, 0.0) / np.where(talk_ns > 0, talk_ns, 1.0)
+    shown: Float64s = np.maximum(talk_ns - compute_ns, 0.0) / np.where(talk_ns > 0, talk_ns, 1.0)
+    return shown
+
+
+def _total(arrays: Iterable[Float64s]) -> Float64s:
+    total: Float64s = np.sum(list(arrays), axis=0)
+    return total

@@ -12,8 +12,10 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Bools, Int64s
-from emulator.errors import ConfigError, HbmExhausted
+from emulator.errors import ConfigError
 from emulator.memory.training_memory import (
+    MASTER_BYTES,
+    MOMENTS_BYTES,
     TrainingMemory,
     check_training_fits,
     fits_bytes,
@@ -38,8 +40,9 @@ from emulator.specs.training_recipe import (
 from emulator.ultraserver.recipe_costs import RecipeCostModel, RecipeCosts
 
 TP_MAX: Final = 16
+_STATE_BYTES: Final = MASTER_BYTES + MOMENTS_BYTES  # of a parameter, held once at least
 VIRTUAL_STAGES: Final = (1, 2, 4)
-SEQUENCES: Final = (1, 2, 4, 8)
+SEQUENCES: Final = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class RecipeSpace:
     ep: tuple[int, ...] = ()
     sharding: tuple[Sharding, ...] = tuple(Sharding)
     recompute: tuple[Recompute, ...] = RECOMPUTES
-    sequences: tuple[int, ...] = SEQUENCES
+    sequences: tuple[int, ...] = ()
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     overlap: Overlap = Overlap.NONE
     lnc: int | None = None
@@ -71,6 +74,11 @@ class RecipeSpace:
                     raise ConfigError(name, value, "at least 1")
         if self.batch_tokens < self.sequence_tokens:
             raise ConfigError("batch_tokens", self.batch_tokens, "a sequence at least")
+
+    @property
+    def micro_sequences(self) -> tuple[int, ...]:
+        """Sequences of a micro-batch that are tried."""
+        return self.sequences or SEQUENCES
 
     def families(self, model: ModelSpec, chips: int) -> Iterator[RecipeColumns]:
         """All recipes of `model` on `chips` chips."""
@@ -116,7 +124,7 @@ class RecipeSpace:
                 [ep for ep in sizes if ep <= most],
                 [int(each) for each in self.sharding],
                 [RECOMPUTES.index(each) for each in self.recompute],
-                self.sequences,
+                self.micro_sequences,
             )
         )
         replicas = stage_chips // base.tp
@@ -159,7 +167,9 @@ def best_recipes(
     Raises ConfigError for a space without recipes, HbmExhausted, with the least bytes that a chip
     would hold, where none fits.
     """
-    model_costs = RecipeCostModel(system, model, chips, calibration=calibration)
+    model_costs = RecipeCostModel(
+        system, model, chips, calibration=calibration, sequences=space.micro_sequences
+    )
     tried = fitting = 0
     found: list[tuple[float, RecipeCosts]] = []
     thriftiest: tuple[int, RecipeColumns] | None = None
@@ -185,21 +195,26 @@ def best_recipes(
     return FoundRecipes(tried=tried, fitting=fitting, costs=best, memory=memory)
 
 
-def fewest_training_chips(system: SystemSpec, model: ModelSpec, space: RecipeSpace) -> int | None:
-    """The fewest chips of `system` on which some recipe fits HBM, or None."""
-    precision = (space.precision or PRECISIONS)[-1:]
+def fewest_training_chips(
+    domain: SystemSpec, model: ModelSpec, space: RecipeSpace, *, units: int = 1
+) -> int | None:
+    """The fewest chips on which some recipe fits HBM, of at most `units` scale-up domains; or None.
+
+    Equally many of each domain, as `job_chips`.
+    """
     thrifty = replace(
         space,
-        precision=precision,
         sharding=(max(space.sharding),),
-        recompute=(Recompute.FULL,) if Recompute.FULL in space.recompute else space.recompute,
-        sequences=(min(space.sequences),),
+        recompute=(max(space.recompute, key=RECOMPUTES.index),),
+        sequences=(min(space.micro_sequences),),
     )
-    capacity = system.chip.hbm_bytes
-    state_bytes = 17 * model.parameters  # 8-bit weights, FP32 gradients, master and moments
-    for chips in range(max(1, state_bytes // (2 * capacity)), system.chips.count + 1):
+    width, state_bytes = domain.chips.count, _STATE_BYTES * model.parameters
+    least = max(1, state_bytes // domain.chip.hbm_bytes)
+    for chips in range(least, width * units + 1):
+        if chips % -(-chips // width):
+            continue
         for columns in thrifty.families(model, chips):
-            if _fitting(system, model, columns)[0].any():
+            if _fitting(domain, model, columns)[0].any():
                 return chips
     return None
 
@@ -209,8 +224,9 @@ def _fitting(
 ) -> tuple[Bools, tuple[int, int]]:
     """Which recipes fit, [recipes], and the bytes and place of the one that needs the least."""
     held = training_bytes(system, trained_model(model, columns.base), columns)
-    fits: Bools = fits_bytes(training_cores(system, columns.base), held).all(axis=1)
-    chip_bytes: Int64s = sum(held.values()).max(axis=1)
+    on_stages = fits_bytes(training_cores(system, columns.base), held)
+    fits: Bools = np.all(on_stages, axis=1)
+    chip_bytes: Int64s = np.sum(list(held.values()), axis=0).max(axis=1)
     place = int(chip_bytes.argmin())
     return fits, (int(chip_bytes[place]), place)
 

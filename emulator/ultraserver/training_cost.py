@@ -19,8 +19,7 @@ from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.memory.training_memory import (
-    MASTER_BYTES,
-    MOMENTS_BYTES,
+    CHECKPOINT_BYTES,
     TrainingMemory,
     check_training_fits,
     trained_model,
@@ -33,7 +32,6 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
-from emulator.specs.saved_activations import KEPT_BYTES
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
@@ -153,7 +151,7 @@ class TrainingCost:
     @property
     def checkpoint_bytes(self) -> Float64s:
         """Bytes of a checkpoint by chip: its part of BF16 weights and optimizer state."""
-        return (KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES) * self.owned_parameters
+        return CHECKPOINT_BYTES * self.owned_parameters
 
     @property
     def step_tokens(self) -> int:
