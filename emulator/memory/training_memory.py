@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from emulator.arrays import Bools, Int64s
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_allocator import HbmAllocator
@@ -154,6 +154,12 @@ def stage_parameters(share: ModelSpec, stages: PipelineStages) -> tuple[Int64s, 
 def sharded_parameters(trained: ModelSpec, columns: RecipeColumns) -> Int64s:
     """Parameters of which a chip has the optimizer's state: int64[recipes, stages]."""
     return _JobBytes(trained, columns).sharded_parameters
+
+
+def checkpoint_bytes(trained: ModelSpec, columns: RecipeColumns) -> Float64s:
+    """Bytes of a checkpoint on each chip of a job of one recipe, at most: [chips]."""
+    own = sharded_parameters(trained, columns)[0]
+    return CHECKPOINT_BYTES * np.repeat(own, columns.stage_chips).astype(np.float64)
 
 
 class _JobBytes:

@@ -1,4 +1,4 @@
-"""`ultraserve recipe`: how to train a model on a machine, searched under its HBM; starts nothing."""
+"""`ultraserve recipe`: how to train a model on a machine, searched under HBM; starts nothing."""
 
 from __future__ import annotations
 

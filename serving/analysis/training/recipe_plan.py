@@ -3,16 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from emulator.errors import ConfigError
 from emulator.faults.goodput import CHIP_MTBF_HOURS, Goodput, goodput
 from emulator.faults.recovery_time import RecoveryRates
-from emulator.memory.training_memory import (
-    CHECKPOINT_BYTES,
-    sharded_parameters,
-    trained_model,
-)
+from emulator.memory.training_memory import checkpoint_bytes, trained_model
 from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
 from emulator.specs.recipe_columns import RecipeColumns
@@ -112,10 +106,9 @@ def recipe_plan(question: RecipeQuestion) -> RecipePlan:
 def _goodput(
     question: RecipeQuestion, system: SystemSpec, chips: int, columns: RecipeColumns
 ) -> Goodput:
-    """Chips wait while a checkpoint is written to their trays' drives, and read it after a fault."""
+    """Chips wait while a checkpoint goes to their trays' drives, and read it after a fault."""
     rates, failures = RecoveryRates(), question.failures
-    own = sharded_parameters(trained_model(question.model, columns.base), columns)[0]
-    on_chips = CHECKPOINT_BYTES * np.repeat(own, columns.stage_chips).astype(np.float64)
+    on_chips = checkpoint_bytes(trained_model(question.model, columns.base), columns)
     physical = job_chips(system, chips)
     save_s = checkpoint_write(system, physical, on_chips, rates).duration_ns / NS_PER_S
     read_s = weights_read(system, physical, on_chips, rates).duration_ns / NS_PER_S

@@ -30,8 +30,8 @@ def recipe_document(plan: RecipePlan) -> Document:
             _time(best),
             _memory(plan),
             Lines(title="Goodput", rows=tuple(_goodput_lines(plan))),
+            Lines(title="How to read it", rows=tuple(_notes(plan))),
         ),
-        notes=tuple(_notes(plan)),
     )
 
 
