@@ -61,9 +61,8 @@ def goodput(
     mtbf_s = chip_mtbf_s / chips
     useful_s = best_interval_s(mtbf_s, save_s) if interval_s is None else interval_s
     if max(useful_s + save_s, restart_s) > _HOPELESS * mtbf_s:
-        raise ConfigError(
-            "chip_mtbf_s", chip_mtbf_s, f"more: {chips} chips fail every {mtbf_s:g} s"
-        )
+        expected = f"more: one of {chips} chips fails every {mtbf_s:g} s"
+        raise ConfigError("chip_mtbf_s", chip_mtbf_s, expected)
     expected_s = mtbf_s * exp(restart_s / mtbf_s) * expm1((useful_s + save_s) / mtbf_s)
     return Goodput(
         interval_s=useful_s,

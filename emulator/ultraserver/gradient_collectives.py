@@ -51,6 +51,12 @@ def bucketed_ns(
     return links_ns / calibration.link_share.value + rest_ns + started_ns, links_ns
 
 
+def moved_bytes(sizes: Float64s, ranks: int) -> Float64s:
+    """Bytes of a chip's HBM: read where they are sent from, written where they arrive."""
+    moved: Float64s = 2 * ((ranks - 1) / ranks * sizes)
+    return moved
+
+
 class GradientCollectives:
     """Collectives of a job on `chips`, int64[chips] of the system, in expert groups of `group`.
 
@@ -136,19 +142,18 @@ class GradientCollectives:
             model, operation, sizes, buckets=self._model.layers, calibration=self._calibration
         )
         own = self._own_groups(len(sizes))  # [chips] -> group
-        sent_bytes = (ranks - 1) / ranks * sizes[own]
+        moved = moved_bytes(sizes[own], ranks)
         work = self.nothing.work
         engine_ns = work.engine_ns.copy()
-        moved_bytes = 2 * sent_bytes  # read where it is sent from, written where it arrives
-        engine_ns[DMA] = moved_bytes / self._system.chip.memory_bytes_per_s * NS_PER_S
+        engine_ns[DMA] = moved / self._system.chip.memory_bytes_per_s * NS_PER_S
         return Talk(
             duration_ns=float(total_ns.max()),
             work=StepWork(
                 engine_ns=engine_ns,
                 link_ns=links_ns[own],
                 flops=work.flops,
-                hbm_bytes=moved_bytes,
-                link_bytes=sent_bytes,
+                hbm_bytes=moved,
+                link_bytes=moved / 2,
             ),
         )
 

@@ -142,7 +142,7 @@ class RecipeCostModel:
         self._links: dict[str, RecipeLinks] = {}
         self._passes: dict[object, PassCosts] = {}
         self._rows: dict[object, RowCosts] = {}
-        self._watts = full_rate_watts(system.chip)[COLLECTIVES]
+        self._watts = full_rate_watts(system.chip)
         idle = system.chip.idle_watts.value
         cap = limit_watts(system.chip, SystemPower(system).chip_cap_watts)
         self._spare_watts = cap - idle
@@ -178,10 +178,11 @@ class RecipeCostModel:
         wanted_ns: Float64s = joules / self._spare_watts * NS_PER_S
         return np.maximum(wanted_ns - free_ns, 0.0)
 
-    def link_joules(self, talk: TalkTime) -> Float64s:
-        """Above idle, of busy links."""
-        joules: Float64s = self._watts * talk.link_ns / NS_PER_S
-        return joules
+    def talk_joules(self, talk: TalkTime) -> Float64s:
+        """Above idle, of busy links and moved bytes."""
+        hbm_ns = talk.hbm_bytes / self.system.chip.memory_bytes_per_s * NS_PER_S
+        busy: Float64s = self._watts[COLLECTIVES] * talk.link_ns + self._watts["dma"] * hbm_ns
+        return busy / NS_PER_S
 
 
 class _Family:
@@ -245,10 +246,11 @@ class _Family:
     def _pass(self, each: Pass) -> _PassTimes:
         """A pass over one micro-batch; nothing where nothing is recomputed."""
         done = self._own(each) + self._experts(each)
-        happens = (done.flops > 0).any(axis=1, keepdims=True) | (each is not Pass.RECOMPUTE)
-        compute_ns = done.compute_ns + self._rows.launch_ns * happens
+        again = self._columns.recompute[:, None] != RECOMPUTES.index(Recompute.NONE)
+        launched = again | (each is not Pass.RECOMPUTE)
+        compute_ns = done.compute_ns + self._rows.launch_ns * launched
         exchange, tensor, hop = self._exchange(each), self._tensor(each), self._hop(each)
-        joules = done.joules + self._of.link_joules(exchange + tensor + hop)
+        joules = done.joules + self._of.talk_joules(exchange + tensor + hop)
         shown = self._exposed(compute_ns, exchange, tensor, hop)
         exchange_ns, tensor_ns, hop_ns = shown
         free_ns = compute_ns + exchange_ns + tensor_ns + hop_ns
@@ -405,7 +407,7 @@ class _Family:
         exposed_ns = exposed_ns + rest * self._unhidden(in_forward, backward)
         after = gathered.times(1 - in_passes) + back
         total = in_forward.times(2 * self._micro[:, None]) + reduced.times(each) + after
-        joules = self._of.link_joules(total).mean(axis=1)
+        joules = self._of.talk_joules(total).mean(axis=1)
         return (exposed_ns + after.duration_ns).max(axis=1), joules
 
     def _unhidden(self, talk: TalkTime, beside: _PassTimes) -> Float64s:
@@ -426,7 +428,7 @@ class _Family:
     def _copies(self, operation: Operation) -> TalkTime:
         """Of routed experts, [recipes, stages]."""
         columns, stages, model = self._columns, self._stages, self._model
-        duration_ns, link_ns = np.zeros((2, len(columns), len(stages.layers)))
+        duration_ns, link_ns, hbm_bytes = np.zeros((3, len(columns), len(stages.layers)))
         if model.experts:
             gradients = operation is Operation.REDUCE_SCATTER
             one = GRADIENT_BYTES * model.expert_parameters if gradients else model.expert_bytes
@@ -437,7 +439,8 @@ class _Family:
                 )
                 duration_ns[columns.ep == ep] = talk.duration_ns
                 link_ns[columns.ep == ep] = talk.link_ns
-        return TalkTime(duration_ns=duration_ns, link_ns=link_ns)
+                hbm_bytes[columns.ep == ep] = talk.hbm_bytes
+        return TalkTime(duration_ns=duration_ns, link_ns=link_ns, hbm_bytes=hbm_bytes)
 
     def _update(self) -> tuple[Float64s, Float64s, Float64s]:
         """AdamW of the fullest chip: nanoseconds, joules above idle, throttling: [recipes]."""

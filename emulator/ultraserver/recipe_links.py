@@ -23,7 +23,7 @@ from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.issue_shape import IssueShape
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
-from emulator.ultraserver.gradient_collectives import bucketed_ns
+from emulator.ultraserver.gradient_collectives import bucketed_ns, moved_bytes
 from emulator.ultraserver.machine_layout import MachineLayout
 
 Made = TypeVar("Made")
@@ -32,18 +32,28 @@ HIDDEN_BYTES: Final = 2  # hidden rows and their gradients travel in BF16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TalkTime:
-    """Durations, and the links' busy part at peak rates; of one shape."""
+    """Durations, the links' busy part at peak rates, bytes that HBM moves for it; of one shape.
+
+    As in serving, rows of tokens are counted by the products that make and take them.
+    """
 
     duration_ns: Float64s
     link_ns: Float64s
+    hbm_bytes: Float64s | float = 0.0
 
     def times(self, count: Float64s | Int64s | float) -> "TalkTime":
         """So many in sequence."""
-        return TalkTime(duration_ns=count * self.duration_ns, link_ns=count * self.link_ns)
+        return TalkTime(
+            duration_ns=count * self.duration_ns,
+            link_ns=count * self.link_ns,
+            hbm_bytes=count * self.hbm_bytes,
+        )
 
     def __add__(self, other: "TalkTime") -> "TalkTime":
         return TalkTime(
-            duration_ns=self.duration_ns + other.duration_ns, link_ns=self.link_ns + other.link_ns
+            duration_ns=self.duration_ns + other.duration_ns,
+            link_ns=self.link_ns + other.link_ns,
+            hbm_bytes=self.hbm_bytes + other.hbm_bytes,
         )
 
 
@@ -62,7 +72,8 @@ def job_chips(system: SystemSpec, chips: int) -> Int64s:
     Raises ConfigError where the system has not so many, or they divide over no number of domains.
     """
     width = system.chips.count // system.units
-    fitting = [units for units in range(-(-chips // width), system.units + 1) if chips % units == 0]
+    least = max(1, -(-chips // width))
+    fitting = [units for units in range(least, system.units + 1) if chips % units == 0]
     if chips < 1 or not fitting:
         expected = f"1 to {system.chips.count}, equally many in each domain of {width}"
         raise ConfigError("chips", chips, expected)
@@ -181,7 +192,8 @@ class RecipeLinks:
         duration_ns, link_ns = bucketed_ns(
             model, operation, sizes, buckets=np.maximum(buckets, 1), calibration=self._calibration
         )
-        return TalkTime(duration_ns=duration_ns, link_ns=link_ns)
+        moved = moved_bytes(sizes, chips.shape[1])
+        return TalkTime(duration_ns=duration_ns, link_ns=link_ns, hbm_bytes=moved)
 
     def _slowest(self, operation: Operation, groups: Int64s, size_bytes: Float64s) -> TalkTime:
         key = ("groups", groups.shape, groups.tobytes())

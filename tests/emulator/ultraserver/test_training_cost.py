@@ -97,6 +97,21 @@ def test_recomputing_does_each_layers_forward_products_once_more() -> None:
     assert again.model_flops == plain.model_flops
 
 
+def test_selective_recomputing_makes_no_product_of_a_model_without_a_latent() -> None:
+    recipe = replace(TINY_RECIPE, recompute=Recompute.SELECTIVE)
+    plain = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE, calibration=ROOFLINE).step
+    again = TrainingCost(SLOW_MEMORY, TINY, [0], recipe, calibration=ROOFLINE).step
+    tokens, pairs = 6, 12
+    # normed rows of 4 elements twice a layer, gated products of 3 a pair: not written by the
+    # forward pass, but written, and as much read, before the backward pass
+    spared = 2 * (tokens * (8 + 8) + pairs * 6)
+
+    assert again.flops[0] == plain.flops[0]
+    assert plain.parts_ns["forward"] - again.parts_ns["forward"] == pytest.approx(2 * spared)
+    launch_ns = LAUNCH_NS  # of a graph
+    assert again.parts_ns["recompute"] == pytest.approx(2 * (2 * spared + launch_ns))
+
+
 names = st.sampled_from(sorted(MODELS))
 systems = st.sampled_from(sorted(SYSTEMS))
 
