@@ -101,7 +101,10 @@ class RecipeCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _PassTimes:
-    """One pass over a micro-batch in every stage, [recipes, stages] each; talk is exposed."""
+    """One pass over a micro-batch in every stage, [recipes, stages] each; talk is exposed.
+
+    Times are of the fullest chip, joules and flops of the mean one.
+    """
 
     compute_ns: Float64s
     exchange_ns: Float64s
@@ -141,7 +144,7 @@ class RecipeCostModel:
         self.calibration = calibration or calibration_for(system.chip.name)
         self._links: dict[str, RecipeLinks] = {}
         self._passes: dict[object, PassCosts] = {}
-        self._rows: dict[object, RowCosts] = {}
+        self._tables: dict[object, RowCosts] = {}
         self._watts = full_rate_watts(system.chip)
         idle = system.chip.idle_watts.value
         cap = limit_watts(system.chip, SystemPower(system).chip_cap_watts)
@@ -172,6 +175,20 @@ class RecipeCostModel:
             calibration = self.calibration.beside_exchanges() if beside else self.calibration
             self._passes[key] = PassCosts(self.system, trained, base, sequences, calibration)
         return self._passes[key]
+
+    def table(self, rows: PassCosts, each: Pass, recompute: Recompute) -> RowCosts:
+        """A rank's own rows by size of micro-batch, [sizes, rows]; nothing is recomputed of what is
+        kept.
+        """
+        if each is Pass.BACKWARD:
+            recompute = Recompute.NONE  # the same under all
+        key = (id(rows), each, recompute)
+        if key not in self._tables:
+            found = rows.ranks(each, recompute)
+            if each is Pass.RECOMPUTE and recompute is Recompute.NONE:
+                found = found.times(np.zeros((found.flops.shape[1],) * 2))
+            self._tables[key] = found
+        return self._tables[key]
 
     def throttled_ns(self, joules: Float64s, free_ns: Float64s) -> Float64s:
         """By which passes that want so many joules above idle are stretched."""
@@ -245,12 +262,13 @@ class _Family:
 
     def _pass(self, each: Pass) -> _PassTimes:
         """A pass over one micro-batch; nothing where nothing is recomputed."""
-        done = self._own(each) + self._experts(each)
+        own, experts = self._own(each), self._experts(each)
+        done = own + experts
         again = self._columns.recompute[:, None] != RECOMPUTES.index(Recompute.NONE)
         launched = again | (each is not Pass.RECOMPUTE)
         compute_ns = done.compute_ns + self._rows.launch_ns * launched
         exchange, tensor, hop = self._exchange(each), self._tensor(each), self._hop(each)
-        joules = done.joules + self._of.talk_joules(exchange + tensor + hop)
+        talk_joules = self._of.talk_joules(exchange + tensor + hop)
         shown = self._exposed(compute_ns, exchange, tensor, hop)
         exchange_ns, tensor_ns, hop_ns = shown
         free_ns = compute_ns + exchange_ns + tensor_ns + hop_ns
@@ -261,9 +279,9 @@ class _Family:
             tensor_ns=tensor_ns,
             hop_ns=hop_ns,
             links_free_ns=np.maximum(free_ns - talk_ns, 0.0),
-            throttle_ns=self._of.throttled_ns(joules, free_ns),
-            joules=joules,
-            flops=done.flops,
+            throttle_ns=self._of.throttled_ns(done.joules + talk_joules, free_ns),
+            joules=own.joules + self._mean_experts * experts.joules + talk_joules,
+            flops=own.flops + self._mean_experts * experts.flops,
         )
 
     def _exposed(
@@ -284,21 +302,11 @@ class _Family:
 
     def _own(self, each: Pass) -> RowCosts:
         """Rows of a rank's own."""
-        table = RowCosts.stacked([self._table(each, recompute) for recompute in RECOMPUTES])
+        table = RowCosts.stacked(
+            [self._of.table(self._rows, each, recompute) for recompute in RECOMPUTES]
+        )
         rows = table.taken(self._columns.recompute, self._size)  # [recipes, rows]
         return rows.times(self._rows.counts(self._stages))
-
-    def _table(self, each: Pass, recompute: Recompute) -> RowCosts:
-        """[sizes, rows]; nothing is recomputed of what is kept."""
-        if each is Pass.BACKWARD:
-            recompute = Recompute.NONE  # the same under all
-        key = (id(self._rows), each, recompute)
-        if key not in self._of._rows:
-            found = self._rows.ranks(each, recompute)
-            if each is Pass.RECOMPUTE and recompute is Recompute.NONE:
-                found = found.times(np.zeros((found.flops.shape[1],) * 2))
-            self._of._rows[key] = found
-        return self._of._rows[key]
 
     @cached_property
     def _loads(self) -> tuple[Float64s, Float64s, TalkTime]:
@@ -315,8 +323,17 @@ class _Family:
             link_ns[own] = found.exchange.link_ns[place]
         return pairs, distinct, TalkTime(duration_ns=duration_ns, link_ns=link_ns)
 
+    @cached_property
+    def _mean_experts(self) -> Float64s:
+        """The mean chip's pairs over the fullest one's: [recipes, 1]."""
+        if not self._model.experts:
+            return np.ones((1, 1))
+        tokens = np.ceil(self._columns.rank_tokens / self._base.tp)
+        mean: Float64s = tokens * self._model.experts_per_token / self._loads[0]
+        return mean[:, None]
+
     def _experts(self, each: Pass) -> RowCosts:
-        """Routed experts of all layers, flops of the mean chip."""
+        """Routed experts of all layers, on the fullest chip."""
         layers, recipes = self._stages.moe_layers, len(self._columns)
         ns, joules, flops = np.zeros((3, recipes, 1))
         for place in np.unique(self._columns.recompute).tolist() if self._model.experts else ():
@@ -325,10 +342,7 @@ class _Family:
             own = self._columns.recompute == place
             pairs, distinct = (loads[own] for loads in self._loads[:2])
             done = self._rows.experts(each, RECOMPUTES[place], pairs, distinct)
-            tokens = np.ceil(self._columns.rank_tokens[own] / self._base.tp)
-            mean = tokens * self._model.experts_per_token / pairs  # of the fullest chip's pairs
-            ns[own, 0], joules[own, 0] = done.compute_ns, done.joules
-            flops[own, 0] = mean * done.flops
+            ns[own, 0], joules[own, 0], flops[own, 0] = done.compute_ns, done.joules, done.flops
         return RowCosts(compute_ns=ns * layers, joules=joules * layers, flops=flops * layers)
 
     def _happens(self, each: Pass) -> Float64s:

@@ -46,7 +46,7 @@ class TalkTime:
         return TalkTime(
             duration_ns=count * self.duration_ns,
             link_ns=count * self.link_ns,
-            hbm_bytes=count * self.hbm_bytes,
+            hbm_bytes=np.multiply(count, self.hbm_bytes, dtype=np.float64),
         )
 
     def __add__(self, other: "TalkTime") -> "TalkTime":

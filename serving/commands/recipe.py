@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
+from emulator.specs.shipped_fits import calibration_name
 from loadgen.option_values import some_duration_s
 from serving.commands.analysis_options import (
     JsonOptions,
@@ -15,7 +16,7 @@ from serving.commands.analysis_options import (
     print_answer,
     whole_numbers,
 )
-from serving.settings import AssumptionOptions, calibration_name
+from serving.settings import AssumptionOptions
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:

@@ -80,8 +80,8 @@ def test_jobs_of_plain_ranks_cost_what_the_cost_of_chips_of_choice_says(
     assert found.duration_ns[0] == pytest.approx(one_by_one.duration_ns, rel=1e-6)
     assert found.flops[0] == pytest.approx(one_by_one.flops.sum())
     assert found.model_flops[0] == pytest.approx(one_by_one.model_flops)
-    # the fullest chip's experts count as every chip's
-    assert found.chip_watts[0] == pytest.approx(one_by_one.chip_watts.mean(), rel=0.04)
+    # links are as busy as the slowest chip's
+    assert found.chip_watts[0] == pytest.approx(one_by_one.chip_watts.mean(), rel=0.03)
     counted = parts(found)
     for part, part_ns in one_by_one.parts_ns.items():
         assert counted[part] == pytest.approx(part_ns, rel=1e-6, abs=1)
