@@ -115,20 +115,23 @@ def test_dualpipe_holds_two_stages_weights_and_divides_their_state_twice() -> No
     assert two[master][0].sum() == pytest.approx(one[master][0].sum(), rel=1e-6)
 
 
-def test_a_rank_of_several_chips_divides_layers_and_rows() -> None:
-    model = MODELS["llama-3.1-70b"]
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "gpt-oss-120b"])
+def test_a_rank_of_several_chips_divides_layers_and_rows(name: str) -> None:
     alone, divided = (
         {
             owner.name: size
-            for owner, size in training_memory(TRN3_NL72X2, model, 8, TrainingRecipe(tp=tp)).owners
+            for owner, size in training_memory(
+                TRN3_NL72X2, MODELS[name], 8, TrainingRecipe(tp=tp)
+            ).owners
         }
         for tp in (1, 8)
     )
 
-    assert divided["weights"] == pytest.approx(alone["weights"] / 8, rel=0.01)
     assert divided["activations"] == pytest.approx(alone["activations"] / 8, rel=0.01)
     # ZeRO-1 divides the state over eight replicas of one chip, or one of eight
     assert divided["master"] == pytest.approx(alone["master"], rel=0.01)
+    if name == "llama-3.1-70b":  # without experts, which lie on all eight either way
+        assert divided["weights"] == pytest.approx(alone["weights"] / 8, rel=0.01)
 
 
 def test_each_stage_of_sharding_divides_more_over_the_chips() -> None:

@@ -16,7 +16,7 @@ from emulator.ultraserver.training_cost import TrainingCost
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.training_table import group_handover, training_yield
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
-from serving.simulator.job_cost import JobTerms
+from serving.simulator.job_cost import JobTerms, best_job
 from tests.serving.analysis.day.days import CURVE, SYSTEM
 
 MODEL = model_by_name("qwen3-30b-a3b")
@@ -75,6 +75,11 @@ def test_a_searched_recipe_trains_what_the_default_one_does_not_hold() -> None:
     assert found.mfu == pytest.approx(done / (144 * peak))
     assert 0 < found.mfu < 1
     assert "ZeRO" in found.recipe
+    job = best_job(asked, range(144))
+    assert job is not None
+    assert 0.9 < job.step_tokens / (144 * RECIPE.step_tokens_per_chip) <= 1
+    assert job.tokens_per_s == found.tokens_per_s[-1]
+    assert job.save.bytes_storage >= 14 * asked.model.parameters
 
 
 def test_a_group_is_empty_when_its_longest_request_has_ended_or_the_grace_time() -> None:
