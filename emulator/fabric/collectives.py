@@ -89,6 +89,11 @@ class CollectiveModel:
         if self._chips > 1:
             self._links = GroupLinks(system, groups, all_to_all)
 
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return self._groups
+
     def time(self, operation: Operation, size_bytes: Float64s) -> CollectiveTime:
         """Time collectives of `size_bytes`, float64[..., groups]; 0 without bytes."""
         if self.ranks == 1:

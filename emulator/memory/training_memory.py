@@ -5,23 +5,50 @@ chips that share it, an FP32 master copy and two FP32 moments (AdamW). Sizes are
 chip: with most experts, and so most tokens when tokens pick experts evenly.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from math import gcd
+from typing import Any, Final
 
+import numpy as np
+
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_allocator import HbmAllocator
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.model import ModelSpec
+from emulator.specs.model_tensors import (
+    bytes_of,
+    dense_tensors,
+    embedding_tensors,
+    final_norm_tensors,
+    kv_tensors,
+    latent_tensors,
+    lm_head_tensors,
+    norm_tensors,
+    parameters_of,
+    query_tensors,
+    router_tensors,
+    shared_tensors,
+)
+from emulator.specs.pipeline_stages import PipelineStages, tensor_share
+from emulator.specs.recipe_columns import RECOMPUTES, RecipeColumns
 from emulator.specs.saved_activations import FP32_BYTES, KEPT_BYTES, SavedActivations
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import TensorSplit
-from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
+from emulator.specs.training_recipe import (
+    PipelineSchedule,
+    Recompute,
+    Sharding,
+    TrainingRecipe,
+)
 
 GRADIENT_BYTES: Final = 4  # FP32, as DeepSeek-V3 adds them up (arXiv 2412.19437, 3.3.3)
 MASTER_BYTES: Final = 4
 MOMENTS_BYTES: Final = 8
+CHECKPOINT_BYTES: Final = KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES
+"""Of a parameter: its BF16 weight and the optimizer's state."""
 LOGIT_ROWS: Final = 1_024
 """Assumed: logits and their gradients are computed for so many tokens at a time, as in HbmTerms."""
 BUFFERS: Final = 2  # one is filled while the other is used
@@ -68,105 +95,188 @@ class TrainingMemory:
 def training_memory(
     system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe
 ) -> TrainingMemory:
-    """Content of each of `chips` chips; raises ConfigError for a group that does not divide them.
+    """Content of the fullest of `chips` chips; raises ConfigError for parts that do not divide.
 
     `model` is the catalog's, in any storage format.
     """
-    return _TrainingJobMemory.of(system, model, recipe).memory(chips)
+    held = training_bytes(system, trained_model(model, recipe), RecipeColumns.of(recipe, chips))
+    stage = int(np.sum(list(held.values()), axis=0)[0].argmax())
+    return TrainingMemory(
+        owners=tuple((owner, int(sizes[0, stage])) for owner, sizes in held.items() if sizes.any())
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TrainingJobMemory:
-    """The part of a job's memory that does not depend on its chips, for searches.
+def training_bytes(
+    system: SystemSpec, trained: ModelSpec, columns: RecipeColumns
+) -> dict[HbmOwner, Int64s]:
+    """Bytes of the fullest chip of every stage by owner, int64[recipes, stages] each.
 
-    `*_layer_bytes` are of a micro-batch's tokens on one chip, without expert pairs.
+    Raises ConfigError for stages without a layer, or heads that do not divide.
     """
+    job = _JobBytes(trained, columns)
+    named = {
+        "weights": job.weights,
+        "gradients": job.gradients,
+        "master": MASTER_BYTES * job.sharded_parameters,
+        "moments": MOMENTS_BYTES * job.sharded_parameters,
+        "activations": job.activations,
+        "collectives": job.collectives,
+    }
+    microcode = system.chip.cores.count * system.chip.microcode_bytes_per_core.count
+    owners = {HbmOwner(use=HbmUse.MICROCODE): np.full_like(job.weights, microcode)}
+    return owners | {
+        HbmOwner(use=HbmUse.TRAINING, name=name): np.broadcast_to(size, job.weights.shape)
+        for name, size in named.items()
+    }
 
-    recipe: TrainingRecipe
-    layers: int
-    dense_layers: int
-    moe_layers: int
-    experts: int
-    dense_parameters: int
-    dense_bytes: int
-    expert_parameters: int
-    expert_bytes: int
-    microcode_bytes: int
-    layer_input_bytes: int
-    dense_layer_bytes: int
-    routed_layer_bytes: int
-    picked: int
-    pair_bytes: int
-    logit_bytes: int
-    collective_bytes: int
 
-    @classmethod
-    def of(cls, system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> Self:
-        """Count `model` as it is trained."""
-        trained = trained_model(model, recipe)
-        saved, tokens = SavedActivations.of(trained), recipe.micro_batch_tokens_per_chip
-        return cls(
-            recipe=recipe,
-            layers=trained.layers,
-            dense_layers=trained.dense_layers,
-            moe_layers=trained.moe_layers,
-            experts=trained.experts,
-            dense_parameters=trained.replica_parameters(),
-            dense_bytes=sum(
-                each.copy_bytes
-                for each in trained.tensor_groups()
-                if each.split is not TensorSplit.EXPERT
-            ),
-            expert_parameters=trained.expert_parameters,
-            expert_bytes=trained.expert_bytes,
-            microcode_bytes=system.chip.cores.count * system.chip.microcode_bytes_per_core.count,
-            layer_input_bytes=tokens * saved.layer_input,
-            dense_layer_bytes=tokens * (saved.attention + saved.dense),
-            routed_layer_bytes=tokens * (saved.attention + saved.router),
-            picked=tokens * trained.experts_per_token,
-            pair_bytes=saved.expert_pair,
-            logit_bytes=BUFFERS * FP32_BYTES * min(LOGIT_ROWS, tokens) * trained.vocab,
-            collective_bytes=_collective_bytes(trained, recipe),
+def stage_parameters(share: ModelSpec, stages: PipelineStages) -> tuple[Int64s, Int64s]:
+    """Parameters of each stage but routed experts, and their bytes as stored: int64[stages].
+
+    `share`: one chip's of a rank, as `tensor_share`. Tied ends are both in a pipeline.
+    """
+    pipelined = len(stages.first) > 1
+    ends = embedding_tensors(share) if pipelined and share.tied_embeddings else ()
+    tensors = (
+        (stages.layers, (query_tensors, kv_tensors, latent_tensors, norm_tensors)),
+        (stages.dense_layers, (dense_tensors,)),
+        (stages.moe_layers, (router_tensors, shared_tensors)),
+        (stages.first, (embedding_tensors,)),
+        (stages.last, (lm_head_tensors, final_norm_tensors, lambda _: ends)),
+    )
+    totals = [
+        sum(count * sum(size_of(part(share)) for part in parts) for count, parts in tensors)
+        for size_of in (parameters_of, bytes_of)
+    ]
+    return np.asarray(totals[0]), np.asarray(totals[1])
+
+
+def sharded_parameters(trained: ModelSpec, columns: RecipeColumns) -> Int64s:
+    """Parameters of which a chip has the optimizer's state: int64[recipes, stages]."""
+    return _JobBytes(trained, columns).sharded_parameters
+
+
+def checkpoint_bytes(trained: ModelSpec, columns: RecipeColumns) -> Float64s:
+    """Bytes of a checkpoint on each chip of a job of one recipe, at most: [chips]."""
+    own = sharded_parameters(trained, columns)[0]
+    return CHECKPOINT_BYTES * np.repeat(own, columns.stage_chips).astype(np.float64)
+
+
+class _JobBytes:
+    """Parts of a chip's HBM, [recipes, stages] each."""
+
+    def __init__(self, trained: ModelSpec, columns: RecipeColumns) -> None:
+        base = columns.base
+        self._columns = columns
+        self._stages = PipelineStages.of(trained, pp=base.pp, virtual_stages=base.virtual_stages)
+        self._share = tensor_share(trained, base.tp)
+        self._ep = columns.ep[:, None]
+        self._sharding = columns.sharding[:, None]
+        dense, dense_bytes = stage_parameters(self._share, self._stages)
+        held = [dense, dense_bytes, self._stages.layers, self._stages.moe_layers]
+        if base.schedule is PipelineSchedule.DUALPIPE:  # also the stage that is as far from its end
+            held = [each + each[::-1] for each in held]
+        self._dense, self._dense_bytes, self._layers, moe_layers = held
+        self._slots = moe_layers * self._own_experts  # experts of the fullest chip
+        self._own = self._slots * self._share.expert_parameters
+
+    @property
+    def _own_experts(self) -> Int64s:
+        own: Int64s = _part(self._share.experts, self._ep)
+        return own
+
+    @property
+    def sharded_parameters(self) -> Int64s:
+        """Those whose optimizer state is a chip's own."""
+        columns = self._columns
+        copies = 2 if columns.base.schedule is PipelineSchedule.DUALPIPE else 1
+        dense = _part(self._dense, copies * columns.replicas)
+        own: Int64s = dense + _part(self._own, copies * (columns.stage_chips // self._ep))
+        return own
+
+    @property
+    def weights(self) -> Int64s:
+        """In the products' precision."""
+        dense = self._dense_bytes
+        sharded = _part(dense, self._columns.replicas) + BUFFERS * _part(dense, self._layers)
+        own = np.where(self._sharding >= Sharding.WEIGHTS, sharded, dense)
+        total: Int64s = own + self._slots * self._share.expert_bytes
+        return total
+
+    @property
+    def gradients(self) -> Int64s:
+        """In FP32."""
+        sharded = self.sharded_parameters + BUFFERS * _part(self._dense, self._layers)
+        whole = self._dense + self._own
+        held = np.where(self._sharding >= Sharding.GRADIENTS, sharded, whole)
+        total: Int64s = GRADIENT_BYTES * held
+        return total
+
+    @property
+    def activations(self) -> Int64s:
+        """Kept ones of all micro-batches on their way, a layer's in work, logits of some rows.
+
+        In work are a layer's gradients, and what is recomputed of it.
+        """
+        columns, stages = self._columns, self._stages
+        tokens = columns.rank_tokens[:, None]
+        dense_layer, routed_layer = self._layer_bytes(columns.recompute)
+        whole_dense, whole_routed = self._layer_bytes(np.zeros_like(columns.recompute))
+        widest = np.maximum(
+            np.where(stages.dense_layers > 0, whole_dense, 0),
+            np.where(stages.moe_layers > 0, whole_routed, 0),
         )
-
-    def memory(self, chips: int) -> TrainingMemory:
-        """Content of each of `chips` chips; raises ConfigError for an uneven group."""
-        sharding, group = self.recipe.sharding, self.recipe.expert_group(chips)
-        slots = self.moe_layers * -(-self.experts // group)  # experts of the fullest chip
-        dense, own, copies = self.dense_parameters, slots * self.expert_parameters, chips // group
-        weights, gradients = self.dense_bytes, GRADIENT_BYTES * (dense + own)
-        shared = _part(dense, chips) + _part(own, copies)
-        if sharding >= Sharding.GRADIENTS:
-            gradients = GRADIENT_BYTES * (shared + BUFFERS * _part(dense, self.layers))
-        if sharding >= Sharding.WEIGHTS:
-            weights = _part(weights, chips) + BUFFERS * _part(weights, self.layers)
-        named = {
-            "weights": weights + slots * self.expert_bytes,
-            "gradients": gradients,
-            "master": MASTER_BYTES * shared,
-            "moments": MOMENTS_BYTES * shared,
-            "activations": self._activation_bytes(group),
-            "collectives": self.collective_bytes,
-        }
-        owners = [(HbmOwner(use=HbmUse.MICROCODE), self.microcode_bytes)]
-        owners += [(HbmOwner(use=HbmUse.TRAINING, name=name), size) for name, size in named.items()]
-        return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
-
-    def _activation_bytes(self, group: int) -> int:
-        """Kept activations of a micro-batch, one layer's gradients in work, logits of some rows."""
-        routed_layer = self.routed_layer_bytes
-        if self.experts:  # pairs of the fullest chip, when tokens pick experts evenly
-            fullest = -(-self.experts // group) * group
-            routed_layer += _part(self.picked * fullest, self.experts) * self.pair_bytes
-        widest = max(
-            self.dense_layer_bytes if self.dense_layers else 0,
-            routed_layer if self.moe_layers else 0,
+        kept = stages.dense_layers * dense_layer + stages.moe_layers * routed_layer
+        parts = columns.base.virtual_stages
+        on_their_way = np.minimum(
+            parts_in_flight(columns.base), parts * columns.micro_batches[:, None]
         )
-        if self.recipe.recompute is Recompute.LAYERS:
-            kept = self.layers * self.layer_input_bytes + widest
-        else:
-            kept = self.dense_layers * self.dense_layer_bytes + self.moe_layers * routed_layer
-        return kept + widest + self.logit_bytes
+        recomputed = columns.recompute[:, None] != RECOMPUTES.index(Recompute.NONE)
+        rows = np.minimum(LOGIT_ROWS, tokens)
+        logits = stages.last * (BUFFERS * FP32_BYTES * rows * self._share.vocab)
+        total: Int64s = _part(kept * on_their_way, parts) + widest * (1 + recomputed) + logits
+        return total
+
+    def _layer_bytes(self, recompute: Int64s) -> tuple[Int64s, Int64s]:
+        """Kept of a micro-batch in a dense and in a routed layer, [recipes, 1] each."""
+        columns, share = self._columns, self._share
+        tokens = columns.rank_tokens[:, None]
+        own_tokens = _part(tokens, columns.base.tp)
+        saved = [SavedActivations.of(share, each, tp=columns.base.tp) for each in RECOMPUTES]
+
+        def kept(name: str) -> Int64s:
+            return np.array([getattr(each, name) for each in saved])[recompute][:, None]
+
+        routed = tokens * kept("attention") + own_tokens * kept("router")
+        if share.experts:  # pairs of the fullest chip, when tokens pick experts evenly
+            picked = own_tokens * share.experts_per_token
+            pairs = _part(picked * self._own_experts * self._ep, share.experts)
+            routed = routed + pairs * kept("expert_pair")
+        return tokens * (kept("attention") + kept("dense")), routed
+
+    @property
+    def collectives(self) -> Int64s:
+        """Dispatch and combine of a micro-batch, two buffers each; at least serving's reserve."""
+        tokens = _part(self._columns.rank_tokens[:, None], self._columns.base.tp)
+        both_ways = 2 * BUFFERS * tokens * self._share.hidden * KEPT_BYTES
+        rows: Int64s = both_ways if self._share.experts else 0 * both_ways
+        return np.maximum(HbmTerms().collective_bytes, rows)
+
+
+def parts_in_flight(recipe: TrainingRecipe) -> Int64s:
+    """Virtual stages' micro-batches whose activations each stage keeps at most: int64[stages]."""
+    pp, parts = recipe.pp, recipe.virtual_stages
+    after = pp - 1 - np.arange(pp)
+    if recipe.schedule is PipelineSchedule.DUALPIPE:
+        return np.full(pp, pp + 1)
+    return after + 1 if parts == 1 else 2 * after + (parts - 1) * pp + 1
+
+
+def fits_bytes(cores: CoreMap, held: Mapping[HbmOwner, Int64s]) -> Bools:
+    """Whether chips with `held` bytes [...] fit, as `TrainingMemory.fits`: [...]."""
+    on_core = sum(_part(count, len(cores.cores)) for count in held.values())
+    fits: Bools = cores.cores_per_region * np.asarray(on_core) <= cores.region_bytes
+    return fits
 
 
 def trained_model(model: ModelSpec, recipe: TrainingRecipe) -> ModelSpec:
@@ -183,10 +293,14 @@ def smallest_training_chips(
     system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe
 ) -> int | None:
     """The fewest chips of `system` whose HBM holds the job, or None."""
-    cores, job = training_cores(system, recipe), _TrainingJobMemory.of(system, model, recipe)
-    every = recipe.ep or 1
+    cores = training_cores(system, recipe)
+    every = recipe.pp * recipe.tp
+    every = every * (recipe.ep or 1) // gcd(recipe.tp, recipe.ep or 1)
     sizes = range(every, system.chips.count + 1, every)
-    return next((chips for chips in sizes if job.memory(chips).fits(cores)), None)
+    return next(
+        (chips for chips in sizes if training_memory(system, model, chips, recipe).fits(cores)),
+        None,
+    )
 
 
 def check_training_fits(
@@ -204,19 +318,13 @@ def check_training_fits(
 
 
 def _advice(system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> str:
-    thrifty = replace(recipe, recompute=Recompute.LAYERS)
+    thrifty = replace(recipe, recompute=Recompute.FULL)
     found = [smallest_training_chips(system, model, each) for each in (recipe, thrifty)]
     words = [f"{fewest} chips" if fewest else "no number of its chips" for fewest in found]
-    again = "" if found[0] == found[1] else f", or {words[1]} with recompute=layers"
+    again = "" if found[0] == found[1] else f", or {words[1]} with recompute=full"
     return f"smallest of {system.name} that fits: {words[0]}{again}"
 
 
-def _collective_bytes(model: ModelSpec, recipe: TrainingRecipe) -> int:
-    """Dispatch and combine of a micro-batch, two buffers each; at least serving's reserve."""
-    rows = recipe.micro_batch_tokens_per_chip * model.hidden * KEPT_BYTES
-    both_ways = 2 * BUFFERS * rows if model.experts else 0
-    return max(HbmTerms().collective_bytes, both_ways)
-
-
-def _part(count: int, parts: int) -> int:
+def _part(count: Any, parts: Any) -> Any:
+    """Rounded up; ints, or arrays that broadcast."""
     return -(-count // parts)

@@ -1,7 +1,8 @@
 """A training job's use of its chips: batch, precision, kept, recomputed and sharded state.
 
 A step is some micro-batches, each a forward and a backward pass that accumulate gradients, and then
-one update. Data parallel over all chips, expert parallel over groups of them.
+one update. Chips are numbered by pipeline stage, then replica, then place in a tensor-parallel rank
+(as Megatron's, arXiv 2104.04473); experts are spread over groups of neighbours in a stage.
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,26 @@ PRECISIONS: Final = ("bf16", "fp8")
 
 
 class Recompute(StrEnum):
-    """NONE: all activations for the backward pass are kept. LAYERS: only each layer's input; the
-    rest, token exchanges included, is recomputed.
+    """NONE: all activations for the backward pass are kept. SELECTIVE: norms, gated products and a
+    latent's queries, keys and values are recomputed, as by DeepSeek-V3 (arXiv 2412.19437, 3.2.3).
+    FULL: only each layer's input is kept; the rest, token exchanges included, is recomputed.
     """
 
     NONE = "none"
-    LAYERS = "layers"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class PipelineSchedule(StrEnum):
+    """Order of micro-batches in a pipeline.
+
+    1F1B (arXiv 2104.04473): a stage alternates forward and backward passes, in turns of its virtual
+    stages if it has several. DUALPIPE (arXiv 2412.19437, 3.2.1): micro-batches enter from both
+    ends, and each chip has the weights of two stages.
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    DUALPIPE = "dualpipe"
 
 
 class Sharding(IntEnum):
@@ -44,12 +59,16 @@ class TrainingRecipe:
 
     Attributes:
         sequence_tokens: DeepSeek-V3 was pre-trained at 4,096 (arXiv 2412.19437).
-        sequences_per_chip: in each micro-batch.
+        sequences_per_chip: in each micro-batch of a replica: a rank of `tp` chips in each stage.
         micro_batches: of a step. Assumed: 8, with which 144 chips train 4.7 million tokens a step
             (DeepSeek-V3's steps grew from 12.6 to 62.9 million, Llama 3's from 4 to 16 million).
         precision: of layers' matrix products, "bf16" or "fp8"; embedding, LM head and routers are
             always BF16, sums FP32.
-        ep: chips that together hold all experts once; by default all of the job's.
+        tp: chips that divide heads and columns of a layer; between its products each has a part of
+            the tokens (sequence parallelism, arXiv 2205.05198).
+        pp: stages of the pipeline, each with a part of the layers.
+        virtual_stages: parts of each stage's layers that take turns (interleaved 1F1B).
+        ep: chips that together hold all experts of a layer once; by default all of a stage.
         overlap: of token exchanges and gradient collectives with computing. NONE waits for all;
             otherwise gradients hide behind the backward pass. Two half batches need two sequences
             per chip.
@@ -62,17 +81,41 @@ class TrainingRecipe:
     precision: str = "bf16"
     recompute: Recompute = Recompute.NONE
     sharding: Sharding = Sharding.OPTIMIZER
+    tp: int = 1
+    pp: int = 1
+    virtual_stages: int = 1
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     ep: int | None = None
     overlap: Overlap = Overlap.NONE
     lnc: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("sequence_tokens", "sequences_per_chip", "micro_batches", "ep", "lnc"):
+        counts = ("sequence_tokens", "sequences_per_chip", "micro_batches", "ep", "lnc")
+        for name in (*counts, "tp", "pp", "virtual_stages"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(name, value, "at least 1")
         if self.precision not in PRECISIONS:
             raise ConfigError("precision", self.precision, " or ".join(PRECISIONS))
+        if self.virtual_stages > 1 and (
+            self.pp == 1 or self.schedule is not PipelineSchedule.ONE_F_ONE_B
+        ):
+            raise ConfigError("virtual_stages", self.virtual_stages, "1 without a 1f1b pipeline")
+
+    @property
+    def described(self) -> str:
+        """In short: "fp8, 4,096 tokens x 1 x 8, tp 4, pp 2, ep 72, ZeRO-1, recomputes none"."""
+        size = f"{self.sequence_tokens:,} tokens x {self.sequences_per_chip} x {self.micro_batches}"
+        pipeline = f"pp {self.pp}"
+        if self.virtual_stages > 1:
+            pipeline += f" x {self.virtual_stages}"
+        if self.schedule is not PipelineSchedule.ONE_F_ONE_B:
+            pipeline += f" {self.schedule}"
+        group = "" if self.ep is None else f", ep {self.ep}"
+        return (
+            f"{self.precision}, {size}, tp {self.tp}, {pipeline}{group}, ZeRO-{self.sharding:d}, "
+            f"recomputes {self.recompute}, overlap {self.overlap}"
+        )
 
     @property
     def micro_batch_tokens_per_chip(self) -> int:
@@ -85,7 +128,7 @@ class TrainingRecipe:
         return self.micro_batches * self.micro_batch_tokens_per_chip
 
     def expert_group(self, chips: int) -> int:
-        """Chips of an expert-parallel group of a job of `chips`; raises ConfigError."""
+        """Chips of an expert-parallel group of a stage of `chips`; raises ConfigError."""
         if self.ep is None:
             return chips
         if chips % self.ep:

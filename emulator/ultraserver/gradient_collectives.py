@@ -35,6 +35,28 @@ class Talk:
         return Talk(duration_ns=self.duration_ns + other.duration_ns, work=self.work + other.work)
 
 
+def bucketed_ns(
+    model: CollectiveModel,
+    operation: Operation,
+    sizes: Float64s,
+    *,
+    buckets: Int64s | int,
+    calibration: Calibration,
+) -> tuple[Float64s, Float64s]:
+    """Duration, and the links' part of it at peak rates, of `sizes` [..., groups] in buckets."""
+    time = model.time(operation, sizes / buckets)
+    links_ns = buckets * time.link_busy_ns
+    rest_ns = buckets * np.maximum(time.duration_ns - time.link_busy_ns, 0.0)
+    started_ns = buckets * log2(model.ranks) * calibration.collective_ns.value * (sizes > 0)
+    return links_ns / calibration.link_share.value + rest_ns + started_ns, links_ns
+
+
+def moved_bytes(sizes: Float64s, ranks: int) -> Float64s:
+    """Bytes of a chip's HBM: read where they are sent from, written where they arrive."""
+    moved: Float64s = 2 * ((ranks - 1) / ranks * sizes)
+    return moved
+
+
 class GradientCollectives:
     """Collectives of a job on `chips`, int64[chips] of the system, in expert groups of `group`.
 
@@ -116,26 +138,22 @@ class GradientCollectives:
         self, model: CollectiveModel, operation: Operation, sizes: Float64s, ranks: int
     ) -> Talk:
         """`sizes` are of all layers together, [groups]; chips are ordered by group."""
-        layers = self._model.layers
-        time = model.time(operation, sizes / layers)
-        links_ns = layers * time.link_busy_ns  # [groups]
-        rest_ns = layers * np.maximum(time.duration_ns - time.link_busy_ns, 0.0)
-        started_ns = layers * log2(ranks) * self._calibration.collective_ns.value * (sizes > 0)
-        total_ns = links_ns / self._calibration.link_share.value + rest_ns + started_ns
+        total_ns, links_ns = bucketed_ns(
+            model, operation, sizes, buckets=self._model.layers, calibration=self._calibration
+        )
         own = self._own_groups(len(sizes))  # [chips] -> group
-        sent_bytes = (ranks - 1) / ranks * sizes[own]
+        moved = moved_bytes(sizes[own], ranks)
         work = self.nothing.work
         engine_ns = work.engine_ns.copy()
-        moved_bytes = 2 * sent_bytes  # read where it is sent from, written where it arrives
-        engine_ns[DMA] = moved_bytes / self._system.chip.memory_bytes_per_s * NS_PER_S
+        engine_ns[DMA] = moved / self._system.chip.memory_bytes_per_s * NS_PER_S
         return Talk(
             duration_ns=float(total_ns.max()),
             work=StepWork(
                 engine_ns=engine_ns,
                 link_ns=links_ns[own],
                 flops=work.flops,
-                hbm_bytes=moved_bytes,
-                link_bytes=sent_bytes,
+                hbm_bytes=moved,
+                link_bytes=moved / 2,
             ),
         )
 

@@ -4,7 +4,7 @@ Counting is the expensive half of a step's cost, and independent of the calibrat
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -51,6 +51,11 @@ class PhaseTerms:
         return type(self)(
             **{field.name: change(getattr(self, field.name)) for field in fields(self)}
         )
+
+    def without_talk(self) -> Self:
+        """The same without collectives."""
+        none = np.zeros_like(self.link_ns)
+        return replace(self, link_ns=none, latency_ns=none, collectives=none, link_bytes=none)
 
     def columns(self, own: slice | list[int]) -> Self:
         """The same rows of some columns."""

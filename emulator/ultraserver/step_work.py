@@ -50,7 +50,7 @@ def step_work(terms: StepTerms) -> StepWork:
 
 
 def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
-    work = _of_rows(terms.rank, runs @ terms.times)
+    work = rows_work(terms.rank, runs @ terms.times)
     by_chip = StepWork(
         **{
             field.name: np.repeat(getattr(work, field.name), terms.tp, axis=-1)
@@ -59,12 +59,12 @@ def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
     )
     if terms.experts is None or not experts:
         return by_chip
-    return by_chip + _of_rows(
+    return by_chip + rows_work(
         terms.experts, terms.runs_of_kind, dispatch_share=terms.dispatch_share
     )
 
 
-def _of_rows(terms: PhaseTerms, times: Float64s, *, dispatch_share: float = 0.0) -> StepWork:
+def rows_work(terms: PhaseTerms, times: Float64s, *, dispatch_share: float = 0.0) -> StepWork:
     """Rows `times` [rows] over; so much of each row's links again for a dispatch before it."""
     exchanges, link_bytes = 1 + dispatch_share, times @ terms.link_bytes
     engine_ns = np.einsum("erc,r->ec", terms.engine_ns, times)

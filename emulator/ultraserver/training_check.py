@@ -6,9 +6,11 @@ from typing import Final
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.published_trainings import PUBLISHED_TRAININGS, PublishedTraining, Speed
+from emulator.specs.recipe_columns import RecipeColumns
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
-from emulator.ultraserver.training_cost import TrainingCost
+from emulator.ultraserver.recipe_costs import RecipeCostModel
+from emulator.units import NS_PER_S
 
 TERA: Final = 1e12
 
@@ -36,20 +38,17 @@ def training_checks() -> tuple[TrainingCheck, ...]:
 
 
 def _check(published: PublishedTraining) -> TrainingCheck:
-    system = system_by_name(published.system).cluster(published.units)
-    chips = range(system.chips.count)
+    domain = system_by_name(published.system)
+    system = domain.cluster(-(-published.chips // domain.chips.count))
+    columns = RecipeColumns.of(published.recipe, published.chips)
     speeds = []
     for calibration in (calibration_for(system.chip.name), ROOFLINE):
-        cost = TrainingCost(
-            system,
-            model_by_name(published.model),
-            chips,
-            published.recipe,
-            calibration=calibration,
-            checks_hbm=False,
-        )
+        costs = RecipeCostModel(
+            system, model_by_name(published.model), published.chips, calibration=calibration
+        ).costs(columns)
+        step_s = float(costs.duration_ns[0]) / NS_PER_S
         tokens = published.measured.unit == Speed.TOKENS
-        per_chip = cost.step.tokens_per_s / len(chips)
-        speeds.append(per_chip if tokens else cost.step.model_flops_per_s_per_chip / TERA)
+        done = columns.step_tokens[0] if tokens else costs.model_flops[0] / TERA
+        speeds.append(float(done) / step_s / published.chips)
     predicted, roofline = speeds
     return TrainingCheck(published=published, predicted=predicted, roofline=roofline)

@@ -19,8 +19,7 @@ from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.memory.training_memory import (
-    MASTER_BYTES,
-    MOMENTS_BYTES,
+    CHECKPOINT_BYTES,
     TrainingMemory,
     check_training_fits,
     trained_model,
@@ -33,7 +32,6 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
-from emulator.specs.saved_activations import KEPT_BYTES
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
@@ -120,6 +118,9 @@ class TrainingCost:
     ) -> None:
         self.system = system
         self.recipe = recipe or TrainingRecipe()
+        for name in ("tp", "pp"):
+            if getattr(self.recipe, name) > 1:
+                raise ConfigError(name, getattr(self.recipe, name), "1 on chips of choice")
         self.chips = _checked_chips(system, chips)
         self.calibration = calibration or calibration_for(system.chip.name)
         self.model = trained_model(model, self.recipe)
@@ -150,7 +151,7 @@ class TrainingCost:
     @property
     def checkpoint_bytes(self) -> Float64s:
         """Bytes of a checkpoint by chip: its part of BF16 weights and optimizer state."""
-        return (KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES) * self.owned_parameters
+        return CHECKPOINT_BYTES * self.owned_parameters
 
     @property
     def step_tokens(self) -> int:
@@ -197,7 +198,7 @@ class TrainingCost:
         gathered = talks.gather_dense() if gathers else talks.nothing
         reduced = talks.reduce_dense() + talks.reduce_experts()
         passes = [(micro, self._pass(Pass.FORWARD, gathered))]
-        if recipe.recompute is Recompute.LAYERS:
+        if recipe.recompute is not Recompute.NONE:
             passes.append((micro, self._pass(Pass.RECOMPUTE, talks.nothing)))
         rounds = micro if reduces else 1
         if micro > rounds:
@@ -279,11 +280,15 @@ class TrainingCost:
         if each is Pass.RECOMPUTE:  # layers alone: logits and loss are not made twice
             ends = np.array([part in ("lm_head", "sampling") for part in base.parts])
             times = times * ~ends
+        rows = None if experts is None else experts.expected(totals.tokens)
+        if each is Pass.RECOMPUTE and self.recipe.recompute is Recompute.SELECTIVE:
+            base = replace(base, layers=0 * base.layers, expert_layers=0 * base.expert_layers)
+            rows = rows and rows.without_talk()
         return replace(
             base,
             rank=ranks.terms(totals),
             times=times,
-            experts=None if experts is None else experts.expected(totals.tokens),
+            experts=rows,
             prefills=np.ones(batch.ranks),
             halves=None,
         )

@@ -1,8 +1,8 @@
 """Passes of a micro-batch as phases: a serving step's terms, and training's additions.
 
 A forward pass is a step of prompts with logits of every token and writes of kept activations;
-recomputing is the same once more; a backward pass has the same rows and exchanges, with the work of
-`backward_work`. Ranks are single chips.
+recomputing is the same once more, or the selected parts of it (`recomputed_work`); a backward pass
+has the same rows and exchanges, with the work of `backward_work`. Ranks are single chips.
 """
 
 from dataclasses import replace
@@ -15,6 +15,7 @@ from emulator.timing import backward_work, matrix_time
 from emulator.timing.gradient_shape import GradientShape
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.rank_totals import RankTotals
+from emulator.timing.recomputed_work import recomputed_pairs, recomputed_work
 from emulator.timing.roofline import DMA
 from emulator.timing.work import EngineWork
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
@@ -43,10 +44,13 @@ class TrainingRanks(RankPhases):
             layout.model, layout.system.chip, cores=self._cores.cores
         )
         self._saved = SavedActivations.of(layout.model)
+        self._kept = SavedActivations.of(layout.model, recompute)
 
     def _row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
         if self._each is Pass.BACKWARD:
             return self._backward_row(row, totals)
+        if self._each is Pass.RECOMPUTE and self._recompute is Recompute.SELECTIVE:
+            return self._phase(recomputed_work(self._model, totals, row.part), totals, 0)
         terms = super()._row(row, totals)
         moved_bytes = self._kept_bytes(row) * totals.tokens
         engine_ns = terms.engine_ns.copy()  # [engines, 1, ranks]
@@ -58,15 +62,15 @@ class TrainingRanks(RankPhases):
 
         Without keys and values, which the forward row writes anyway.
         """
-        saved, written = self._saved, self._model.kv_bytes_per_token_layer
+        written = self._model.kv_bytes_per_token_layer
+        if self._each is Pass.RECOMPUTE:
+            saved, read = self._saved, self._saved.layer_input
+        else:
+            saved, read = self._kept, 0
         if row.part == "attention":
-            if self._each is Pass.RECOMPUTE:
-                return saved.layer_input + saved.attention - written
-            if self._recompute is Recompute.LAYERS:
-                return saved.layer_input
-            return saved.attention - written
-        if self._each is Pass.FORWARD and self._recompute is Recompute.LAYERS:
-            return 0
+            if self._each is Pass.FORWARD and self._recompute is Recompute.FULL:
+                return saved.attention
+            return read + saved.attention - written
         return {"dense": saved.dense, "router": saved.router}.get(row.part, 0)
 
     def _backward_row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
@@ -101,11 +105,14 @@ class TrainingExperts(ExpertPhaseModel):
     ) -> None:
         super().__init__(layout, shape)
         self._each = each
-        self._keeps = each is Pass.RECOMPUTE or recompute is Recompute.NONE
+        self._selected = each is Pass.RECOMPUTE and recompute is Recompute.SELECTIVE
         self._gradients = GradientShape.of(
             layout.model, layout.system.chip, cores=self._cores.cores
         )
-        self._saved = SavedActivations.of(layout.model)
+        kept = Recompute.NONE if each is Pass.RECOMPUTE else recompute
+        self._kept_pair_bytes = SavedActivations.of(layout.model, kept).expert_pair
+        if self._selected:
+            self._sequences = 0
         if each is Pass.BACKWARD:
             self._sequences = 2 * matrix_time.FEED_FORWARD_SEQUENCES
 
@@ -114,7 +121,7 @@ class TrainingExperts(ExpertPhaseModel):
             return backward_work.expert_backward(
                 self._model, pairs, distinct, self._shape, self._gradients
             )
+        if self._selected:
+            return recomputed_pairs(self._model, pairs)
         work = super()._work(pairs, distinct)
-        if not self._keeps:
-            return work
-        return replace(work, hbm_bytes=work.hbm_bytes + self._saved.expert_pair * pairs)
+        return replace(work, hbm_bytes=work.hbm_bytes + self._kept_pair_bytes * pairs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from emulator.errors import ConfigError
 from loadgen.workloads.session_options import LengthOptions
@@ -100,6 +100,11 @@ class PolicyOptions:
     )
     train_model: str | None = option(
         None, "of the catalog (default: the served one)", metavar="NAME"
+    )
+    train_recipe: Literal["default", "searched"] = option(
+        "default",
+        "default: data and expert parallel, nothing recomputed; searched: the fastest under HBM on "
+        "each number of chips (see `ultraserve recipe`)",
     )
     drain_grace: str = option(
         f"{GRACE_S:g}s",
@@ -295,4 +300,5 @@ def _job(options: DayOptions, sweep: Sweep) -> JobTerms:
         calibration=sweep.assumptions.calibration,
         rates=RecoveryRates(),
         start_s=options.start_seconds,
+        searched=options.train_recipe == "searched",
     )

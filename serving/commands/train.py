@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
             f"corpus {job.corpus.digest[:16]}: {len(job.corpus.training)} files to learn from, "
             f"{len(job.corpus.held_out)} held out, {job.corpus.skipped} skipped"
         )
+        say(job.timed_step)
         at_end = (lambda trainer: compare(job, trainer, say)) if args.compare_gzip else None
         status = job.run(at_end)
         newest = directory.path / "checkpoints" / status.checkpoint

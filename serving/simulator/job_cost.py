@@ -6,16 +6,27 @@ exchange hides behind the slowest).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
+from emulator.memory.training_memory import (
+    checkpoint_bytes,
+    smallest_training_chips,
+    trained_model,
+)
 from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.handover_cost import HandoverCost, checkpoint_write, weights_read
+from emulator.ultraserver.recipe_search import (
+    RecipeSpace,
+    best_recipes,
+    fewest_training_chips,
+)
 from emulator.ultraserver.training_cost import TrainingCost
 from emulator.units import NS_PER_S
 from serving.traffic.start_time import START_S
@@ -23,7 +34,11 @@ from serving.traffic.start_time import START_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
-    """How training is done; `start_s` is the start of a job or a group, without reading."""
+    """How training is done; `start_s` is the start of a job or a group, without reading.
+
+    `searched`: by the fastest recipe on each number of chips, with the batch and precision of
+    `recipe`, instead of by `recipe` itself.
+    """
 
     system: SystemSpec
     model: ModelSpec
@@ -31,6 +46,27 @@ class JobTerms:
     calibration: Calibration
     rates: RecoveryRates
     start_s: float = START_S
+    searched: bool = False
+
+    @property
+    def fewest_chips(self) -> int | None:
+        """The fewest chips of the system that hold a job, or None."""
+        if self.searched:
+            return fewest_training_chips(self.system, self.model, self.space(chips=1))
+        return smallest_training_chips(self.system, self.model, self.recipe)
+
+    def space(self, *, chips: int) -> RecipeSpace:
+        """The recipes of a search on `chips` chips."""
+        recipe = self.recipe
+        return RecipeSpace(
+            sequence_tokens=recipe.sequence_tokens,
+            batch_tokens=chips * recipe.step_tokens_per_chip,
+            precision=(recipe.precision,),
+            virtual_stages=(1,),
+            sequences=(1, 2),
+            overlap=recipe.overlap,
+            lnc=recipe.lnc,
+        )
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_s < float("inf"):
@@ -40,7 +76,7 @@ class JobTerms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCost:
     """A step of a job on `chips` chips, at `watts` of them all; `save` and `read` of a checkpoint
-    go beyond idle chips.
+    go beyond idle chips. `recipe`: of the largest machine's part.
     """
 
     chips: int
@@ -49,6 +85,7 @@ class JobCost:
     watts: float
     save: HandoverCost
     read: HandoverCost
+    recipe: TrainingRecipe
 
     @property
     def tokens_per_s(self) -> float:
@@ -62,11 +99,35 @@ class JobCost:
 
 
 def best_job(terms: JobTerms, chips: Sequence[int]) -> JobCost | None:
-    """The fastest job on chips of the system, over expert-parallel sizes; None where none fits."""
+    """The fastest job on chips of the system, over expert-parallel sizes, or all recipes of a
+    search; None where none fits.
+    """
+    if terms.searched:
+        return _searched_job(terms, chips)
     count, most = len(chips), max(1, terms.model.experts)
     sizes = [ep for ep in range(1, min(count, most) + 1) if count % ep == 0]
     found = [job for ep in sizes if (job := _job(terms, chips, ep))]
     return max(found, key=lambda job: job.tokens_per_s, default=None)
+
+
+def _searched_job(terms: JobTerms, chips: Sequence[int]) -> JobCost | None:
+    """As fast as on the machine's first chips (*assumed*)."""
+    count, space = len(chips), terms.space(chips=len(chips))
+    try:
+        found = best_recipes(terms.system, terms.model, count, space, calibration=terms.calibration)
+    except HbmExhausted:
+        return None
+    best, physical = found.costs[0], np.array(chips)
+    on_chips = checkpoint_bytes(trained_model(terms.model, best.columns.base), best.columns)
+    return JobCost(
+        chips=count,
+        step_tokens=int(best.columns.step_tokens[0]),
+        step_ns=ceil(best.duration_ns[0]),
+        watts=float(best.chip_watts[0]) * count,
+        save=checkpoint_write(terms.system, physical, on_chips, terms.rates),
+        read=weights_read(terms.system, physical, on_chips, terms.rates),
+        recipe=best.columns.recipe(0),
+    )
 
 
 def job_of_machines(terms: JobTerms, machines: Sequence[Sequence[int]]) -> JobCost | None:
@@ -84,6 +145,7 @@ def job_of_machines(terms: JobTerms, machines: Sequence[Sequence[int]]) -> JobCo
         watts=sum(part.watts for part in parts),
         save=_together([part.save for part in parts]),
         read=_together([part.read for part in parts]),
+        recipe=max(parts, key=lambda part: part.chips).recipe,
     )
 
 
@@ -109,4 +171,5 @@ def _job(terms: JobTerms, chips: Sequence[int], ep: int) -> JobCost | None:
         watts=float(step.chip_watts.sum()),
         save=checkpoint_write(terms.system, physical, cost.checkpoint_bytes, terms.rates),
         read=weights_read(terms.system, physical, cost.checkpoint_bytes, terms.rates),
+        recipe=recipe,
     )

@@ -33,6 +33,7 @@ LONG_NAMES = (
     "prefix_hits",
     "exact_day",
     "plan_exhaustive",
+    "plan_live",
 )
 
 

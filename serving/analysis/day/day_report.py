@@ -226,6 +226,7 @@ def _group_data(day: VirtualDay, rate: PredictionInterval | None) -> dict[str, A
         "drain_s": day.handover.drain_s,
         "restore_s": day.handover.restore_s,
         "least_training_chips": day.machine.trained.least_chips,
+        "training_mfu": day.machine.trained.mfu,
     }
 
 

@@ -149,7 +149,8 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         f"training: {trained.model}, sequences of {settings.job.recipe.sequence_tokens:,} tokens, "
         f"{settings.job.recipe.micro_batches} micro-batches a step, {settings.job.recipe.precision}"
         "; one job a machine on all leased chips, or as many as train the most; it fits "
-        f"{trained.least_chips} chips or more",
+        f"{trained.least_chips} chips or more; MFU on all of a machine {trained.mfu:.1%} of "
+        f"{trained.peak_flops_per_s / 1e12:,.0f} TFLOP/s bf16 a chip, by {trained.recipe}",
         "hand-overs follow the rules of a running server: the job starts when no group is on its "
         "way to it; when groups come or go it ends its step (half a step, not counted), writes "
         "weights and optimizer state to the drives, and starts again from them; a drain that is "

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.memory.training_memory import smallest_training_chips
 from emulator.specs.model import ModelSpec
 from emulator.timing.model_flops import training_flops_per_token
 from emulator.ultraserver.handover_cost import weights_read
@@ -27,7 +26,7 @@ Float64s = NDArray[np.float64]
 def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
     """Of one machine; raises ConfigError when all its groups cannot hold the training state."""
     system, model = terms.system, terms.model
-    least = smallest_training_chips(system, model, terms.recipe)
+    least = terms.fewest_chips
     chosen: list[JobCost | None] = [None]  # by leased groups
     for leased in range(1, groups + 1):
         best = best_job(terms, range(leased * group_chips))
@@ -39,7 +38,8 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
             "train-model",
             model.name,
             f"one whose training state fits {groups * group_chips} chips of {system.name}"
-            + ("" if least is None else f"; it needs {least}"),
+            + ("" if least is None else f"; it needs {least}")
+            + ("" if terms.searched else ", or --train-recipe searched"),
         )
 
     def column(of: Callable[[JobCost], float]) -> Float64s:
@@ -53,6 +53,8 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
     return TrainingYield(
         model=model.name,
         least_chips=jobs[0].chips,
+        recipe=jobs[-1].recipe.described,
+        peak_flops_per_s=system.chip.tensor_flops_per_s("bf16"),
         flops_per_token=training_flops_per_token(model, terms.recipe.sequence_tokens),
         tokens_per_s=column(lambda job: job.tokens_per_s),
         chips_at_work=at_work,

@@ -21,6 +21,8 @@ class TrainingYield:
 
     Attributes:
         least_chips: of a machine, to hold the training state.
+        recipe: of the job on all groups of a machine, in short.
+        peak_flops_per_s: of a chip, dense in BF16.
         tokens_per_s: trained; 0 where too few groups are leased.
         chips_at_work: leased chips that have a job.
         watts: of all leased chips while jobs run, idle ones included.
@@ -33,6 +35,8 @@ class TrainingYield:
 
     model: str
     least_chips: int
+    recipe: str
+    peak_flops_per_s: float
     flops_per_token: float
     tokens_per_s: Float64s
     chips_at_work: Float64s
@@ -50,6 +54,12 @@ class TrainingYield:
                 raise ConfigError(name, values.shape, expected)
             if not (np.isfinite(values).all() and (values >= 0).all()):
                 raise ConfigError(name, "a bad value", "finite, from 0 on")
+
+    @property
+    def mfu(self) -> float:
+        """Model flops of a job on all groups over the BF16 peak of its chips."""
+        done = self.flops_per_token * float(self.tokens_per_s[-1])
+        return done / (float(self.chips_at_work[-1]) * self.peak_flops_per_s)
 
     @property
     def groups(self) -> int:

@@ -150,7 +150,13 @@ def _trainings() -> list[Reference]:
             measured=check.published.measured.value,
             predicted=check.predicted,
             conditions=check.published.conditions,
-            source=f"{check.published.measured.source}; left out: {check.published.differs}",
+            source="; ".join(
+                (
+                    check.published.measured.source,
+                    f"left out or assumed: {check.published.differs}",
+                    *filter(None, (check.published.reason,)),
+                )
+            ),
         )
         for check in training_checks()
     ]

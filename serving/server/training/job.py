@@ -131,6 +131,11 @@ class TrainingJob:
             hbm_bytes_per_chip=self._timing.hbm_bytes_per_chip,
         )
 
+    @property
+    def timed_step(self) -> str:
+        """The cost of a step of the declared model, in a line."""
+        return self._timing.described
+
     def run(self, at_end: Callable[[Trainer], None] | None = None) -> JobStatus:
         """Train until all steps are taken and call `at_end` on the chips, or until asked to stop.
 

@@ -39,7 +39,8 @@ class JobTiming:
     """Costs of a job's parts, for its chips without their share of the racks.
 
     `step` is one optimizer step, `forward` the forward passes of its `step_tokens`; `checkpoint` is
-    written to the trays' drives while chips wait.
+    written to the trays' drives while chips wait. `mfu`: the step's model flops over all chips'
+    dense peak of `peak_flops_per_s` each, in BF16; `hfu`: of all products that run.
     """
 
     step: Spell
@@ -47,6 +48,19 @@ class JobTiming:
     step_tokens: int
     checkpoint: Spell
     hbm_bytes_per_chip: int
+    model: str
+    mfu: float
+    hfu: float
+    peak_flops_per_s: float
+
+    @property
+    def described(self) -> str:
+        """A step in a line."""
+        return (
+            f"a step of {self.model} takes {self.step.duration_ns / NS_PER_S:.4g} emulated s for "
+            f"{self.step_tokens:,} tokens: MFU {self.mfu:.1%} of "
+            f"{self.peak_flops_per_s / 1e12:,.0f} TFLOP/s bf16 a chip (HFU {self.hfu:.1%})"
+        )
 
     def evaluation(self, tokens: int) -> Spell:
         """Forward passes of `tokens` tokens on all chips."""
@@ -74,11 +88,14 @@ def job_timing(spec: JobSpec) -> JobTiming:
     system = with_assumptions(system_by_name(spec.system), spec.assumptions)
     chips = np.arange(spec.first_chip, spec.first_chip + spec.chips)
     fitted = calibration_for(system.chip.name, name=FITTED)
-    cost = TrainingCost(system, _timed_model(spec), chips, recipe, calibration=fitted)
+    model = _timed_model(spec)
+    cost = TrainingCost(system, model, chips, recipe, calibration=fitted)
     step = Spell(duration_ns=cost.step.duration_ns, joules=cost.step.joules)
     parts_ns = cost.step.parts_ns
     share = (parts_ns["forward"] + parts_ns["dispatch_combine"] / 2) / cost.step.duration_ns
     written = checkpoint_write(system, chips, cost.checkpoint_bytes)
+    peak = system.chip.tensor_flops_per_s(recipe.precision)
+    able = spec.chips * peak * cost.step.duration_ns / NS_PER_S
     return JobTiming(
         step=step,
         forward=Spell(duration_ns=round(step.duration_ns * share), joules=step.joules * share),
@@ -88,6 +105,10 @@ def job_timing(spec: JobSpec) -> JobTiming:
             joules=written.joules + written.idle_joules(system, chips=spec.chips),
         ),
         hbm_bytes_per_chip=cost.hbm.chip_bytes,
+        model=model.name,
+        mfu=cost.step.model_flops / able,
+        hfu=float(cost.step.flops.sum()) / able,
+        peak_flops_per_s=peak,
     )
 
 

@@ -7,15 +7,25 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.memory.training_memory import (
     check_training_fits,
+    parts_in_flight,
     smallest_training_chips,
+    trained_model,
+    training_bytes,
     training_cores,
     training_memory,
 )
 from emulator.specs.catalog.gpt_oss import GPT_OSS_120B
 from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
+from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.models import MODELS
-from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
+from emulator.specs.recipe_columns import RecipeColumns
+from emulator.specs.training_recipe import (
+    PipelineSchedule,
+    Recompute,
+    Sharding,
+    TrainingRecipe,
+)
 from tests.emulator.specs.tiny_model import TINY
 
 RECIPE = TrainingRecipe(sequence_tokens=8, sequences_per_chip=2)
@@ -50,10 +60,78 @@ def test_recomputing_keeps_the_inputs_of_layers_and_one_whole_layer() -> None:
     layer = 16 * (48 + 48) + 32 * 26
     inputs = 2 * 16 * 8
 
-    thrifty = held(2, replace(RECIPE, recompute=Recompute.LAYERS))
+    thrifty = held(2, replace(RECIPE, recompute=Recompute.FULL))
 
     assert thrifty["activations"] == inputs + 2 * layer + 2 * 4 * 16 * 10
     assert {**thrifty, "activations": 0} == {**held(2), "activations": 0}
+
+
+def test_selective_recomputing_leaves_out_normed_rows_and_gated_products() -> None:
+    layer = 16 * (48 + 48) + 32 * 26
+    # of 4 hidden elements twice, and of each pair 3 columns; and one more layer in work
+    kept = 16 * (48 - 8 + 48 - 8) + 32 * (26 - 6)
+
+    selective = held(2, replace(RECIPE, recompute=Recompute.SELECTIVE))
+
+    assert selective["activations"] == 2 * kept + 2 * layer + 2 * 4 * 16 * 10
+
+
+def test_a_pipelines_first_stage_keeps_more_micro_batches_and_its_last_has_the_logits() -> None:
+    recipe = replace(RECIPE, pp=2, ep=1, micro_batches=8)
+    columns = RecipeColumns.of(recipe, 2)
+    found = training_bytes(TRN3_NL72X2, trained_model(TINY, recipe), columns)
+    by_stage = {str(owner).removeprefix("training/"): size[0] for owner, size in found.items()}
+    layer = 16 * (48 + 48) + 32 * 26
+    own = 4 * TINY_EXPERT
+    first, last = 76 + 40, 76 + 40 + 4  # a layer and the embedding; a layer, norm and LM head
+
+    assert by_stage["activations"].tolist() == [2 * layer + layer, layer + layer + 2 * 4 * 16 * 10]
+    assert by_stage["weights"].tolist() == [2 * (first + own), 2 * (last + own)]
+    assert by_stage["master"].tolist() == [4 * (first + own), 4 * (last + own)]
+    fullest = training_memory(TRN3_NL72X2, TINY, 2, recipe)
+    assert fullest.chip_bytes == sum(by_stage.values()).max()
+
+
+def test_schedules_keep_the_micro_batches_that_their_papers_say() -> None:
+    plain = TrainingRecipe(pp=4)
+
+    assert parts_in_flight(plain).tolist() == [4, 3, 2, 1]
+    # of virtual stages; the first keeps pp + (pp - 1) / parts whole micro-batches
+    assert parts_in_flight(replace(plain, virtual_stages=2)).tolist() == [11, 9, 7, 5]
+    both_ways = replace(plain, schedule=PipelineSchedule.DUALPIPE)
+    assert parts_in_flight(both_ways).tolist() == [5, 5, 5, 5]
+
+
+def test_dualpipe_holds_two_stages_weights_and_divides_their_state_twice() -> None:
+    recipe = TrainingRecipe(pp=4, ep=4, micro_batches=16)
+    model = trained_model(GPT_OSS_120B, recipe)
+    one, two = (
+        training_bytes(TRN3_NL72X2, model, RecipeColumns.of(replace(recipe, schedule=schedule), 16))
+        for schedule in PipelineSchedule
+    )
+    weights, master = (HbmOwner(use=HbmUse.TRAINING, name=name) for name in ("weights", "master"))
+
+    assert two[weights][0].sum() == 2 * one[weights][0].sum()
+    assert two[master][0].sum() == pytest.approx(one[master][0].sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "gpt-oss-120b"])
+def test_a_rank_of_several_chips_divides_layers_and_rows(name: str) -> None:
+    alone, divided = (
+        {
+            owner.name: size
+            for owner, size in training_memory(
+                TRN3_NL72X2, MODELS[name], 8, TrainingRecipe(tp=tp)
+            ).owners
+        }
+        for tp in (1, 8)
+    )
+
+    assert divided["activations"] == pytest.approx(alone["activations"] / 8, rel=0.01)
+    # ZeRO-1 divides the state over eight replicas of one chip, or one of eight
+    assert divided["master"] == pytest.approx(alone["master"], rel=0.01)
+    if name == "llama-3.1-70b":  # without experts, which lie on all eight either way
+        assert divided["weights"] == pytest.approx(alone["weights"] / 8, rel=0.01)
 
 
 def test_each_stage_of_sharding_divides_more_over_the_chips() -> None:

@@ -66,7 +66,7 @@ def test_a_tiny_forward_pass_moves_the_bytes_that_are_counted_by_hand() -> None:
 
 
 def test_a_forward_pass_that_is_made_again_keeps_the_inputs_of_layers_alone_by_hand() -> None:
-    recipe = replace(TINY_RECIPE, micro_batches=1, recompute=Recompute.LAYERS)
+    recipe = replace(TINY_RECIPE, micro_batches=1, recompute=Recompute.FULL)
     done = TrainingCost(SLOW_MEMORY, TINY, [0], recipe, calibration=ROOFLINE).step
     tokens, missed = 6, (1 - 2 / 4) ** 6
     layer = 2 * (48 + 12) + tokens * (8 + 8) + 2 * 16 + 2 * 36 * 4 * (1 - missed)
@@ -86,7 +86,7 @@ def test_the_flops_of_a_step_are_those_of_slow_walks() -> None:
 
 
 def test_recomputing_does_each_layers_forward_products_once_more() -> None:
-    recipe = replace(TINY_RECIPE, recompute=Recompute.LAYERS)
+    recipe = replace(TINY_RECIPE, recompute=Recompute.FULL)
     plain = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE, calibration=ROOFLINE).step
     again = TrainingCost(SLOW_MEMORY, TINY, [0], recipe, calibration=ROOFLINE).step
     layers_flops = forward_flops(TINY, new_tokens=3, logit_rows=0)
@@ -95,6 +95,21 @@ def test_recomputing_does_each_layers_forward_products_once_more() -> None:
     assert again.parts_ns["recompute"] > 0
     assert again.parts_ns["backward"] == plain.parts_ns["backward"]
     assert again.model_flops == plain.model_flops
+
+
+def test_selective_recomputing_makes_no_product_of_a_model_without_a_latent() -> None:
+    recipe = replace(TINY_RECIPE, recompute=Recompute.SELECTIVE)
+    plain = TrainingCost(SLOW_MEMORY, TINY, [0], TINY_RECIPE, calibration=ROOFLINE).step
+    again = TrainingCost(SLOW_MEMORY, TINY, [0], recipe, calibration=ROOFLINE).step
+    tokens, pairs = 6, 12
+    # normed rows of 4 elements twice a layer, gated products of 3 a pair: not written by the
+    # forward pass, but written, and as much read, before the backward pass
+    spared = 2 * (tokens * (8 + 8) + pairs * 6)
+
+    assert again.flops[0] == plain.flops[0]
+    assert plain.parts_ns["forward"] - again.parts_ns["forward"] == pytest.approx(2 * spared)
+    launch_ns = LAUNCH_NS  # of a graph
+    assert again.parts_ns["recompute"] == pytest.approx(2 * (2 * spared + launch_ns))
 
 
 names = st.sampled_from(sorted(MODELS))

@@ -56,6 +56,10 @@ COMMANDS = {
     "describe_model": ("describe", "gpt-oss-120b"),
     "collectives": ("collectives",),
     "collectives_beside": ("collectives", "--beside", "kv-transfer=64MiB,checkpoint=1GiB"),
+    "recipe": (
+        *("recipe", "--model", "deepseek-v3", "--precision", "fp8", "--tp", "1,2", "--pp", "2,4"),
+        *("--ep", "36,72", "--virtual-stages", "1", "--rows", "3", "--overlap", "two-batch"),
+    ),
 }
 SIMULATIONS = {
     "pareto_simulated": (

@@ -20,6 +20,7 @@ COST = JobCost(
     watts=100.0,
     save=HandoverCost(duration_ns=3 * NS_PER_S, joules=6.0),
     read=HandoverCost(duration_ns=2 * NS_PER_S, joules=4.0),
+    recipe=TrainingRecipe(),
 )
 SYSTEM = system_by_name("trn3-nl72x2")
 TERMS = JobTerms(

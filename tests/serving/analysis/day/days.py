@@ -53,6 +53,8 @@ def trained(groups: int = 4, *, least: int = 2) -> TrainingYield:
     return TrainingYield(
         model="trained",
         least_chips=least,
+        recipe="a recipe",
+        peak_flops_per_s=100.0,
         flops_per_token=6.0,
         tokens_per_s=np.where(works, 10.0 * lent, 0.0),
         chips_at_work=np.where(works, lent, 0.0),

@@ -1,5 +1,7 @@
 """What lent groups train, beside the cost model that was asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from emulator.ultraserver.training_cost import TrainingCost
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.training_table import group_handover, training_yield
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
-from serving.simulator.job_cost import JobTerms
+from serving.simulator.job_cost import JobTerms, best_job
 from tests.serving.analysis.day.days import CURVE, SYSTEM
 
 MODEL = model_by_name("qwen3-30b-a3b")
@@ -55,6 +57,29 @@ def test_leased_groups_train_at_least_what_the_cost_model_says_of_all_their_chip
 def test_a_model_whose_state_fits_nowhere_is_refused_with_what_it_needs() -> None:
     with pytest.raises(ConfigError, match="training state fits 2 chips"):
         training_yield(terms("gpt-oss-120b"), group_chips=1, groups=2)
+
+
+@pytest.mark.long
+def test_a_searched_recipe_trains_what_the_default_one_does_not_hold() -> None:
+    asked = replace(terms("qwen3-235b-a22b"), searched=True)
+    found = training_yield(asked, group_chips=48, groups=3)
+
+    with pytest.raises(ConfigError, match=r"fits 48 chips .* or --train-recipe searched"):
+        training_yield(replace(asked, searched=False), group_chips=48, groups=1)
+    assert asked.fewest_chips is not None
+    assert asked.fewest_chips <= 48
+    assert (np.diff(found.tokens_per_s) > 0).all()
+    assert found.chips_at_work.tolist() == [0, 48, 96, 144]
+    peak = SYSTEM.chip.tensor_flops_per_s("bf16")
+    done = found.flops_per_token * found.tokens_per_s[-1]
+    assert found.mfu == pytest.approx(done / (144 * peak))
+    assert 0 < found.mfu < 1
+    assert "ZeRO" in found.recipe
+    job = best_job(asked, range(144))
+    assert job is not None
+    assert 0.9 < job.step_tokens / (144 * RECIPE.step_tokens_per_chip) <= 1
+    assert job.tokens_per_s == found.tokens_per_s[-1]
+    assert job.save.bytes_storage >= 14 * asked.model.parameters
 
 
 def test_a_group_is_empty_when_its_longest_request_has_ended_or_the_grace_time() -> None:

@@ -40,6 +40,10 @@ def test_a_step_costs_what_the_cost_model_says_of_the_declared_model() -> None:
     assert timing.step.joules == pytest.approx(cost.step.joules)
     assert timing.step_tokens == 65536
     assert timing.hbm_bytes_per_chip == cost.hbm.chip_bytes
+    able = 8 * system.chip.tensor_flops_per_s("bf16") * cost.step.duration_ns / 1e9
+    assert timing.mfu == pytest.approx(cost.step.model_flops / able)
+    assert timing.mfu < timing.hfu < 1
+    assert f"MFU {timing.mfu:.1%} of 629 TFLOP/s bf16 a chip" in timing.described
 
 
 def test_an_evaluation_costs_the_forward_passes_of_its_tokens() -> None:
