@@ -6,7 +6,7 @@ beside the answer.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -28,7 +28,7 @@ from serving.analysis.plan.plan_race import (
     quality,
 )
 from serving.analysis.plan.plan_reason import missed_because
-from serving.analysis.plan.plan_search import first_answer, search
+from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers
@@ -95,24 +95,18 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     ends_s = begun_s + share * question.search.budget_s
     terms = option_terms(question)
     race = Race(question, workers, progress, ends_s=ends_s)
-    is_whole = is_interrupted = False
-    try:
-        _search_all(race, question, terms, workers)
-        is_whole = True
-    except KeyboardInterrupt:
-        if race.best is None:
-            raise
-        is_interrupted = True
-        workers.stop()
-    except OutOfTime:
-        pass  # the best so far is the answer
+    is_whole, is_interrupted = _as_far_as_time_lasts(
+        race, workers, lambda: _search_all(race, question, terms, workers)
+    )
+    race.ends_s = begun_s + SMALLER_SHARE * question.search.budget_s
+    if not is_interrupted:
+        _, is_interrupted = _as_far_as_time_lasts(race, workers, lambda: _until_it_stands(race))
     best = race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
     smaller: Check | None = None
     words, misses = "", tuple[str, ...]()
     if not is_interrupted:
-        race.ends_s = begun_s + SMALLER_SHARE * question.search.budget_s
         smaller, words, misses = _smaller(race, best, question, workers, is_whole=is_whole)
     if not is_whole:
         words = ", ".join(filter(None, (_CUT_SHORT.format(LESS[question.minimise]), words)))
@@ -134,6 +128,31 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         is_whole=is_whole,
         is_interrupted=is_interrupted,
     )
+
+
+def _as_far_as_time_lasts(
+    race: Race, workers: SimulationWorkers, work: Callable[[], None]
+) -> tuple[bool, bool]:
+    """Whether it came to its end, and whether an interrupt ended it; the best so far is known.
+
+    Raises KeyboardInterrupt where nothing is.
+    """
+    try:
+        work()
+    except KeyboardInterrupt:
+        if race.best is None:
+            raise
+        workers.stop()
+        return False, True
+    except OutOfTime:
+        return False, False
+    return True, False
+
+
+def _until_it_stands(race: Race) -> None:
+    """Judge the best once more, by new seeds; where they refute it, the next best."""
+    while race.best is not None and not race.stands(race.best):
+        fewer_replicas(race)
 
 
 def _search_all(

@@ -44,6 +44,8 @@ FRESH_TIMES: Final = 5
 """Runs of seeds that no heat has seen, and times the requests to judge in each, by which the best
 two are judged at last. What won by luck fails, and so does a queue that grows slowly.
 """
+ANEW_TIMES: Final = 2
+"""Times as many runs, of other seeds, judge what was found."""
 FEWER: Final = 2
 """Times fewer and longer runs, where the lead of one has more requests than are judged in it."""
 _CONFIRMED: Final = 2
@@ -140,6 +142,7 @@ class Race:
         self._known: dict[tuple[Setting, int, bool], Check] = {}
         self.passed: list[Setting] = []
         """Those that surely keep the target after the last heat."""
+        self._refuted: set[Setting] = set()  # by seeds that no search has seen
 
     @property
     def only_chips(self) -> bool:
@@ -294,6 +297,7 @@ class Race:
         A `first` race, of a few, says nothing of others.
         """
         judged, bound = self._question.check.judged, self._bound
+        settings = [each for each in settings if each not in self._refuted]
         field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE))
         for place, each in enumerate(_by_quality(checks)):
             if not field[each].option.is_pooled:
@@ -314,6 +318,7 @@ class Race:
     def confirm(self, field: Sequence[Setting]) -> bool:
         """Judge them by fresh seeds, and note those that pass; returns whether any did."""
         judged = self._question.check.judged
+        field = [each for each in field if each not in self._refuted]
         checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
         through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
         before = self.best
@@ -323,6 +328,21 @@ class Race:
             cost = cost_words(self._question.minimise, self.cost(best))
             self.say(f"{cost} keep the target: {best.words}")
         return bool(through)
+
+    def stands(self, setting: Setting) -> bool:
+        """Judge a setting that passed once more, by more new seeds: what a search finds to be the
+        smallest has been lucky with those that all it looked at were judged by.
+        """
+        task = self.task(setting, judged=FRESH_TIMES * self._question.check.judged, is_fresh=True)
+        runs = task.terms.runs
+        terms = replace(task.terms, seed=task.terms.seed + runs, runs=ANEW_TIMES * runs)
+        (check,) = check_sizes([replace(task, terms=terms)], self._workers)
+        self.checks[setting] = check
+        if not check.surely_meets:
+            self._refuted.add(setting)
+            self.passed = [each for each in self.passed if each != setting]
+            self.say(f"not by new seeds: {setting.words}")
+        return check.surely_meets
 
     def _say_perhaps(self) -> None:
         """While nothing is sure, show what seems to be so."""

@@ -35,11 +35,11 @@ def first_answer(race: Race) -> None:
     ends = size_ends(min(likely) - 1, MOST * min(likely), ratio=FAR)
     for above, most in pairwise(ends):
         if race.run(race.settings(above, most, first=True), first=True):
-            _fewer_replicas(race)
+            fewer_replicas(race)
             break
 
 
-def _fewer_replicas(race: Race) -> None:
+def fewer_replicas(race: Race) -> None:
     """Of the best setting the fewest replicas that keep the target."""
     best = race.best
     if best is None:
@@ -82,14 +82,14 @@ def search(race: Race) -> None:
             said_s, each_s = now_s, (now_s - begun_s) / (number + 1)
             to_go = f"about {each_s * (len(left) - number - 1):.0f} s to go"
             race.say(f"{number + 1} of {len(left)} sizes below, {to_go}")
-    _fewer_replicas(race)
+    fewer_replicas(race)
     _under_other_limits(race)
 
 
 def _under_other_limits(race: Race) -> None:
     """Race them as long as one passes."""
     while race.run_under_other_limits():
-        _fewer_replicas(race)
+        fewer_replicas(race)
 
 
 def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:

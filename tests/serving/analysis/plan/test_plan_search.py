@@ -106,3 +106,18 @@ def test_the_worst_limit_decides_and_then_how_far_it_is(race: Race) -> None:
         share, ratio = quality(check)
         assert (share == 1) == all(term.kept for term in check.terms)
         assert ratio == -max((term.reached_s or 0) / term.limit_s for term in check.terms)
+
+
+def test_what_new_seeds_refute_does_not_come_back() -> None:
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    race.options = OPTIONS
+    first_answer(race)
+    assert race.best is not None
+    too_few = replace(race.best, replicas=1)
+    assert race.stands(race.best)
+    race.passed.append(too_few)  # as if it had been lucky
+    assert race.best == too_few
+    assert not race.stands(too_few)
+    assert race.best != too_few
+    assert not race.heats([too_few])
+    assert not race.confirm([too_few])
