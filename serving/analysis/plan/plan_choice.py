@@ -101,7 +101,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     race.ends_s = begun_s + SMALLER_SHARE * question.search.budget_s
     if not is_interrupted:
         _, is_interrupted = _as_far_as_time_lasts(race, workers, lambda: _until_it_stands(race))
-    best = race.best or race.perhaps
+    best = race.standing or race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
     smaller: Check | None = None
@@ -150,9 +150,14 @@ def _as_far_as_time_lasts(
 
 
 def _until_it_stands(race: Race) -> None:
-    """Judge the best once more, by new seeds; where they refute it, the next best."""
+    """Judge the best once more, by new seeds; where they refute it, look for the next best."""
     while race.best is not None and not race.stands(race.best):
-        fewer_replicas(race)
+        while race.best is not None and not race.stands(race.best):
+            if race.best is None:
+                first_answer(race)
+            fewer_replicas(race)
+        race.say("searching all sizes below, without what new seeds refuted")
+        search(race)
 
 
 def _search_all(
@@ -164,23 +169,31 @@ def _search_all(
     costed: dict[Task, PlanPartition | None] = {}
     each_s = 0.0
     for part in (_quick(tasks, machine_chips), _one_layout(tasks), tasks):
-        new = [task for task in part if task not in costed]
+        within = _no_larger_than_best(part, race)
+        new = [task for task in within if task not in costed]
         begun_s = time.monotonic()
         if begun_s + each_s * len(new) > race.ends_s:
             raise OutOfTime
         costed |= dict.fromkeys(new)  # None where the longest request does not fit
         costed |= {of.task: of for of in partitions_of(terms, new, workers, pools=question.pools)}
         each_s = (time.monotonic() - begun_s) / max(1, len(new))
-        found = [each for task in part if (each := costed[task]) is not None]
+        found = [each for task in within if (each := costed[task]) is not None]
         race.options = best_options(each.option for each in found)
         race.pools = pools = PoolKinds(terms, found)
         if race.best is None and part is not tasks:
             first_answer(race)
         else:
-            race.say(f"{len(part):,} partitions; searching all sizes below")
+            race.say(f"{len(within):,} partitions; searching all sizes below")
             search(race)
     if not pools.can_meet and not any(each.meets for each in race.options):
         raise _out_of_reach(race.options, question.slo)
+
+
+def _no_larger_than_best(tasks: Sequence[Task], race: Race) -> Sequence[Task]:
+    """Without what surely costs more."""
+    if race.best is None or not race.only_chips:
+        return tasks
+    return [task for task in tasks if task[1].partition.chips <= race.best.chips]
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
@@ -218,20 +231,15 @@ def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
 
 def _nearly_as_good(race: Race, best: Setting) -> list[Setting]:
     """Of each other partition, policy and limits the cheapest that passes."""
-    seen = {_kind(best)}
+    seen = {best.kind}
     found: list[Setting] = []
     most = NEARLY * race.cost(best)[0]
     order = sorted(race.passed, key=lambda each: (race.cost(each), -quality(race.checks[each])[1]))
     for setting in order:
-        if _kind(setting) not in seen and race.cost(setting)[0] <= most:
-            seen.add(_kind(setting))
+        if setting.kind not in seen and race.cost(setting)[0] <= most:
+            seen.add(setting.kind)
             found.append(setting)
     return found[:SHOWN]
-
-
-def _kind(setting: Setting) -> tuple[object, ...]:
-    option = setting.option
-    return option.candidate, option.point.prefill, setting.policy, setting.limits
 
 
 def _smaller(

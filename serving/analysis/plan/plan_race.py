@@ -88,6 +88,12 @@ class Setting:
         return self.replicas * self.option.replica_chips
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """What each replica is; the option also has what the steady state says of its share."""
+        option = self.option
+        return option.candidate, option.point.prefill, self.policy, self.limits
+
+    @property
     def words(self) -> str:
         """As `3 x 29 chips (tp 1, ep 29, lnc 2), capped:128`."""
         unit = unit_words(self.option.candidate, self.option.point.prefill)
@@ -142,7 +148,9 @@ class Race:
         self._known: dict[tuple[Setting, int, bool], Check] = {}
         self.passed: list[Setting] = []
         """Those that surely keep the target after the last heat."""
-        self._refuted: set[Setting] = set()  # by seeds that no search has seen
+        self._refuted: set[tuple[int, tuple[object, ...]]] = set()  # by seeds that none has seen
+        self.standing: Setting | None = None
+        """Of those that such seeds bear out one that costs the least."""
 
     @property
     def only_chips(self) -> bool:
@@ -297,7 +305,7 @@ class Race:
         A `first` race, of a few, says nothing of others.
         """
         judged, bound = self._question.check.judged, self._bound
-        settings = [each for each in settings if each not in self._refuted]
+        settings = self._unrefuted(settings)
         field, checks = settings, self._simulated(settings, ceil(judged / FIRST_SHARE))
         for place, each in enumerate(_by_quality(checks)):
             if not field[each].option.is_pooled:
@@ -318,7 +326,7 @@ class Race:
     def confirm(self, field: Sequence[Setting]) -> bool:
         """Judge them by fresh seeds, and note those that pass; returns whether any did."""
         judged = self._question.check.judged
-        field = [each for each in field if each not in self._refuted]
+        field = self._unrefuted(field)
         checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
         through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
         before = self.best
@@ -333,16 +341,28 @@ class Race:
         """Judge a setting that passed once more, by more new seeds: what a search finds to be the
         smallest has been lucky with those that all it looked at were judged by.
         """
+        if setting == self.standing:
+            return True
+        (check,) = check_sizes([self.task_anew(setting)], self._workers)
+        self.checks[setting] = check
+        if check.surely_meets:
+            if self.standing is None or self.cost(setting) < self.cost(self.standing):
+                self.standing = setting
+        else:
+            self._refuted.add((setting.replicas, setting.kind))
+            self.passed = self._unrefuted(self.passed)
+            self.say(f"not by new seeds: {setting.words}")
+        return check.surely_meets
+
+    def task_anew(self, setting: Setting) -> SizeTask:
+        """To judge a setting by seeds that no heat and no confirmation has seen."""
         task = self.task(setting, judged=FRESH_TIMES * self._question.check.judged, is_fresh=True)
         runs = task.terms.runs
         terms = replace(task.terms, seed=task.terms.seed + runs, runs=ANEW_TIMES * runs)
-        (check,) = check_sizes([replace(task, terms=terms)], self._workers)
-        self.checks[setting] = check
-        if not check.surely_meets:
-            self._refuted.add(setting)
-            self.passed = [each for each in self.passed if each != setting]
-            self.say(f"not by new seeds: {setting.words}")
-        return check.surely_meets
+        return replace(task, terms=terms)
+
+    def _unrefuted(self, settings: Sequence[Setting]) -> list[Setting]:
+        return [each for each in settings if (each.replicas, each.kind) not in self._refuted]
 
     def _say_perhaps(self) -> None:
         """While nothing is sure, show what seems to be so."""

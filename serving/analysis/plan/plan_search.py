@@ -35,7 +35,6 @@ def first_answer(race: Race) -> None:
     ends = size_ends(min(likely) - 1, MOST * min(likely), ratio=FAR)
     for above, most in pairwise(ends):
         if race.run(race.settings(above, most, first=True), first=True):
-            fewer_replicas(race)
             break
 
 
