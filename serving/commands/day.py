@@ -209,7 +209,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
 
 def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
     from serving.analysis.day.day_comparison import DayQuestion
-    from serving.analysis.day.day_walk import WalkTerms
+    from serving.analysis.day.day_demand import WalkTerms
 
     try:
         shares = tuple(float(part) / 100 for part in options.peak.split(","))

@@ -240,7 +240,7 @@ _RESULT: Final = (
 
 
 def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str, Any]:
-    totals = result.walk.totals
+    totals = result.totals
     return {name: getattr(result, name) for name in _RESULT} | {
         "range_80": plain_ranges(
             {"output_tokens_per_mwh": rate},
@@ -256,7 +256,7 @@ def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str
             "group_seconds": totals.seconds,
             "joules": totals.joules,
             "training_tokens_lost": totals.tokens_lost,
-            "requests_moved": result.walk.moved,
+            "requests_moved": result.moved_requests,
         },
     }
 

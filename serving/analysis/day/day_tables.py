@@ -57,7 +57,7 @@ def account_table(load: LoadComparison) -> Table:
         Column("trained", lambda r: r.training_tokens, ",.2f", unit="Gtok", scale=BILLION),
         Column("training chip-h", lambda result: result.training_chip_hours, ",.0f"),
         Column("chip-h freed", lambda result: result.freed_share, ".1%"),
-        Column("groups left+back", lambda r: f"{r.walk.totals.left}+{r.walk.totals.came_back}"),
+        Column("groups left+back", lambda r: f"{r.totals.left}+{r.totals.came_back}"),
         Column("MWh", lambda result: result.energy_mwh, ",.3f"),
     )
     return table_of(columns, load.everything, title=_highest(load))
@@ -67,17 +67,17 @@ def handover_table(load: LoadComparison, *, title: str, foot: str = "") -> Table
     """Chip-hours freed, of all and of the peak's groups, and the costs of hand-overs."""
 
     def chip_hours(result: DayResult) -> float:
-        return result.walk.totals.seconds * result.machine.group_chips / HOUR_S
+        return result.totals.seconds * result.machine.group_chips / HOUR_S
 
     columns: tuple[Column[DayResult], ...] = (
         _policy(load),
         Column("of all chip-h", lambda result: result.freed_share, ".1%"),
         Column("of its peak's", lambda result: result.freed_share_of_peak, ".1%"),
         Column("on the way, chip-h", chip_hours, ",.1f"),
-        Column("kWh", lambda result: result.walk.totals.joules, ",.2f", scale=KWH_J),
-        Column("Mtok not trained", lambda r: r.walk.totals.tokens_lost, ",.0f", scale=MILLION),
-        Column("job starts", lambda result: result.walk.totals.job_starts, "d"),
-        Column("requests moved", lambda result: result.walk.moved, ",.0f"),
+        Column("kWh", lambda result: result.totals.joules, ",.2f", scale=KWH_J),
+        Column("Mtok not trained", lambda r: r.totals.tokens_lost, ",.0f", scale=MILLION),
+        Column("job starts", lambda result: result.totals.job_starts, "d"),
+        Column("requests moved", lambda result: result.moved_requests, ",.0f"),
     )
     return table_of(columns, load.everything, title=title, foot=foot)
 

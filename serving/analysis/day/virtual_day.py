@@ -217,7 +217,7 @@ def _walked(
         machines=settings.machines,
         group_chips=choice.chips,
         curve=curve,
-        trained=trained.of_machines(settings.machines),
+        trained=trained,
         mean_prompt_tokens=replica.mean_prompt_tokens,
         mean_output_tokens=replica.mean_output_tokens,
         flops_per_request=mean_request_flops(served, settings.lengths),

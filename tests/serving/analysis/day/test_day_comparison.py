@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from reporting.plain_text import table_lines
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
+from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_tables import account_table, handover_table, headline_table
 from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import sample_week
-from serving.analysis.day.day_walk import WalkTerms
 from tests.serving.analysis.day.days import HANDOVER, MONDAY, machine
 
 

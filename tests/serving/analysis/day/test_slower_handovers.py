@@ -5,8 +5,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.analysis.day.day_comparison import DayQuestion
+from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_trace_file import sample_week
-from serving.analysis.day.day_walk import WalkTerms
 from serving.analysis.day.slower_handovers import slowed, with_slower_handovers
 from tests.serving.analysis.day.days import HANDOVER, machine, trained
 
