@@ -18,6 +18,7 @@ from serving.analysis.day.day_walk import walk
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.training_yield import GroupHandover
 from serving.policy.day_night.policy_text import parse_policy
+from serving.policy.day_night.schedule import SchedulePolicy
 
 NEVER: Final = "never"
 PEAK_SHARE_MAX: Final = 2.0
@@ -51,8 +52,11 @@ class DayQuestion:
                 raise ConfigError("peak", f"{share:.0%}", expected)
         day_demand(self.trace, begin_s=self.begin_s, length_s=self.length_s, terms=self.terms)
         for text in self.policies:
-            if text != ORACLE:
-                parse_policy(text)
+            if text == ORACLE:
+                continue
+            if isinstance(parse_policy(text), SchedulePolicy) and "@" not in text:
+                expected = f"the time zone of its hours too, such as {text}@{self.trace.zone}"
+                raise ConfigError("policy", text, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,9 +105,10 @@ class LoadComparison:
 
     @property
     def oracle_gap(self) -> float | None:
-        """Share by which a plan can be better than the oracle's at most."""
-        bound = self.oracle_bound
-        return None if bound is None else max(0.0, bound / self.oracle.value - 1.0)
+        """Share of the bound that the oracle's value stays below it; None without a bound."""
+        if self.oracle_bound is None:
+            return None
+        return max(0.0, 1.0 - self.oracle.value / self.oracle_bound) if self.oracle_bound else 0.0
 
     def compares(self, result: DayResult) -> bool:
         """Whether a day keeps enough requests in time."""

@@ -61,7 +61,7 @@ def day_oracle(
         found = oracle_bound(day, kept_min=kept_min, known=best.value)
         bound = found.value_per_mwh
         plans = filter(feasible, _plans(found, walked, feasible))
-        best = max(best, *plans, key=lambda each: each.value)
+        best = max((best, *plans), key=lambda each: each.value)
     named = replace(best, policy=ORACLE, describes=_DESCRIBES)
     return DayOracle(result=named, bound=bound)
 
@@ -86,7 +86,7 @@ def _plans(
         for _ in range(_CUTS):
             look = (low + high) // 2
             wanted = (*first.walk.wanted[:look], *second.walk.wanted[look:])
-            plan = walked(lambda number, _, __, wanted=wanted: wanted[number])
+            plan = walked(_of(wanted))
             plans.append(plan)
             # More of the generous plan while enough are in time.
             if feasible(plan) == (first is plans[0]):
@@ -94,3 +94,7 @@ def _plans(
             else:
                 high = look
     return plans
+
+
+def _of(wanted: Sequence[int]) -> Choice:
+    return lambda look, _state, _backlog: wanted[look]

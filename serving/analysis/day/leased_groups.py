@@ -213,7 +213,8 @@ class LeasedGroups:
         last = max(serving) if all(desired[chip] is _TRAINING for chip in serving) else None
         alone = (chip == last for chip in range(len(desired)))
         kinds = list(zip(self._kinds(), desired, alone, strict=True))
-        groups, arrive_s = [], {}
+        groups: list[HandoverGroup] = []
+        arrive_s: dict[int, float] = {}
         for _, alike in groupby(range(len(kinds)), key=kinds.__getitem__):
             chips = tuple(alike)
             old, number = of_chip[chips[0]], len(groups)

@@ -33,7 +33,7 @@ class LookOutcome:
     """From one look until the next.
 
     Attributes:
-        after: the state then, by its number.
+        after: the state then, by its number; 0 after a part of a look, which ends the day.
         changed: whether another number of serving groups was wanted than before.
         times: by interval.
     """
@@ -108,12 +108,13 @@ class LookOutcomes:
         groups = self._states[state].begin()
         begin_s = groups.now_s
         changed = groups.want(serving)
-        times, left = [], []
+        times: list[GroupTimes] = []
+        left: list[GroupsLeft] = []
         for interval in range(intervals):
             times.append(groups.advance(begin_s + (interval + 1) * self.interval_s))
             left += self._left(groups, interval, begin_s)
         return LookOutcome(
-            after=self._number(groups),
+            after=self._number(groups) if intervals == self.look_intervals else 0,
             changed=changed,
             times=tuple(times),
             totals=groups.totals,

@@ -41,7 +41,7 @@ def test_no_policy_that_looks_only_back_trains_more_than_the_oracle(
     # Two days alike, in steps of two hours between 1 and 100 % of the highest.
     rates = np.repeat(np.array(hours * 2, dtype=np.float64), 2) * 1e5
     trace = DayTrace.hourly(rates, source="drawn", begins=MONDAY)
-    load = compared(trace, "demand:headroom=0", "demand", "schedule:22:00-06:00", peak=peak)
+    load = compared(trace, "demand:headroom=0", "demand", "schedule:22:00-06:00@UTC", peak=peak)
 
     oracle = load.oracle
     assert oracle.keeps_target
