@@ -1,5 +1,6 @@
 """Policies beside each other: the oracle is not beaten, and a failed policy gets no ratio."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from serving.analysis.day.day_trace_file import sample_week
 from tests.serving.analysis.day.days import HANDOVER, MONDAY, machine
 
 
-def compared(trace: DayTrace, *policies: str, peak: float = 0.7, **changes: Any) -> LoadComparison:
+def compared(
+    trace: DayTrace, *policies: str, peak: float = 0.7, machines: int = 1, **changes: Any
+) -> LoadComparison:
     fields: dict[str, Any] = {
         "trace": trace,
         "begin_s": 86_400.0,
@@ -25,7 +28,8 @@ def compared(trace: DayTrace, *policies: str, peak: float = 0.7, **changes: Any)
         "peak_shares": (peak,),
         "terms": WalkTerms(),
     }
-    (load,) = compare(DayQuestion(**(fields | changes)), machine(12), HANDOVER)
+    on = replace(machine(12), machines=machines)
+    (load,) = compare(DayQuestion(**(fields | changes)), on, HANDOVER)
     return load
 
 
@@ -35,7 +39,7 @@ def compared(trace: DayTrace, *policies: str, peak: float = 0.7, **changes: Any)
     hours=st.lists(st.integers(1, 100), min_size=12, max_size=12),
     peak=st.sampled_from([0.5, 0.7, 0.9]),
 )
-def test_no_policy_that_looks_only_back_trains_more_than_the_oracle(
+def test_no_policy_and_no_split_is_worth_more_than_the_oracle(
     hours: list[int], peak: float
 ) -> None:
     # Two days alike, in steps of two hours between 1 and 100 % of the highest.
@@ -43,12 +47,49 @@ def test_no_policy_that_looks_only_back_trains_more_than_the_oracle(
     trace = DayTrace.hourly(rates, source="drawn", begins=MONDAY)
     load = compared(trace, "demand:headroom=0", "demand", "schedule:22:00-06:00@UTC", peak=peak)
 
-    oracle = load.oracle
-    assert oracle.keeps_target
-    for result in load.results:
-        if result.keeps_target:
-            assert result.training_tokens <= oracle.training_tokens
-    assert oracle.freed_chip_hours > 0
+    assert load.compares(load.oracle)
+    assert load.compares(load.fixed)
+    assert load.oracle_gap is not None
+    assert load.oracle_gap < 0.002
+    for result in load.everything:
+        if load.compares(result):
+            assert result.value <= load.oracle.value
+
+
+@pytest.mark.long
+def test_machines_share_the_demand_and_are_alike() -> None:
+    one, eight = (
+        compared(sample_week(), "demand", "schedule:22:00-06:00@UTC", machines=count)
+        for count in (1, 8)
+    )
+    assert eight.peak_per_s == 8 * one.peak_per_s
+    assert eight.oracle_gap == one.oracle_gap
+    for each, alone in zip(eight.everything, one.everything, strict=True):
+        assert each.policy == alone.policy
+        assert each.value == pytest.approx(alone.value, rel=1e-12)
+        assert each.training_tokens == pytest.approx(8 * alone.training_tokens, rel=1e-12)
+        assert each.energy_mwh == pytest.approx(8 * alone.energy_mwh, rel=1e-12)
+        assert each.requests == 8 * alone.requests
+        assert each.totals.left == 8 * alone.totals.left
+
+
+@pytest.mark.long
+def test_a_flash_crowd_within_the_days_target_is_marked_by_its_worst_five_minutes() -> None:
+    rates = np.full(2 * 288, 10.0)
+    rates[288 + 100 : 288 + 102] = 100.0  # ten minutes, which demand alone does not foretell
+    knots_s = (np.arange(len(rates)) + 0.5) * 300.0
+    trace = DayTrace(
+        source="a crowd", begins=MONDAY, length_s=172_800.0, knots_s=knots_s, rates_per_s=rates
+    )
+    load = compared(trace, "fixed:7")
+    crowded = load.result("fixed:7")
+    header, row, *_ = table_lines(headline_table(load, None))
+
+    assert crowded.slo_attainment > 0.9
+    assert crowded.worst_5min_attainment < 0.1
+    assert "worst 5 min" in header
+    assert row.split()[-1] == ("5 MIN" if crowded.keeps_target else "FAILED").split()[-1]
+    assert load.never.worst_5min_attainment > 0.99
 
 
 @pytest.mark.long
