@@ -76,19 +76,19 @@ def test_machines_share_the_demand_and_are_alike() -> None:
 @pytest.mark.long
 def test_a_flash_crowd_within_the_days_target_is_marked_by_its_worst_five_minutes() -> None:
     rates = np.full(2 * 288, 10.0)
-    rates[288 + 100 : 288 + 102] = 100.0  # ten minutes, which demand alone does not foretell
-    knots_s = (np.arange(len(rates)) + 0.5) * 300.0
+    rates[288 + 100] = 28.0  # at its height four groups serve less than arrives
+    knots_s = np.arange(150.0, 172_800.0, 300.0, dtype=np.float64)
     trace = DayTrace(
         source="a crowd", begins=MONDAY, length_s=172_800.0, knots_s=knots_s, rates_per_s=rates
     )
-    load = compared(trace, "fixed:7")
-    crowded = load.result("fixed:7")
-    header, row, *_ = table_lines(headline_table(load, None))
+    load = compared(trace, "fixed:4")
+    crowded = load.result("fixed:4")
+    header, *rows = table_lines(headline_table(load, None))
 
-    assert crowded.slo_attainment > 0.9
-    assert crowded.worst_5min_attainment < 0.1
+    assert crowded.keeps_target
+    assert crowded.worst_5min_attainment < 0.5
     assert "worst 5 min" in header
-    assert row.split()[-1] == ("5 MIN" if crowded.keeps_target else "FAILED").split()[-1]
+    assert next(row for row in rows if row.startswith("fixed:4")).endswith("5 MIN")
     assert load.never.worst_5min_attainment > 0.99
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_oracle import DayOracle, day_oracle
 from serving.analysis.day.day_result import DayMachine, DayResult, ValueUnit
-from serving.analysis.day.day_walk import Choice, walk_choices
+from serving.analysis.day.day_walk import walk_choices
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.oracle_bound import PlannedDay, queue_step
 from serving.analysis.day.replica_curve import ReplicaCurve
@@ -46,7 +46,9 @@ class Day:
         self.kept_share = min(on.curve.required_share, self.never.slo_attainment)
 
     def walked(self, plan: list[int] | tuple[int, ...]) -> DayResult:
-        choose: Choice = lambda look, _, __: plan[look]  # noqa: E731
+        def choose(look: int, _state: int, _backlog: float) -> int:
+            return plan[look]
+
         going = walk_choices(self.demand, self.machine.curve, self.outcomes, choose)
         return DayResult(machine=self.machine, walk=going, policy=f"{plan}", describes="")
 
@@ -228,7 +230,7 @@ def test_intervals_are_counted_as_the_walk_counts_them(arrivals: list[int], serv
 
 def test_machines_sum_exactly_and_a_walk_is_that_of_one() -> None:
     day = Day(busy_machine(4), demand(*NIGHT))
-    one = day.walked([4, 2, 1, 4])
+    one = day.walked([4, 2, 1, 2, 4])
     ten = replace(one, machine=replace(day.machine, machines=10))
 
     for name in ("requests", "served_requests", "training_tokens", "energy_mwh", "handovers"):
