@@ -14,9 +14,10 @@ from serving.analysis.day.day_demand import DayDemand, WalkTerms, day_demand
 from serving.analysis.day.day_oracle import ORACLE, day_oracle
 from serving.analysis.day.day_result import DayMachine, DayResult
 from serving.analysis.day.day_trace import DayTrace
-from serving.analysis.day.day_walk import walk
+from serving.analysis.day.day_walk import walk, walk_choices
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.training_yield import GroupHandover
+from serving.policy.day_night.policy import Fixed
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.schedule import SchedulePolicy
 
@@ -162,7 +163,14 @@ def _at_load(
     walked = {text: result(text) for text in texts if text != ORACLE}
     # All that serve are in time in the most requests that can be.
     kept_share = min(machine.curve.required_share, walked[NEVER].slo_attainment)
-    splits = [result(f"fixed:{groups}") for groups in range(1, machine.groups + 1)]
+
+    def split(groups: int) -> DayResult:
+        policy = Fixed(serving_groups=groups)
+        going = walk_choices(demand, machine.curve, outcomes, lambda *_: groups)
+        described = policy.describe()
+        return DayResult(machine=machine, walk=going, policy=str(policy), describes=described)
+
+    splits = [split(groups) for groups in range(1, machine.groups + 1)]
     fixed = max(
         (each for each in splits if each.slo_attainment >= kept_share),
         key=lambda each: each.value,
