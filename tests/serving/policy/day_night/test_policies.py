@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from serving.policy.day_night.burst import burst_response_s
+from serving.policy.day_night.burst import Guard, burst_response_s
 from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.history import F64, DemandHistory
 from serving.policy.day_night.observation import Observation
@@ -136,7 +136,7 @@ def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
 
 
 def test_demand_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
-    policy = DemandPolicy()
+    policy = DemandPolicy(guard=Guard())
 
     # 300 s back, 300 s until the next look, 120 s out and 1,800 s of dwell: nine buckets.
     assert policy.decide(step_at_eight(8)).serving_groups == 5
@@ -153,7 +153,8 @@ def test_demand_lends_nothing_before_it_saw_a_day() -> None:
 def test_a_burst_at_night_takes_chips_back_at_once() -> None:
     quiet = np.full(2 * DAY, 5.0)
     lent = observed(quiet, serving_groups=1, since_change_s=0.0)
-    everyone = (DemandPolicy(), parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
+    careful = DemandPolicy(guard=Guard())
+    everyone = (careful, parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
 
     for policy in everyone:
         burst = replace(lent, load_per_s=38.0)  # 41.8/s with the headroom
