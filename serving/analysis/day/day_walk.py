@@ -68,12 +68,12 @@ class _Walk:
 
     def run(self, choose: Choice) -> DayWalk:
         """From all groups serving and an empty queue, a choice at each look."""
-        intervals, per_look = len(self._arrivals), self.outcomes.look_intervals
-        for look, first in enumerate(range(0, intervals, per_look)):
+        intervals, length = len(self._arrivals), self.outcomes.look_intervals
+        for look, first in enumerate(range(0, intervals, length)):
             self.number = first
             self._look_rates.append(float(self.rates[first - 1]) if first else 0.0)
             self._wanted.append(choose(look, self.state, self._waiting))
-            self._look(look, min(per_look, intervals - first))
+            self._look(look, min(length, intervals - first))
         return DayWalk(
             demand=self.demand,
             served=self._served,
@@ -131,11 +131,11 @@ class _Observer:
 
     def choose(self, look: int, state: int, backlog: float) -> int:
         """The policy's serving groups, one at least, as an engine keeps its last."""
-        per_look, interval_s = self._walk.outcomes.look_intervals, self._walk.outcomes.interval_s
-        number = look * per_look
+        length, interval_s = self._walk.outcomes.look_intervals, self._walk.outcomes.interval_s
+        number = look * length
         if look:
-            counted = self._walk.demand.arrivals[number - per_look : number].sum()
-            self._history = self._history.then(float(counted) / (per_look * interval_s))
+            counted = self._walk.demand.arrivals[number - length : number].sum()
+            self._history = self._history.then(float(counted) / (length * interval_s))
             self._forget(number * interval_s)
         decision = self._policy.decide(self._observed(state, backlog))
         return max(1, decision.serving_groups)

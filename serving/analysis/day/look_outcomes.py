@@ -6,7 +6,7 @@ serving groups, and every walk of every policy and load reads it from here.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import floor
+from math import ceil
 
 from serving.analysis.day.leased_groups import (
     GroupTimes,
@@ -124,7 +124,7 @@ class LookOutcomes:
 
     def _left(self, groups: LeasedGroups, interval: int, begin_s: float) -> Iterator[GroupsLeft]:
         for began_s, count in groups.left:
-            looks_ago = -floor((began_s - begin_s + _SAME_S) / self._look_s)
+            looks_ago = ceil((begin_s - began_s - _SAME_S) / self._look_s)
             yield GroupsLeft(interval=interval, looks_ago=max(0, looks_ago), count=count)
         groups.left.clear()
 

@@ -9,9 +9,10 @@ least the value of every feasible plan; the lowest such maximum over all prices 
 one price, Dinkelbach's method turns the ratio into sums, which a backward recursion over (look,
 state of the groups, backlog) maximises exactly, but for two relaxations that can only raise it:
 
-- The backlog is rounded down to a grid at each look. A lower one is never worse: requests are in
-  time earlier, groups are less loaded, and draw no more (of the curve's power its lower envelope
-  counts, which never falls with the rate).
+- The backlog is rounded down at each look, to a grid that begins at what is left when all groups
+  always serve, below which none can be. A lower one is never worse: requests are in time earlier,
+  groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
+  never falls with the rate).
 - What a killed job trained before the look in which it is killed is not lost.
 """
 
@@ -108,11 +109,15 @@ def _look(
     arrivals: Float64s,
     before_per_s: float,
     backlogs: Float64s,
+    then: Float64s,
     *,
     interval_s: float,
     moved_per_rate_s: float,
 ) -> Look:
-    """`arrivals` [intervals]; `before_per_s`: requests per second of the interval before them."""
+    """`arrivals` [intervals]; `before_per_s`: requests per second of the interval before them.
+
+    `backlogs` as it begins, `then` as the next one does.
+    """
     curve: ReplicaCurve = machine.curve
     shape = (*wishes.after.shape, len(backlogs))
     waiting = np.broadcast_to(backlogs, shape)
@@ -134,7 +139,7 @@ def _look(
     return Look(
         kept=kept,
         mwh=watts * length_s / JOULES_PER_MWH,
-        backlog=np.searchsorted(backlogs, waiting, side="right") - 1,
+        backlog=_rounded_down(waiting, then),
         wishes=wishes,
     )
 
@@ -150,14 +155,14 @@ class PricedPlan:
     """
 
     choices: Int64s
-    backlogs: Float64s
+    backlogs: Float64s  # [looks + 1, backlogs]
     value: float
     kept: float
     mwh: float
 
     def choose(self, look: int, state: int, backlog: float) -> int:
         """The plan's serving groups; a `Choice`."""
-        number = int(np.searchsorted(self.backlogs, backlog, side="right")) - 1
+        number = _rounded_down(np.array(backlog), self.backlogs[look])
         return int(self.choices[look, state, number]) + 1
 
 
@@ -170,15 +175,17 @@ class PlannedDay:
         self._machine = machine
         arrivals = demand.arrivals.astype(np.float64)
         self._requests = float(arrivals.sum())
-        per_look = outcomes.look_intervals
-        firsts = range(0, len(arrivals), per_look)
+        length = outcomes.look_intervals
+        firsts = range(0, len(arrivals), length)
         entries = len(firsts) * states * machine.groups
         count = min(_BACKLOGS_MAX, max(1, _ENTRIES_MAX // entries))
-        self._backlogs = _grid(count, machine.curve.saturated_per_s * demand.interval_s, arrivals)
+        interval_most = machine.curve.saturated_per_s * demand.interval_s  # of a group
+        least = _least_backlogs(arrivals, machine.groups * interval_most)[[*firsts, len(arrivals)]]
+        self._backlogs = least[:, None] + _grid(count, interval_most, arrivals)
         known: dict[int, Wishes] = {}
         self._looks = []
-        for first in firsts:
-            part = arrivals[first : first + per_look]
+        for number, first in enumerate(firsts):
+            part = arrivals[first : first + length]
             if len(part) not in known:
                 known[len(part)] = Wishes.of(outcomes, states, len(part))
             before = float(arrivals[first - 1]) / demand.interval_s if first else 0.0
@@ -187,7 +194,8 @@ class PlannedDay:
                 known[len(part)],
                 part,
                 before,
-                self._backlogs,
+                self._backlogs[number],
+                self._backlogs[number + 1],
                 interval_s=demand.interval_s,
                 moved_per_rate_s=outcomes.handover.moved_requests_per_rate_s,
             )
@@ -198,7 +206,8 @@ class PlannedDay:
         machine, backlogs = self._machine, self._backlogs
         states = len(self._looks[0].wishes.serving)
         # Requests count when they arrive; those that still wait in the end are taken off.
-        worth = np.broadcast_to(-machine.request_value * backlogs, (states, len(backlogs)))
+        left = machine.request_value * backlogs[-1]  # [backlogs]
+        worth = np.broadcast_to(-left, (states, len(left)))
         choices = np.empty((len(self._looks), *worth.shape), dtype=np.int64)
         for number in range(len(self._looks) - 1, -1, -1):
             look = self._looks[number]
@@ -219,7 +228,7 @@ class PlannedDay:
             mwh += float(look.mwh[state, wish, backlog])
             after = int(look.wishes.after[state, wish])
             state, backlog = after, int(look.backlog[state, wish, backlog])
-        served = self._requests - float(self._backlogs[backlog])
+        served = self._requests - float(self._backlogs[-1, backlog])
         machine = self._machine
         return PricedPlan(
             choices=choices,
@@ -228,6 +237,21 @@ class PlannedDay:
             kept=kept,
             mwh=mwh,
         )
+
+
+def _least_backlogs(arrivals: Float64s, most: float) -> Float64s:
+    """What waits before each interval and after the last if `most` are served in each, [n + 1]."""
+    waiting, least = 0.0, [0.0]
+    for arrived in arrivals.tolist():
+        waiting = max(0.0, waiting + arrived - most)
+        least.append(waiting)
+    return np.array(least)
+
+
+def _rounded_down(waiting: Float64s, backlogs: Float64s) -> Int64s:
+    """The number of the highest of `backlogs` that is not above; 0 for less than all."""
+    number: Int64s = np.searchsorted(backlogs, waiting, side="right") - 1
+    return np.maximum(number, 0)
 
 
 def _grid(count: int, least: float, arrivals: Float64s) -> Float64s:

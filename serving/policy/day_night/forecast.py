@@ -171,7 +171,7 @@ def upper_quantile(values: F64, weights: F64, confidence: float) -> float:
     order = np.argsort(values)
     total = np.cumsum(weights[order])
     if not total[-1] > 0:
-        total = np.arange(1.0, len(values) + 1)
+        total = np.arange(1.0, len(values) + 1, dtype=np.float64)
     place = np.searchsorted(total, confidence * total[-1] * (1 - 1e-12))
     return float(values[order[place]])
 
