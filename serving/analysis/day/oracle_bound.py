@@ -281,9 +281,11 @@ def oracle_bound(day: PlannedDay, *, kept_min: float, known: float) -> OracleBou
         """Dinkelbach's method, from a ratio that some plan has."""
         while True:
             plan = day.best(ratio=ratio, price=price)
-            better = (plan.value + price * (plan.kept - kept_min)) / plan.mwh
-            if better <= ratio * (1 + _EXACT):
-                return max(better, ratio) * (1 + 10 * _EXACT), plan
+            # Without a price it may be that no request has to be kept, a bound of -inf.
+            spare = price * (plan.kept - kept_min) if price else 0.0
+            better = (plan.value + spare) / plan.mwh
+            if better <= ratio + _EXACT * abs(ratio):  # below 0 where a price takes all
+                return max(better, ratio) + 10 * _EXACT * abs(ratio), plan
             ratio = better
 
     bound, generous = at(0.0, known)

@@ -180,7 +180,8 @@ def random_day(seed: int) -> tuple[Day, Callable[[], list[int]]]:
     return Day(on, demand(*arrivals.tolist()), handover), plan
 
 
-@settings(max_examples=15)
+@pytest.mark.long
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_no_plan_and_no_fixed_split_is_better_than_the_oracle_beyond_its_gap(seed: int) -> None:
     day, plan = random_day(seed)
@@ -196,7 +197,8 @@ def test_no_plan_and_no_fixed_split_is_better_than_the_oracle_beyond_its_gap(see
             assert each.value <= oracle.bound * EXACT
 
 
-@settings(max_examples=10)
+@pytest.mark.long
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), price=st.floats(0, 1e6), ratio=st.floats(0, 1e12))
 def test_the_best_plan_at_a_price_is_worth_at_least_what_any_walk_is(
     seed: int, price: float, ratio: float
