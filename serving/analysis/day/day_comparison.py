@@ -137,6 +137,12 @@ def compare(
     )
 
 
+def share_to_keep(never: DayResult) -> float:
+    """Of the requests, in a day that is compared with others."""
+    required, most = never.machine.curve.required_share, never.slo_attainment
+    return required if most >= required else required * most
+
+
 def _at_load(
     question: DayQuestion,
     machine: DayMachine,
@@ -162,8 +168,7 @@ def _at_load(
 
     texts = dict.fromkeys((*question.policies, NEVER))
     walked = {text: result(text) for text in texts if text != ORACLE}
-    required, most = machine.curve.required_share, walked[NEVER].slo_attainment
-    kept_share = required if most >= required else required * most
+    kept_share = share_to_keep(walked[NEVER])
 
     def split(groups: int) -> DayResult:
         policy = Fixed(serving_groups=groups)

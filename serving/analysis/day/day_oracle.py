@@ -21,6 +21,7 @@ _DESCRIBES: Final = (
     "changes; for comparison, nobody can know it"
 )
 _CUTS: Final = 10
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +57,9 @@ def day_oracle(
     states = outcomes.reachable(STATES_MAX)
     bound = None
     if states is not None:
-        kept_min = kept_share * float(demand.arrivals.sum()) if kept_share > 0 else -float("inf")
+        # What a plan keeps to the last request may be a rounding less in the bound's own sum.
+        requests = (1 - _ROUNDING) * float(demand.arrivals.sum())
+        kept_min = kept_share * requests if kept_share > 0 else -float("inf")
         day = PlannedDay(demand, machine, outcomes, states)
         found = oracle_bound(day, kept_min=kept_min, known=best.value)
         bound = found.value_per_mwh

@@ -78,10 +78,6 @@ class LookOutcomes:
         """Groups that serve or return."""
         return self._states[state].serving_or_coming
 
-    def serving(self, state: int) -> int:
-        """Groups that serve now."""
-        return self._states[state].serving
-
     def save_s(self, state: int) -> float:
         """Seconds that its job needs before a group returns."""
         return float(self.trained.save_s[len(self._states[state].state.job.chips)])

@@ -7,13 +7,14 @@ job, moved requests. It is feasible if at least `kept_min` requests of the day k
 For a price of a kept request, max over all plans of (value + price * (kept - kept_min)) / MWh is at
 least the value of every feasible plan; the lowest such maximum over all prices is the bound. For
 one price, Dinkelbach's method turns the ratio into sums, which a backward recursion over (look,
-state of the groups, backlog) maximises exactly, but for two relaxations that can only raise it:
+state of the groups, backlog) maximises exactly, but for three relaxations that can only raise it:
 
 - The backlog is rounded down at each look, to a grid that begins at what is left when all groups
   always serve, below which none can be. A lower one is never worse: requests are in time earlier,
   groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
   never falls with the rate).
-- What a killed job trained before the look in which it is killed is not lost.
+- What a killed job trained before the look in which it is killed is not lost, and groups that leave
+  had no more requests than if all had served.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,6 @@ class Wishes:
     joules: Float64s  # of groups that neither serve nor leave
     serving_s: Float64s  # [states, wishes, intervals], of all groups
     drawing_s: Float64s  # [states, wishes, intervals], with those that leave
-    serving: Float64s  # [states], groups
 
     @classmethod
     def of(cls, outcomes: LookOutcomes, states: int, intervals: int) -> "Wishes":
@@ -77,7 +77,6 @@ class Wishes:
             joules=each("joules").sum(axis=2),
             serving_s=serving_s,
             drawing_s=serving_s + each("leaving_s"),
-            serving=np.array([float(outcomes.serving(state)) for state in range(states)]),
         )
 
 
@@ -130,10 +129,10 @@ def _look(
         kept = kept + (arrived - late) * curve.share("both_share", rates)
         joules = joules + curve.least_chip_watts(rates) * wishes.drawing_s[:, :, interval, None]
         waiting = left
-    # A group that leaves had at least this rate; all that serve were saturated with a backlog.
-    least_per_s = np.minimum(before_per_s / wishes.serving, curve.saturated_per_s)  # [states]
-    rates = np.where(backlogs > 0, curve.saturated_per_s, least_per_s[:, None])
-    kept = kept - moved_per_rate_s * wishes.left[:, :, None] * rates[:, None, :]
+    # A group that leaves had at least this rate, and with a backlog all were saturated.
+    least_per_s = min(before_per_s / machine.groups, curve.saturated_per_s)
+    rates = np.where(backlogs > 0, curve.saturated_per_s, least_per_s)  # [backlogs]
+    kept = kept - moved_per_rate_s * wishes.left[:, :, None] * rates
     length_s = len(arrivals) * interval_s
     watts = machine.facility_watts(joules / length_s + machine.left_over_watts)
     return Look(
@@ -204,7 +203,7 @@ class PlannedDay:
     def best(self, *, ratio: float, price: float) -> PricedPlan:
         """Maximises value - ratio * MWh + price * kept requests."""
         machine, backlogs = self._machine, self._backlogs
-        states = len(self._looks[0].wishes.serving)
+        states = len(self._looks[0].wishes.after)
         # Requests count when they arrive; those that still wait in the end are taken off.
         left = machine.request_value * backlogs[-1]  # [backlogs]
         worth = np.broadcast_to(-left, (states, len(left)))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.analysis.day.day_comparison import share_to_keep
 from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_oracle import DayOracle, day_oracle
 from serving.analysis.day.day_result import DayMachine, DayResult, ValueUnit
@@ -43,7 +44,7 @@ class Day:
         self.outcomes: LookOutcomes = outcomes(on.trained, TERMS, handover)
         self.looks = -(-len(wanted.arrivals) // TERMS.look_intervals)
         self.never = self.walked([on.groups] * self.looks)
-        self.kept_share = min(on.curve.required_share, self.never.slo_attainment)
+        self.kept_share = share_to_keep(self.never)
 
     def walked(self, plan: list[int] | tuple[int, ...]) -> DayResult:
         def choose(look: int, _state: int, _backlog: float) -> int:
