@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from serving.analysis.steady_state.sweep import Sweep
     from serving.simulator.job_cost import JobTerms
 
-_ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
+_ALL: Final = ("demand", "schedule:22:00-06:00@{zone}", "price:assumed")
+"""Of which hours are those of the trace's zone."""
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
 SLO: Final = "ttft=1s,tpot=30ms@p99"
 _DRAWN_PAIRS: Final = 20_000
@@ -98,6 +99,16 @@ class PolicyOptions:
         "oracle are always there",
         metavar="A,B,C",
     )
+    compare: bool = option(
+        False,
+        "print what the policies come to side by side and nothing else; all of them, unless "
+        "--policies says which",
+    )
+    unit: Literal["flops", "tokens", "trained"] = option(
+        "flops",
+        "of a policy's value per MWh: model flops of served and trained tokens, output tokens and "
+        "trained ones, or trained ones alone",
+    )
     train_model: str | None = option(
         None, "of the catalog (default: the served one)", metavar="NAME"
     )
@@ -131,7 +142,9 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
 
     GROUP = "machine"
 
-    ultraservers: int = option(1, "machines")
+    ultraservers: int = option(
+        1, "machines, alike and independent; groups, such as those of fixed:N, are of each"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,6 +173,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Walk the day and print; returns 0. Raises UltraServeError."""
     from reporting.plain_text import document_lines
+    from serving.analysis.day.compared_policies import compared_data, compared_document
     from serving.analysis.day.day_report import day_data, day_document
     from serving.analysis.day.virtual_day import virtual_day
 
@@ -170,7 +184,10 @@ def run(args: argparse.Namespace) -> int:
         from serving.analysis.day.day_chart import day_chart
 
         options.write_plots(lambda: day_chart(found))
-    print_answer(document_lines(day_document(found)), lambda: day_data(found), json=options.json)
+    document, data = day_document, day_data
+    if options.compare:
+        document, data = compared_document, compared_data
+    print_answer(document_lines(document(found)), lambda: data(found), json=options.json)
     return 0
 
 
@@ -178,6 +195,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     """The day by the arguments; raises UltraServeError."""
     from emulator.specs.models import model_by_name
     from serving.analysis.day.curve_search import CurveTerms
+    from serving.analysis.day.day_result import ValueUnit
     from serving.analysis.day.day_trace_file import day_trace
     from serving.analysis.day.exact_hour import HourCheck
     from serving.analysis.day.virtual_day import DaySettings
@@ -208,13 +226,14 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
         curve=CurveTerms(required_share=max(shares), judged=options.requests, seed=options.seed),
         grace_s=duration_s(options.drain_grace, field="drain_grace"),
         headline_share=_HEADLINE_SHARE,
+        unit=ValueUnit(options.unit),
         check=check,
     )
 
 
 def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
     from serving.analysis.day.day_comparison import DayQuestion
-    from serving.analysis.day.day_walk import WalkTerms
+    from serving.analysis.day.day_demand import WalkTerms
 
     try:
         shares = tuple(float(part) / 100 for part in options.peak.split(","))
@@ -228,10 +247,11 @@ def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
         first = trace.busiest_day() if days == 1 else 0
     # A trace of less than a day is walked whole.
     whole = days * _DAY_S if trace.days or days > 1 else trace.length_s
+    built_in = [known.format(zone=trace.zone) for known in _ALL]
     policies = [options.policy]
-    for text in options.policies:
+    for text in options.policies or (("all",) if options.compare else ()):
         for each in _split(text):
-            policies += _ALL if each == "all" else [each]
+            policies += built_in if each == "all" else [each]
     return DayQuestion(
         trace=trace,
         begin_s=first * _DAY_S,

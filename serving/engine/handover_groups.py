@@ -36,11 +36,11 @@ class HandoverGroups:
     """Lives with its engines; never waits. Groups are `group_chips` of the first `chips`."""
 
     def __init__(
-        self, *, chips: int, group_chips: int, limits: HandoverLimits, job_groups_min: int = 1
+        self, *, chips: int, group_chips: int, limits: HandoverLimits, job_chips_min: int = 1
     ) -> None:
         self.limits = limits
         self.state = HandoverState(
-            groups=groups_of(chips, group_chips), job_groups_min=job_groups_min
+            groups=groups_of(chips, group_chips), job_chips_min=job_chips_min
         )
         self.leases: Mapping[int, LeaseState] = {}
         """The leases that groups are out with, by group."""

@@ -93,7 +93,7 @@ class DayNightController:
             chips=settings.chips,
             group_chips=settings.group_chips,
             limits=LIMITS,
-            job_groups_min=_job_groups_min(settings, terms),
+            job_chips_min=_job_chips_min(settings, terms),
         )
         of_machine = max(1, (terms.system.chips.count - partition.first_chip) // partition.chips)
         self._machine_chips = of_machine * partition.chips
@@ -314,12 +314,12 @@ def _job_terms(settings: SimulatedDayNight, deployment: SimulatedDeployment) -> 
     )
 
 
-def _job_groups_min(settings: SimulatedDayNight, terms: JobTerms) -> int:
-    """Groups that a training state needs; raises ConfigError where it never fits."""
+def _job_chips_min(settings: SimulatedDayNight, terms: JobTerms) -> int:
+    """Chips that a training state needs; raises ConfigError where it never fits."""
     least = smallest_training_chips(terms.system, terms.model, terms.recipe)
     lent = settings.lend_groups * settings.group_chips
     if least is None or least > lent:
         needs = "" if least is None else f": it needs {least} chips"
         expected = f"more, into which a training state of {terms.model.name} fits{needs}"
         raise ConfigError("lend_chips", lent, expected)
-    return -(-least // settings.group_chips)
+    return least

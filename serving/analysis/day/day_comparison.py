@@ -1,21 +1,28 @@
 """Policies compared on the same requests at several loads, beside three baselines: `never`, the
-oracle and the best fixed split (the fewest serving groups that keep the target).
+best fixed split and the oracle.
+
+What is compared is `DayResult.value`, of days that keep `kept_share` of the requests in time: what
+the target asks for, or, where even `never` misses it, the same share of what `never` keeps, which
+is the most that can be. This holds for the splits and the oracle as for the policies. The worst 5
+minutes are shown beside it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
+from serving.analysis.day.day_demand import DayDemand, WalkTerms, day_demand
+from serving.analysis.day.day_oracle import ORACLE, day_oracle
 from serving.analysis.day.day_result import DayMachine, DayResult
 from serving.analysis.day.day_trace import DayTrace
-from serving.analysis.day.day_walk import DayDemand, WalkTerms, day_demand, walk
+from serving.analysis.day.day_walk import walk, walk_choices
+from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.training_yield import GroupHandover
+from serving.policy.day_night.policy import Fixed
 from serving.policy.day_night.policy_text import parse_policy
+from serving.policy.day_night.schedule import SchedulePolicy
 
 NEVER: Final = "never"
-ORACLE: Final = "oracle:headroom=0"
-"""Without headroom: it knows the demand, and at capacity the target is just kept."""
 PEAK_SHARE_MAX: Final = 2.0
 """Of the capacity; above, every policy fails."""
 
@@ -45,23 +52,35 @@ class DayQuestion:
             if not 0 < share <= PEAK_SHARE_MAX:
                 expected = f"above 0 %, at most {PEAK_SHARE_MAX:.0%}"
                 raise ConfigError("peak", f"{share:.0%}", expected)
-        demand = day_demand(
-            self.trace, begin_s=self.begin_s, length_s=self.length_s, terms=self.terms
-        )
+        day_demand(self.trace, begin_s=self.begin_s, length_s=self.length_s, terms=self.terms)
         for text in self.policies:
-            parse_policy(text, future=demand.future(self.terms.look_s))
+            if text == ORACLE:
+                continue
+            if isinstance(parse_policy(text), SchedulePolicy) and "@" not in text:
+                expected = f"the time zone of its hours too, such as {text}@{self.trace.zone}"
+                raise ConfigError("policy", text, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadComparison:
-    """One load: asked policies and baselines; the best split took `splits_tried` walks to find."""
+    """One load: asked policies and baselines.
+
+    Attributes:
+        peak_per_s: of all machines.
+        demand: of one.
+        kept_share: of the requests, in time in every day that is compared.
+        results: of the asked policies, `never` and the oracle.
+        fixed: the split with the highest value.
+        oracle_bound: a value that no plan exceeds; see DayOracle.
+    """
 
     peak_share: float
     peak_per_s: float
     demand: DayDemand
+    kept_share: float
     results: tuple[DayResult, ...]
     fixed: DayResult
-    splits_tried: int
+    oracle_bound: float | None
 
     def result(self, policy: str) -> DayResult:
         """Of a policy by its text; raises KeyError."""
@@ -84,18 +103,53 @@ class LoadComparison:
     @property
     def oracle(self) -> DayResult:
         """The baseline that knows the demand."""
-        return next(each for each in self.results if each.policy.partition(":")[0] == "oracle")
+        return self.result(ORACLE)
+
+    @property
+    def oracle_gap(self) -> float | None:
+        """Share of the bound that the oracle's value stays below it; None without a bound."""
+        if self.oracle_bound is None:
+            return None
+        return max(0.0, 1.0 - self.oracle.value / self.oracle_bound) if self.oracle_bound else 0.0
+
+    def compares(self, result: DayResult) -> bool:
+        """Whether a day keeps enough requests in time."""
+        return result.slo_attainment >= self.kept_share
 
 
 def compare(
-    question: DayQuestion, machine: DayMachine, handover: GroupHandover
+    question: DayQuestion, machine: DayMachine, handover: GroupHandover, *, oracle: bool = True
 ) -> tuple[LoadComparison, ...]:
-    """Walk every policy at every load; raises ConfigError for an unreadable one."""
-    return tuple(_at_load(question, machine, handover, share) for share in question.peak_shares)
+    """Walk every policy at every load; raises ConfigError for an unreadable one.
+
+    Without the `oracle` a question may not ask for it.
+    """
+    outcomes = LookOutcomes(
+        trained=machine.trained,
+        handover=handover,
+        group_idle_watts=machine.curve.idle_watts,
+        interval_s=question.terms.interval_s,
+        look_s=question.terms.look_s,
+    )
+    return tuple(
+        _at_load(question, machine, outcomes, share, oracle=oracle)
+        for share in question.peak_shares
+    )
+
+
+def share_to_keep(never: DayResult) -> float:
+    """Of the requests, in a day that is compared with others."""
+    required, most = never.machine.curve.required_share, never.slo_attainment
+    return required if most >= required else required * most
 
 
 def _at_load(
-    question: DayQuestion, machine: DayMachine, handover: GroupHandover, peak_share: float
+    question: DayQuestion,
+    machine: DayMachine,
+    outcomes: LookOutcomes,
+    peak_share: float,
+    *,
+    oracle: bool,
 ) -> LoadComparison:
     peak_per_s = peak_share * machine.capacity_per_s
     demand = day_demand(
@@ -105,47 +159,40 @@ def _at_load(
         terms=question.terms,
         cold=question.cold,
     )
-    future = demand.future(question.terms.look_s)
 
     def result(text: str) -> DayResult:
-        policy = parse_policy(text, future=future)
-        walked = walk(demand, machine.curve, machine.trained, handover, policy, question.terms)
-        return DayResult(machine=machine, walk=walked, describes=policy.describe())
+        policy = parse_policy(text)
+        walked = walk(demand, machine.curve, outcomes, policy)
+        described = policy.describe()
+        return DayResult(machine=machine, walk=walked, policy=str(policy), describes=described)
 
-    texts = [*question.policies]
-    for baseline in (NEVER, ORACLE):
-        kind = baseline.partition(":")[0]
-        if not any(text.partition(":")[0] == kind for text in texts):
-            texts.append(baseline)
-    results = [result(text) for text in dict.fromkeys(texts)]
-    splits: dict[int, DayResult] = {}
+    texts = dict.fromkeys((*question.policies, NEVER))
+    walked = {text: result(text) for text in texts if text != ORACLE}
+    kept_share = share_to_keep(walked[NEVER])
 
     def split(groups: int) -> DayResult:
-        if groups not in splits:
-            splits[groups] = result(f"fixed:{groups}")
-        return splits[groups]
+        policy = Fixed(serving_groups=groups)
+        going = walk_choices(demand, machine.curve, outcomes, lambda *_: groups)
+        described = policy.describe()
+        return DayResult(machine=machine, walk=going, policy=str(policy), describes=described)
 
-    fixed = split(_fewest(split, machine.groups))
+    splits = [split(groups) for groups in range(1, machine.groups + 1)]
+    fixed = max(
+        (each for each in splits if each.slo_attainment >= kept_share),
+        key=lambda each: each.value,
+        default=splits[-1],
+    )
+    bound = None
+    if oracle:
+        known = (*walked.values(), fixed)
+        best = day_oracle(demand, machine, outcomes, kept_share=kept_share, known=known)
+        walked[ORACLE], bound = best.result, best.bound
     return LoadComparison(
         peak_share=peak_share,
-        peak_per_s=peak_per_s,
+        peak_per_s=machine.machines * peak_per_s,
         demand=demand,
-        results=tuple(results),
+        kept_share=kept_share,
+        results=tuple(walked[text] for text in dict.fromkeys((*texts, *walked))),
         fixed=fixed,
-        splits_tried=len(splits),
+        oracle_bound=bound,
     )
-
-
-def _fewest(split: Callable[[int], DayResult], groups: int) -> int:
-    """The fewest serving groups that keep the target, by bisection; all where none do.
-
-    Attainment rises with the groups: the share in time falls with their rate.
-    """
-    low, high = 1, groups
-    while low < high:
-        middle = (low + high) // 2
-        if split(middle).keeps_target:
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Document, Lines, Table
+from serving.analysis.day.compared_policies import marks_in_words
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_tables import (
     BILLION,
@@ -41,14 +42,14 @@ def day_document(day: VirtualDay) -> Document:
         f"{settings.machines} x {settings.sweep.system.name}, "
         f"{settings.question.length_s / HOUR_S:g} hours from "
         f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}",
-        subtitle=f"{machine.groups} groups of {partition.chips} chips ({partition.division}); one "
+        subtitle=f"{machine.groups} groups{_of_each(settings.machines)} of {partition.chips} chips "
+        f"({partition.division}); one "
         f"serves {machine.curve.capacity_per_s:.4g} "
         f"requests/s within the target{in_range(rate, machine.curve.capacity_per_s)}, "
         f"{machine.curve.saturated_per_s:.4g} at all"
         f"{in_range(rate, machine.curve.saturated_per_s)}; all of them "
         f"{machine.capacity_per_s:,.4g}{in_range(rate, machine.capacity_per_s)}",
-        verdict=f"target: {settings.slo}; a policy with less than "
-        f"{machine.curve.required_share:.4g} of the requests within both is marked FAILED",
+        verdict=f"target: {settings.slo}; {marks_in_words(machine.curve.required_share)}",
         sections=(
             Lines(
                 rows=(
@@ -73,6 +74,10 @@ def day_document(day: VirtualDay) -> Document:
     )
 
 
+def _of_each(machines: int) -> str:
+    return " of each machine, all alike," if machines > 1 else ""
+
+
 def _slower_lines(day: VirtualDay) -> Lines:
     asked = day.headline.results[0]
 
@@ -83,7 +88,7 @@ def _slower_lines(day: VirtualDay) -> Lines:
             f"{result.slo_attainment:.3%}{'' if result.keeps_target else ' (FAILED)'}, trains "
             f"{result.training_tokens / BILLION:,.2f} Gtok rather than "
             f"{asked.training_tokens / BILLION:,.2f}, {result.flops_per_mwh / EXA:,.1f} Eflop/MWh "
-            f"({result.flops_per_mwh / slow.load.fixed.flops_per_mwh:.2f} x the best fixed split)"
+            f"({result.value / slow.load.fixed.value:.2f} x the best fixed split)"
         )
 
     return Lines(
@@ -166,6 +171,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
         "peak_share": headline.peak_share,
         "system": day.settings.sweep.system.name,
         "ultraservers": day.settings.machines,
+        "value_unit": f"{day.machine.unit.value}/MWh",
         "model": day.settings.sweep.model.name,
         "train_model": day.machine.trained.model,
         "slo": str(day.settings.slo),
@@ -179,8 +185,10 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             {
                 "peak_share": load.peak_share,
                 "peak_per_s": load.peak_per_s,
-                "splits_tried": load.splits_tried,
+                "kept_share": load.kept_share,
                 "best_fixed": load.fixed.policy,
+                "oracle_bound": load.oracle_bound,
+                "oracle_gap": load.oracle_gap,
                 "policies": [
                     _result_data(each, rate)
                     | {
@@ -231,23 +239,25 @@ def _group_data(day: VirtualDay, rate: PredictionInterval | None) -> dict[str, A
 
 
 _RESULT: Final = (
-    *("policy", "describes", "slo_attainment", "requests", "served_requests"),
+    *("policy", "describes", "slo_attainment", "worst_5min_attainment"),
+    *("requests", "served_requests"),
     *("served_output_tokens", "served_input_tokens", "training_chip_hours", "training_tokens"),
     *("freed_chip_hours", "freed_share", "freed_share_of_peak", "energy_mwh"),
     *("output_tokens_per_mwh", "training_tokens_per_mwh", "served_flops", "training_flops"),
-    "flops_per_mwh",
+    *("flops_per_mwh", "value"),
 )
 """Attributes that JSON has under their own names."""
 
 
 def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str, Any]:
-    totals = result.walk.totals
+    totals = result.totals
     return {name: getattr(result, name) for name in _RESULT} | {
         "range_80": plain_ranges(
             {"output_tokens_per_mwh": rate},
             {"output_tokens_per_mwh": result.output_tokens_per_mwh},
         ),
         "failed": not result.keeps_target,
+        "failed_worst_5min": not result.keeps_worst_5min,
         "ttft_attainment": result.attainment("ttft_share"),
         "tpot_attainment": result.attainment("tpot_share"),
         "handovers": {
@@ -257,7 +267,7 @@ def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str
             "group_seconds": totals.seconds,
             "joules": totals.joules,
             "training_tokens_lost": totals.tokens_lost,
-            "requests_moved": result.walk.moved,
+            "requests_moved": result.moved_requests,
         },
     }
 

@@ -1,6 +1,11 @@
-"""Result of a day under one policy: service, training, hand-overs, energy."""
+"""Result of a day under one policy: service, training, hand-overs, energy.
+
+Machines are alike and independent: each has its own job, serves as many of the requests, and
+follows the policy for itself. One is walked, and counts `machines` times.
+"""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
@@ -15,18 +20,32 @@ from emulator.timing.model_flops import served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.day_walk import DayWalk
+from serving.analysis.day.leased_groups import HandoverTotals
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import TrainingYield
 
 Float64s = NDArray[np.float64]
 
 JOULES_PER_MWH: Final = 3.6e9
+WORST_S: Final = 300.0
+"""The shortest time by which a day is judged too: a flash crowd is nothing to a whole day."""
 _FLOPS_SAMPLE: Final = 2_000
+
+
+class ValueUnit(StrEnum):
+    """What a day's value per MWh counts."""
+
+    FLOPS = "flops"  # model flops, of served and trained tokens
+    TOKENS = "tokens"  # output tokens served, and trained tokens
+    TRAINED = "trained"  # trained tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DayMachine:
-    """`machines` systems in groups of `group_chips`; `flops_per_request` is a mean."""
+    """A system in groups of `group_chips`, one of `machines` alike; `flops_per_request` is a mean.
+
+    `unit`: what counts, by `request_value` and `token_value`.
+    """
 
     system: SystemSpec
     machines: int
@@ -37,21 +56,31 @@ class DayMachine:
     mean_output_tokens: float
     flops_per_request: float
     season: Season = Season.PEAK
+    unit: ValueUnit = ValueUnit.FLOPS
 
     @property
     def groups(self) -> int:
-        """Of all machines."""
+        """Of one machine."""
         return self.trained.groups
 
     @property
-    def chips(self) -> int:
-        """Of all machines, those outside of groups too."""
-        return self.machines * self.system.chips.count
+    def capacity_per_s(self) -> float:
+        """Requests per second of a machine's groups within the target."""
+        return self.groups * self.curve.capacity_per_s
 
     @property
-    def capacity_per_s(self) -> float:
-        """Requests per second of all groups within the target."""
-        return self.groups * self.curve.capacity_per_s
+    def request_value(self) -> float:
+        """Of a request that is served."""
+        return {
+            ValueUnit.FLOPS: self.flops_per_request,
+            ValueUnit.TOKENS: self.mean_output_tokens,
+            ValueUnit.TRAINED: 0.0,
+        }[self.unit]
+
+    @property
+    def token_value(self) -> float:
+        """Of a token that is trained."""
+        return self.trained.flops_per_token if self.unit is ValueUnit.FLOPS else 1.0
 
     @cached_property
     def _facility_line(self) -> tuple[float, float]:
@@ -68,19 +97,23 @@ class DayMachine:
         return at_low - slope * low, slope
 
     def facility_watts(self, chip_watts: Float64s) -> Float64s:
-        """Watts at the utility's meter for the chip watts of all machines, [intervals]."""
+        """Watts at the utility's meter for the chip watts of one machine, [any] -> [any]."""
         base, slope = self._facility_line
-        watts: Float64s = self.machines * base + slope * chip_watts
+        watts: Float64s = base + slope * chip_watts
         return watts
 
+    @property
+    def left_over_watts(self) -> float:
+        """Of the chips outside of groups, which idle."""
+        left_over = self.system.chips.count - self.groups * self.group_chips
+        return left_over * self.system.chip.idle_watts.value
+
     def chip_watts(self, walk: DayWalk) -> Float64s:
-        """Mean of all chips in each interval, [intervals]."""
+        """Mean of one machine's chips in each interval, [intervals]."""
         interval_s = walk.demand.interval_s
         at_work_s = walk.column("serving_s") + walk.column("leaving_s")
         serving = self.curve.chip_watts(walk.group_rates) * at_work_s / interval_s
-        left_over = self.chips - self.groups * self.group_chips
-        idle = left_over * self.system.chip.idle_watts.value
-        watts: Float64s = serving + walk.column("joules") / interval_s + idle
+        watts: Float64s = serving + walk.column("joules") / interval_s + self.left_over_watts
         return watts
 
 
@@ -98,49 +131,85 @@ def mean_request_flops(model: ModelSpec, lengths: ObservedLengths) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DayResult:
-    """One policy on one day at one load."""
+    """One policy, as a user writes it, on one day at one load; of all machines."""
 
     machine: DayMachine
     walk: DayWalk
+    policy: str
     describes: str
-
-    @property
-    def policy(self) -> str:
-        """As a user writes it."""
-        return self.walk.policy
 
     @cached_property
     def requests(self) -> int:
         """Arrived."""
-        return int(self.walk.demand.arrivals.sum())
+        return self.machine.machines * int(self.walk.demand.arrivals.sum())
 
-    def attainment(self, name: str) -> float:
-        """Share of the requests with `ttft_share`, `tpot_share` or `both_share` kept; 1 of none.
+    def kept(self, name: str) -> Float64s:
+        """One machine's requests with `ttft_share`, `tpot_share` or `both_share` kept, [intervals].
 
         Late ones miss TTFT, moved ones both limits (assumed).
         """
-        if not self.requests:
-            return 1.0
         shares = self.machine.curve.share(name, self.walk.group_rates)
         arrivals = self.walk.demand.arrivals
         in_time = arrivals if name == "tpot_share" else arrivals - self.walk.late
-        kept = float((in_time * shares).sum()) - self.walk.moved
-        return max(0.0, kept / self.requests)
+        kept: Float64s = in_time * shares - self.walk.moved
+        return kept
+
+    def attainment(self, name: str) -> float:
+        """Share of the requests with a share's limits kept; 1 of none."""
+        if not self.requests:
+            return 1.0
+        kept = float(self.kept(name).sum())
+        return max(0.0, kept / float(self.walk.demand.arrivals.sum()))
 
     @cached_property
     def slo_attainment(self) -> float:
         """Share of the requests that kept both limits."""
         return self.attainment("both_share")
 
+    @cached_property
+    def worst_5min_attainment(self) -> float:
+        """The same share in the 5 minutes of the day that have the lowest; 1 without requests."""
+        width = max(1, round(WORST_S / self.walk.demand.interval_s))
+        window = np.ones(min(width, len(self.walk.times)))
+        kept = np.convolve(self.kept("both_share"), window, mode="valid")
+        came = np.convolve(self.walk.demand.arrivals, window, mode="valid")
+        shares = np.divide(kept, came, out=np.ones(len(came)), where=came > 0.5)
+        return float(np.clip(shares.min(), 0.0, 1.0))
+
     @property
     def keeps_target(self) -> bool:
-        """Whether the required share kept both limits."""
+        """Whether the required share kept both limits, over the day."""
         return self.slo_attainment >= self.machine.curve.required_share
+
+    @property
+    def keeps_worst_5min(self) -> bool:
+        """Whether it did in the worst 5 minutes too."""
+        return self.worst_5min_attainment >= self.machine.curve.required_share
+
+    @cached_property
+    def totals(self) -> HandoverTotals:
+        """Hand-overs and what they cost."""
+        totals = HandoverTotals()
+        totals.add(self.walk.totals, self.machine.machines)
+        return totals
+
+    @property
+    def handovers(self) -> int:
+        """Groups that left, and that came back."""
+        return self.totals.left + self.totals.came_back
+
+    @property
+    def moved_requests(self) -> float:
+        """Whose group left before they ended."""
+        return self.machine.machines * float(self.walk.moved.sum())
+
+    def _column_sum(self, name: str) -> float:
+        return self.machine.machines * float(self.walk.column(name).sum())
 
     @cached_property
     def served_requests(self) -> float:
         """Served by the end of the day."""
-        return float(self.walk.served.sum())
+        return self.machine.machines * float(self.walk.served.sum())
 
     @property
     def served_output_tokens(self) -> float:
@@ -155,24 +224,25 @@ class DayResult:
     @cached_property
     def training_tokens(self) -> float:
         """Trained, without those lost by a killed job."""
-        return float(self.walk.column("tokens").sum()) - self.walk.totals.tokens_undone
+        return self._column_sum("tokens") - self.totals.tokens_undone
 
     @cached_property
     def training_chip_hours(self) -> float:
         """Of chips while they trained, without saving, starting and idling."""
-        return float(self.walk.column("chips_at_work_s").sum()) / HOUR_S
+        return self._column_sum("chips_at_work_s") / HOUR_S
 
     @cached_property
     def freed_chip_hours(self) -> float:
         """Of chips out of serving and not called back, whatever they did."""
-        lent_s = sum(self.walk.column(name).sum() for name in ("paused_s", "training_s", "idle_s"))
-        return float(lent_s) * self.machine.group_chips / HOUR_S
+        lent_s = sum(map(self._column_sum, ("paused_s", "training_s", "idle_s")))
+        return lent_s * self.machine.group_chips / HOUR_S
 
     @property
     def freed_share(self) -> float:
         """Of all group-hours."""
         length_h = self.walk.demand.length_s / HOUR_S
-        return self.freed_chip_hours / (length_h * self.machine.groups * self.machine.group_chips)
+        group_hours = length_h * self.machine.machines * self.machine.groups
+        return self.freed_chip_hours / (group_hours * self.machine.group_chips)
 
     @property
     def freed_share_of_peak(self) -> float:
@@ -183,12 +253,14 @@ class DayResult:
     @cached_property
     def chip_watts(self) -> Float64s:
         """Of all chips, [intervals]."""
-        return self.machine.chip_watts(self.walk)
+        return self.machine.machines * self.machine.chip_watts(self.walk)
 
     @cached_property
     def facility_watts(self) -> Float64s:
         """At the utility's meter, [intervals]."""
-        return self.machine.facility_watts(self.chip_watts)
+        return self.machine.machines * self.machine.facility_watts(
+            self.machine.chip_watts(self.walk)
+        )
 
     @cached_property
     def energy_mwh(self) -> float:
@@ -219,3 +291,10 @@ class DayResult:
     def flops_per_mwh(self) -> float:
         """Both, over the energy of everything: the sum that weighs tokens by their flops."""
         return (self.served_flops + self.training_flops) / self.energy_mwh
+
+    @property
+    def value(self) -> float:
+        """What was served and trained in the machine's unit, over the energy of everything."""
+        machine = self.machine
+        served = machine.request_value * self.served_requests
+        return (served + machine.token_value * self.training_tokens) / self.energy_mwh

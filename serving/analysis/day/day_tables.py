@@ -4,6 +4,13 @@ from typing import Final
 
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
+from serving.analysis.day.compared_policies import (
+    highest,
+    mark,
+    oracle_in_words,
+    policy_column,
+    ratio_column,
+)
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import HOUR_S
@@ -18,82 +25,62 @@ KWH_J: Final = 3.6e6
 
 
 def headline_table(load: LoadComparison, rate: PredictionInterval | None) -> Table:
-    """Tokens and flops per MWh, with ratios to the baselines, if the policy keeps the target.
+    """Tokens and flops per MWh, with ratios to the baselines, if the day can be compared.
 
     `rate` is the interval of tokens/s: at the same share of what the machines can serve, and the
     modelled watts, served tokens have it too.
     """
-
-    def times(name: str, other: DayResult) -> Column[DayResult]:
-        def ratio(result: DayResult) -> float | None:
-            return result.flops_per_mwh / other.flops_per_mwh if result.keeps_target else None
-
-        return Column(f"x {name}", ratio, ".2f")
-
     columns: list[Column[DayResult]] = [
-        _policy(load),
+        policy_column(load),
         Column("SLO kept", lambda result: result.slo_attainment, ".3%"),
+        Column("worst 5 min", lambda result: result.worst_5min_attainment, ".2%"),
         Column("served", lambda r: r.output_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION),
         *range_column(rate, lambda result: result.output_tokens_per_mwh, scale=MILLION),
         Column(
             "trained", lambda r: r.training_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION
         ),
         Column("both,", lambda result: result.flops_per_mwh, ",.1f", unit="Eflop/MWh", scale=EXA),
-        times("never", load.never),
-        times(load.fixed.policy, load.fixed),
-        times("oracle", load.oracle),
-        Column("", lambda result: "" if result.keeps_target else "FAILED"),
+        ratio_column(load, "never", load.never),
+        ratio_column(load, load.fixed.policy, load.fixed),
+        ratio_column(load, "oracle", load.oracle),
+        Column("", mark),
     ]
-    return table_of(columns, load.everything, title=_highest(load))
+    return table_of(columns, load.everything, title=highest(load), foot=oracle_in_words(load))
 
 
 def account_table(load: LoadComparison) -> Table:
     """Limits kept, tokens, chip-hours, hand-overs and energy."""
     columns: tuple[Column[DayResult], ...] = (
-        _policy(load),
+        policy_column(load),
         Column("TTFT kept", lambda result: result.attainment("ttft_share"), ".3%"),
         Column("TPOT kept", lambda result: result.attainment("tpot_share"), ".3%"),
         Column("served", lambda r: r.served_output_tokens, ",.2f", unit="Gtok", scale=BILLION),
         Column("trained", lambda r: r.training_tokens, ",.2f", unit="Gtok", scale=BILLION),
         Column("training chip-h", lambda result: result.training_chip_hours, ",.0f"),
         Column("chip-h freed", lambda result: result.freed_share, ".1%"),
-        Column("groups left+back", lambda r: f"{r.walk.totals.left}+{r.walk.totals.came_back}"),
+        Column("groups left+back", lambda r: f"{r.totals.left}+{r.totals.came_back}"),
         Column("MWh", lambda result: result.energy_mwh, ",.3f"),
     )
-    return table_of(columns, load.everything, title=_highest(load))
+    return table_of(columns, load.everything, title=highest(load))
 
 
 def handover_table(load: LoadComparison, *, title: str, foot: str = "") -> Table:
     """Chip-hours freed, of all and of the peak's groups, and the costs of hand-overs."""
 
     def chip_hours(result: DayResult) -> float:
-        return result.walk.totals.seconds * result.machine.group_chips / HOUR_S
+        return result.totals.seconds * result.machine.group_chips / HOUR_S
 
     columns: tuple[Column[DayResult], ...] = (
-        _policy(load),
+        policy_column(load),
         Column("of all chip-h", lambda result: result.freed_share, ".1%"),
         Column("of its peak's", lambda result: result.freed_share_of_peak, ".1%"),
         Column("on the way, chip-h", chip_hours, ",.1f"),
-        Column("kWh", lambda result: result.walk.totals.joules, ",.2f", scale=KWH_J),
-        Column("Mtok not trained", lambda r: r.walk.totals.tokens_lost, ",.0f", scale=MILLION),
-        Column("job starts", lambda result: result.walk.totals.job_starts, "d"),
-        Column("requests moved", lambda result: result.walk.moved, ",.0f"),
+        Column("kWh", lambda result: result.totals.joules, ",.2f", scale=KWH_J),
+        Column("Mtok not trained", lambda r: r.totals.tokens_lost, ",.0f", scale=MILLION),
+        Column("job starts", lambda result: result.totals.job_starts, "d"),
+        Column("requests moved", lambda result: result.moved_requests, ",.0f"),
     )
     return table_of(columns, load.everything, title=title, foot=foot)
-
-
-def _policy(load: LoadComparison) -> Column[DayResult]:
-    def name(result: DayResult) -> str:
-        return f"{result.policy} (best split)" if result is load.fixed else result.policy
-
-    return Column("policy", name, align="left")
-
-
-def _highest(load: LoadComparison) -> str:
-    return (
-        f"Highest rate {load.peak_share:.0%} of what the machines serve within the target: "
-        f"{load.peak_per_s:,.4g} requests/s"
-    )
 
 
 _RANGE_IN_WORDS: Final = (
@@ -120,6 +107,9 @@ def method(day: VirtualDay) -> tuple[str, ...]:
         f"more than {curve.saturated_per_s:.4g} requests/s a group wait as a backlog, first come "
         "first served; whoever finds one counts as late",
         f"policies look every {terms.look_s:g} s; hand-overs run at their own times in between",
+        "the oracle is the best plan that was found, walked as a policy is; a dynamic programme "
+        "over looks, states of the groups and backlogs bounds every plan that keeps as many "
+        "requests in time",
         "not simulated: prompts that share a prefix, faults, the front end and the way to the "
         "client",
     )
@@ -155,6 +145,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         "way to it; when groups come or go it ends its step (half a step, not counted), writes "
         "weights and optimizer state to the drives, and starts again from them; a drain that is "
         "called off costs nothing",
+        *_machines_in_words(settings.machines),
         "chips that neither serve nor train are powered and idle; power at the utility's meter, "
         f"season {sweep.season.value} all day",
         "all groups serve when the walk begins",
@@ -176,3 +167,12 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
     else:
         said.append("policies know the trace's days before the walk, at the same load")
     return tuple(said)
+
+
+def _machines_in_words(machines: int) -> tuple[str, ...]:
+    if machines == 1:
+        return ()
+    return (
+        f"each of the {machines} machines serves as many of the requests, has a job of its own and "
+        "follows the policy by itself; one is walked, and chance is that of its requests",
+    )

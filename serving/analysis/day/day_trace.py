@@ -86,6 +86,11 @@ class DayTrace:
         return float(self.rates_per_s.max())
 
     @property
+    def zone(self) -> str:
+        """The name of its time zone."""
+        return str(self.begins.tzinfo)
+
+    @property
     def days(self) -> int:
         """Whole days of the recording."""
         return int(self.length_s // DAY_S)

@@ -10,9 +10,10 @@
 import csv
 import io
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -27,7 +28,7 @@ HOURLY_HEADER: Final = ["hour_index", "utc_hour_start", "requests_est", "rps_est
 STEPS_HEADER: Final = ["local_start", "local_end", "h800_nodes"]
 BUILT_IN: Final = ("deepseek", "sample")
 
-_DEEPSEEK_DAY: Final = datetime(2025, 2, 24, tzinfo=timezone(timedelta(hours=8)))  # of China
+_DEEPSEEK_DAY: Final = datetime(2025, 2, 24, tzinfo=ZoneInfo("Asia/Shanghai"))
 _SAMPLE_DAY: Final = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
 _SAMPLE_PEAK_PER_HOUR: Final = 200_000
 _SAMPLE_TROUGH_SHARE: Final = 0.1

@@ -2,10 +2,14 @@
 
 `serving.policy.day_night.handover_machine` decides, as for a running server; every action succeeds
 after the cost model's time. Time advances from event to event, independent of the walk's interval.
+Groups that go the same way are one group of the machine, with their numbers as its chips.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -14,6 +18,7 @@ from emulator.errors import ConfigError
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.policy.day_night.handover import (
     Action,
+    Failures,
     HandoverEvent,
     HandoverLimits,
     HandoverPhase,
@@ -35,7 +40,9 @@ from serving.policy.day_night.handover_machine import (
 )
 from serving.simulator.simulated_job import LIMITS
 
+_TRAINING: Final = HandoverPhase.TRAINING
 _NEVER: Final = float("inf")
+_TIME_DIGITS: Final = 6  # of seconds, within which two states are one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +71,23 @@ class HandoverTotals:
     joules: float = 0.0  # in these
     tokens_lost: float = 0.0  # that were not trained while the job saved and started
     tokens_undone: float = 0.0  # trained, and lost with a job that was killed
-    left_rate_per_s: float = 0.0  # sum of the request rates of the groups that left
+
+    def add(self, other: "HandoverTotals", times: int = 1) -> None:
+        """Count these too, so many times."""
+        for each in fields(self):
+            more = times * getattr(other, each.name)
+            setattr(self, each.name, getattr(self, each.name) + more)
+
+
+@dataclass(slots=True, kw_only=True)
+class UnsavedTokens:
+    """Trained since the job's start, or since `begin`; `earlier`: 1 while what was trained before
+    that is unsaved too, 0 when it is saved or lost.
+    """
+
+    tokens: float = 0.0
+    earlier: float = 0.0
+    earlier_undone: float = 0.0  # 1 when a killed job has lost it
 
 
 class LeasedGroups:
@@ -85,37 +108,122 @@ class LeasedGroups:
         works = np.flatnonzero(trained.tokens_per_s)
         self.state = HandoverState(
             groups=tuple(HandoverGroup(number=n, chips=(n,)) for n in range(trained.groups)),
-            job_groups_min=int(works[0]) if len(works) else trained.groups + 1,
+            job_chips_min=int(works[0]) if len(works) else trained.groups + 1,
         )
         self._now_s = 0.0
         self._arrive_s: dict[int, float] = {}  # of groups on their way, by number
         self._job_ready_s = _NEVER  # when a start or a save is over
-        self._group_rate_per_s = 0.0
-        self._leaving_rate_per_s: dict[int, float] = {}  # of each group as it began to leave
-        self._unsaved_tokens = 0.0
+        self.unsaved = UnsavedTokens()
         self.totals = HandoverTotals()
+        self.left: list[tuple[float, int]] = []
+        """When groups began to leave that have left, and how many."""
+
+    def begin(self) -> "LeasedGroups":
+        """A copy that goes its own way, and counts from now on."""
+        begun = copy(self)
+        begun._arrive_s = dict(self._arrive_s)
+        begun.unsaved, begun.totals, begun.left = UnsavedTokens(earlier=1.0), HandoverTotals(), []
+        return begun
+
+    @property
+    def now_s(self) -> float:
+        """Where `advance` came to."""
+        return self._now_s
+
+    @property
+    def each(self) -> HandoverState:
+        """The state by single groups, whose number is their one chip."""
+        groups = sorted(
+            (
+                replace(group, number=chip, chips=(chip,))
+                for group in self.state.groups
+                for chip in group.chips
+            ),
+            key=lambda group: group.number,
+        )
+        return replace(self.state, groups=tuple(groups))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for two that go the same way when the same is wanted of them from now on."""
+        job = self.state.job
+        alive = job.phase.alive
+        groups = tuple((kind, len(list(same))) for kind, same in groupby(self._kinds()))
+        stop_s = None if job.stop_asked_s is None else self._left_s(job.stop_asked_s)
+        at_job = len(job.chips) if alive else 0
+        starts = self._tried(job.starts)
+        phase = job.phase if alive else None
+        return (groups, phase, at_job, self._left_s(self._job_ready_s), stop_s, starts)
+
+    def _kinds(self) -> list[tuple[object, ...]]:
+        """All that decides where a group goes, of each single one by its number."""
+        job = self.state.job
+        at_job = frozenset(job.chips) if job.phase.alive else frozenset()
+        kinds: list[tuple[object, ...]] = [()] * self._trained.groups
+        for group in self.state.groups:
+            arrives_s = self._left_s(self._arrive_s.get(group.number, _NEVER))
+            kind = (group.phase, group.desired, arrives_s, self._tried(group.failures))
+            for chip in group.chips:
+                kinds[chip] = (*kind, chip in at_job)
+        return kinds
+
+    def _left_s(self, at_s: float) -> float:
+        return round(at_s - self._now_s, _TIME_DIGITS)
+
+    def _tried(self, failures: Failures) -> tuple[int, float]:
+        return failures.count, self._left_s(failures.last_s) if failures.count else 0.0
 
     @property
     def serving_or_coming(self) -> int:
         """A policy's serving groups: with those that return or wait for the job to save."""
         away = (HandoverPhase.DRAINING, HandoverPhase.MAINTENANCE)
-        there = [group for group in self.state.groups if group.phase not in away]
         return sum(
-            group.phase is not HandoverPhase.TRAINING or group.desired is HandoverPhase.SERVING
-            for group in there
+            len(group.chips)
+            for group in self.state.groups
+            if group.phase not in away
+            and (
+                group.phase is not HandoverPhase.TRAINING or group.desired is HandoverPhase.SERVING
+            )
         )
 
-    def want(self, serving: int, *, group_rate_per_s: float = 0.0) -> bool:
-        """Request `serving` groups, at `group_rate_per_s` each; returns whether that is new."""
-        groups = len(self.state.groups)
-        if not 0 <= serving <= groups:
-            raise ConfigError("serving", serving, f"0 to {groups} groups")
-        self._group_rate_per_s = group_rate_per_s
-        before, desired = self.state.desired, wishes(self.state, serving)
+    @property
+    def serving(self) -> int:
+        """Groups that serve now."""
+        return self._count(HandoverPhase.SERVING)
+
+    def want(self, serving: int) -> bool:
+        """Request `serving` groups, one at least, as in an engine; whether that is a new number."""
+        groups = self._trained.groups
+        if not 1 <= serving <= groups:
+            raise ConfigError("serving", serving, f"1 to {groups} groups")
+        each = self.each
+        before, desired = each.desired, wishes(each, serving)
         if desired == before:
             return False
-        self.take(Desired(phases=desired))
+        self.take(Desired(phases=self._divided(desired)))
         return desired.count(HandoverPhase.SERVING) != before.count(HandoverPhase.SERVING)
+
+    def _divided(self, desired: Sequence[HandoverPhase]) -> tuple[HandoverPhase, ...]:
+        """Join neighbours that are alike and of which the same is desired; returns what, of each.
+
+        The last one that serves stays by itself: if all are to leave, it is refused alone.
+        """
+        of_chip = {chip: group for group in self.state.groups for chip in group.chips}
+        serving = [chip for chip, one in of_chip.items() if one.phase is HandoverPhase.SERVING]
+        last = max(serving) if all(desired[chip] is _TRAINING for chip in serving) else None
+        alone = (chip == last for chip in range(len(desired)))
+        kinds = list(zip(self._kinds(), desired, alone, strict=True))
+        groups: list[HandoverGroup] = []
+        arrive_s: dict[int, float] = {}
+        for _, alike in groupby(range(len(kinds)), key=kinds.__getitem__):
+            chips = tuple(alike)
+            old, number = of_chip[chips[0]], len(groups)
+            groups.append(replace(old, number=number, chips=chips))
+            if old.number in self._arrive_s:
+                arrive_s[number] = self._arrive_s[old.number]
+        self.state = replace(self.state, groups=tuple(groups))
+        self._arrive_s = arrive_s
+        return tuple(desired[group.chips[0]] for group in groups)
 
     def take(self, *events: Happened) -> None:
         """Apply events now, then every action that is due."""
@@ -166,13 +274,16 @@ class LeasedGroups:
             case Action.KILL_JOB:
                 return JobHappened(event=JobEvent.CRASHED, words="killed")
         assert step.group is not None
-        serving = self.state.phases.count(HandoverPhase.SERVING)
+        others = self.serving - len(self.state.groups[step.group].chips)
         event = {
-            Action.DRAIN: HandoverEvent.DRAIN if serving > 1 else HandoverEvent.REFUSED,
+            Action.DRAIN: HandoverEvent.DRAIN if others else HandoverEvent.REFUSED,
             Action.CANCEL: HandoverEvent.CANCELLED,
             Action.RESUME: HandoverEvent.RESUME,
         }[step.action]
         return GroupHappened(group=step.group, event=event)
+
+    def _count(self, phase: HandoverPhase) -> int:
+        return sum(len(group.chips) for group in self.state.groups if group.phase is phase)
 
     def _happen(self, event: Happened) -> None:
         was = self.state.job.phase
@@ -185,14 +296,15 @@ class LeasedGroups:
 
     def _group_moved(self, number: int, event: HandoverEvent) -> None:
         self._arrive_s.pop(number, None)
+        count = len(self.state.groups[number].chips)
         if event is HandoverEvent.VACATED:
-            self.totals.left += 1
-            self.totals.left_rate_per_s += self._leaving_rate_per_s[number]
-        self.totals.came_back += event is HandoverEvent.RESTORED
+            self.totals.left += count
+            self.left.append((self._now_s - self._handover.drain_s, count))
+        if event is HandoverEvent.RESTORED:
+            self.totals.came_back += count
         match self.state.groups[number].phase:
             case HandoverPhase.DRAINING:
                 self._arrive_s[number] = self._now_s + self._handover.drain_s
-                self._leaving_rate_per_s[number] = self._group_rate_per_s
             case HandoverPhase.RESTORING:
                 self._arrive_s[number] = self._now_s + self._handover.restore_s
 
@@ -208,19 +320,23 @@ class LeasedGroups:
         elif job.phase is not was:
             self._job_ready_s = _NEVER
             if event is JobEvent.CRASHED:
-                self.totals.tokens_undone += self._unsaved_tokens
+                self.totals.tokens_undone += self.unsaved.tokens
+                self.unsaved.earlier_undone += self.unsaved.earlier
             if not job.phase.alive:
-                self._unsaved_tokens = 0.0
+                self.unsaved.tokens = self.unsaved.earlier = 0.0
 
     def _pass(self, seconds: float, times: GroupTimes) -> None:
         if seconds <= 0:
             return
         trained, totals = self._trained, self.totals
-        counts, job = Counter(self.state.phases), self.state.job
+        counts: Counter[HandoverPhase] = Counter()
+        for group in self.state.groups:
+            counts[group.phase] += len(group.chips)
+        job = self.state.job
         at_job = len(job.chips) if job.phase.alive else 0
         leaving, restoring = counts[HandoverPhase.DRAINING], counts[HandoverPhase.RESTORING]
         serving = counts[HandoverPhase.SERVING]
-        idle = len(self.state.groups) - serving - leaving - restoring - at_job
+        idle = trained.groups - serving - leaving - restoring - at_job
         times.serving_s += serving * seconds
         times.leaving_s += leaving * seconds
         times.restoring_s += restoring * seconds
@@ -232,7 +348,7 @@ class LeasedGroups:
             times.chips_at_work_s += float(trained.chips_at_work[at_job]) * seconds
             trained_tokens = float(trained.tokens_per_s[at_job]) * seconds
             times.tokens += trained_tokens
-            self._unsaved_tokens += trained_tokens
+            self.unsaved.tokens += trained_tokens
             times.joules += float(trained.watts[at_job]) * seconds
         elif at_job:
             times.paused_s += at_job * seconds

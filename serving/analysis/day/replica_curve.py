@@ -81,10 +81,19 @@ class ReplicaCurve:
         found: Float64s = np.interp(rates_per_s, rates, np.append(shares, end))
         return found
 
+    @cached_property
+    def _watts(self) -> Float64s:
+        return np.array([self.idle_watts, *(point.chip_watts for point in self.points)])
+
     def chip_watts(self, rates_per_s: Float64s) -> Float64s:
         """Of the whole replica at each rate."""
-        drawn = np.array([self.idle_watts, *(point.chip_watts for point in self.points)])
-        watts: Float64s = np.interp(rates_per_s, self._rates, drawn)
+        watts: Float64s = np.interp(rates_per_s, self._rates, self._watts)
+        return watts
+
+    def least_chip_watts(self, rates_per_s: Float64s) -> Float64s:
+        """Of the whole replica at each rate or a higher one, whichever is the lowest."""
+        least = np.minimum.accumulate(self._watts[::-1])[::-1]
+        watts: Float64s = np.interp(rates_per_s, self._rates, least)
         return watts
 
     def seconds(self, name: str, rates_per_s: Float64s) -> Float64s:

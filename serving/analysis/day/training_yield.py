@@ -1,7 +1,7 @@
-"""Training rate and hand-over costs by number of leased groups; each machine has its own job."""
+"""Training rate and hand-over costs by number of leased groups of one machine."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,15 @@ from emulator.errors import ConfigError
 
 Float64s = NDArray[np.float64]
 
-_SUMS: Final = ("tokens_per_s", "chips_at_work", "watts", "save_joules", "start_joules")
-"""Columns that add up over machines; of the others the maximum counts."""
-_TIMES: Final = ("save_s", "start_s")
+_COLUMNS: Final = (
+    *("tokens_per_s", "chips_at_work", "watts"),
+    *("save_s", "start_s", "save_joules", "start_joules"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingYield:
-    """Totals of all jobs by leased groups, [groups + 1] each.
+    """Of the machine's one job by leased groups, [groups + 1] each.
 
     Attributes:
         least_chips: of a machine, to hold the training state.
@@ -25,7 +26,7 @@ class TrainingYield:
         peak_flops_per_s: of a chip, dense in BF16.
         tokens_per_s: trained; 0 where too few groups are leased.
         chips_at_work: leased chips that have a job.
-        watts: of all leased chips while jobs run, idle ones included.
+        watts: of all leased chips while the job runs, idle ones included.
         save_s: finish a step and write the checkpoint, before any chip is given back.
         start_s: read the checkpoint and begin.
         save_joules, start_joules: of all leased chips in that time.
@@ -47,7 +48,7 @@ class TrainingYield:
     start_joules: Float64s
 
     def __post_init__(self) -> None:
-        for name in (*_SUMS, *_TIMES):
+        for name in _COLUMNS:
             values: Float64s = getattr(self, name)
             if values.shape != self.tokens_per_s.shape or not len(values):
                 expected = f"one for each number of groups, {self.tokens_per_s.shape}"
@@ -65,22 +66,6 @@ class TrainingYield:
     def groups(self) -> int:
         """The most that can be leased."""
         return len(self.tokens_per_s) - 1
-
-    def of_machines(self, machines: int) -> "TrainingYield":
-        """The yield of `machines` alike, each with its own job; leased groups fill them in turn."""
-        if machines < 1:
-            raise ConfigError("ultraservers", machines, "at least 1")
-        leased = np.arange(machines * self.groups + 1)
-        whole, rest = np.divmod(leased, self.groups)
-
-        columns: dict[str, Any] = {}
-        for name in _SUMS:
-            each: Float64s = getattr(self, name)
-            columns[name] = whole * each[-1] + each[rest]
-        for name in _TIMES:
-            each = getattr(self, name)
-            columns[name] = np.where(whole > 0, np.maximum(each[-1], each[rest]), each[rest])
-        return replace(self, **columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

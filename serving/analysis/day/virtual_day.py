@@ -13,7 +13,7 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
-from serving.analysis.day.day_result import DayMachine, mean_request_flops
+from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import ReplicaUnderTest
@@ -124,6 +124,7 @@ class DaySettings:
     curve: CurveTerms
     grace_s: float
     headline_share: float
+    unit: ValueUnit = ValueUnit.FLOPS
     check: HourCheck | None = None
 
     def __post_init__(self) -> None:
@@ -217,11 +218,12 @@ def _walked(
         machines=settings.machines,
         group_chips=choice.chips,
         curve=curve,
-        trained=trained.of_machines(settings.machines),
+        trained=trained,
         mean_prompt_tokens=replica.mean_prompt_tokens,
         mean_output_tokens=replica.mean_output_tokens,
         flops_per_request=mean_request_flops(served, settings.lengths),
         season=settings.sweep.season,
+        unit=settings.unit,
     )
     handover = group_handover(
         settings.job,

@@ -19,15 +19,15 @@ from serving.policy.day_night.policy import Decision, Policy
 class DemandPolicy(Policy):
     """Lends what the forecast does not need. Raises ConfigError for values out of range.
 
-    `confidence`: that the peak stays below what is kept. `warm_s`: history needed before it lends;
-    a day, since only a night and a morning show how fast mornings rise.
+    `confidence`: share of requests that stays below what is kept. `warm_s`: history needed before
+    it lends; a day, since only a night and a morning show how fast mornings rise.
     """
 
     name = "demand"
     weighs_demand = True
 
-    guard: Guard = field(default_factory=Guard)
-    confidence: float = 0.95
+    guard: Guard = field(default_factory=lambda: Guard(headroom=0.03, dwell_s=300.0))
+    confidence: float = 0.985
     warm_s: float = DAY_S
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class DemandPolicy(Policy):
     def describe(self) -> str:
         """State what it does and assumes."""
         return (
-            f"{self}: keeps what demand stays below with {self.confidence:.0%} confidence and "
+            f"{self}: keeps what {self.confidence:.3g} of the requests stay below and "
             f"{self.guard.headroom:.0%} headroom, no group leaves within "
             f"{duration_text(self.guard.dwell_s)} of a change; assumed: the coming window errs as "
             f"those of the last week did, and a queue is to be gone in 30 s"

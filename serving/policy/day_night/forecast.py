@@ -1,12 +1,15 @@
-"""Peak demand of the coming minutes, from its own past, with a stated confidence.
+"""Peak demand of the coming minutes, from its own past, with a stated confidence of requests.
 
 The forecast quantity is the growth g(t) = ln((peak + e) / (level + e)): `peak` is the highest
 bucket of the window after t, `level` the mean of the last 15 minutes, e one request a bucket, a
 bucket's resolution. Three guesses, g = 0, yesterday's and last week's at the same time, are weighed
-by inverse mean squared error on the history, each from what was known at the time. The `confidence`
-quantile of the weighed guess's errors is added to it: of all, or of those within an hour of the
-same time of day, whichever is higher. Only the weights are fitted. *Assumed*: the coming window
-errs as those of the last week did.
+by inverse mean squared error on the history, each from what was known at the time. A margin is
+added that would have covered all but `1 - confidence` of the requests: the same quantile of the
+guess's errors, by the requests of their peaks, of all or of those within an hour of the same time
+of day, whichever is higher. So the traffic before says how bursty it is and how well it can be
+foretold. A level that covers as many requests at all is enough while demand has not passed it,
+whatever grew how fast: bursts do not multiply. Only the weights are fitted. *Assumed*: the coming
+window errs as those of the last week did.
 """
 
 import math
@@ -26,6 +29,8 @@ ERRORS_MIN: Final = 12
 """Fewest errors by which a guess is used, and a forecast has a confidence."""
 
 SAME_TIME_S: Final = 3_600.0
+_SHARE_MIN: Final = 0.5
+"""Of the requests in past windows that a forecast is to cover, however long the windows are."""
 
 B1 = NDArray[np.bool_]
 I64 = NDArray[np.int64]
@@ -68,11 +73,18 @@ def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float)
     expected_per_s = float(level_per_s[-1] * math.exp(weighed[-1]) - finest_per_s)
     high_per_s = math.inf
     if len(errors) >= ERRORS_MIN:
-        margin = upper_quantile(errors, confidence)
-        alike = errors[_same_time(history, judged)]
-        if len(alike) >= ERRORS_MIN:
-            margin = max(margin, upper_quantile(alike, confidence))
+        # A bucket that is too high spoils the windows of `window` looks, and is late once.
+        share = max(1.0 - (1.0 - confidence) * window, _SHARE_MIN)
+        peaks_per_s = sliding_max(history.requests_per_s[1:], window)[judged]  # [errors]
+        among = [np.ones(len(errors), dtype=np.bool_), _same_time(history, judged)]
+        among = [which for which in among if which.sum() >= ERRORS_MIN]
+        margin, usual_per_s = (
+            max(upper_quantile(values[which], peaks_per_s[which], share) for which in among)
+            for values in (errors, peaks_per_s)
+        )
         high_per_s = float(level_per_s[-1] * math.exp(weighed[-1] + margin) - finest_per_s)
+        if level_per_s[-1] <= usual_per_s + 2 * finest_per_s:
+            high_per_s = min(high_per_s, usual_per_s)
     level, yesterday, last_week = (float(weight) for weight in weights)
     return Forecast(
         expected_per_s=max(expected_per_s, 0.0),
@@ -151,10 +163,17 @@ def _same_time(history: DemandHistory, judged: I64) -> B1:
     return near
 
 
-def upper_quantile(errors: F64, confidence: float) -> float:
-    """The error that at least the share `confidence` of all stays at or below."""
-    rank = min(math.ceil(confidence * len(errors)), len(errors)) - 1
-    return float(np.partition(errors, rank)[rank])
+def upper_quantile(values: F64, weights: F64, confidence: float) -> float:
+    """The lowest value that at least the share `confidence` of the weight stays at or below.
+
+    Without weight all count alike.
+    """
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    if not total[-1] > 0:
+        total = np.arange(1.0, len(values) + 1, dtype=np.float64)
+    place = np.searchsorted(total, confidence * total[-1] * (1 - 1e-12))
+    return float(values[order[place]])
 
 
 def _weights(growth: F64, guesses: F64, known: B1) -> F64:

@@ -87,11 +87,11 @@ class HandoverJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverState:
-    """All groups, by number, and the job, which needs `job_groups_min` groups to start."""
+    """All groups, by number, and the job, which needs `job_chips_min` chips to start."""
 
     groups: tuple[HandoverGroup, ...]
     job: HandoverJob = HandoverJob()
-    job_groups_min: int = 1
+    job_chips_min: int = 1
 
     @property
     def phases(self) -> tuple[HandoverPhase, ...]:
@@ -336,9 +336,9 @@ def _job_step(
         saving = job.phase is JobPhase.SAVING
         return () if saving else (HandoverStep(action=Action.STOP_JOB),)
     members = [group for group in groups if group.phase is _T and group.desired is _T]
-    if len(members) < state.job_groups_min:
-        return ()
     chips = tuple(chip for group in members for chip in group.working_chips)
+    if len(chips) < state.job_chips_min:
+        return ()
     return (HandoverStep(action=Action.START_JOB, chips=chips),)
 
 

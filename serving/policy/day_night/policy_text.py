@@ -4,22 +4,21 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.demand import DemandPolicy
-from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.options import with_options
-from serving.policy.day_night.oracle import Oracle
 from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.price import Price
 from serving.policy.day_night.schedule import SchedulePolicy
 
 POLICY_EXPECTED: Final = (
     "never, fixed:GROUPS, schedule:22:00-06:00[@ZONE][;OPTIONS], demand[:OPTIONS], "
-    "price:FILE[@ZONE][;OPTIONS] (FILE may be 'assumed') or oracle[:OPTIONS], "
+    "price:FILE[@ZONE][;OPTIONS] (FILE may be 'assumed'), "
     "where OPTIONS are such as headroom=0.1,dwell=30m"
 )
 
 
-def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
-    """Read a policy's text, and the file of `price`; `future` is the demand that `oracle` knows.
+def parse_policy(text: str) -> Policy:
+    """Read a policy's text, and the file of `price`.
+
     Raises ConfigError, one line that names the wrong part.
     """
     kind, colon, rest = text.strip().partition(":")
@@ -36,9 +35,6 @@ def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
         case "price" if rest:
             return Price.parse(rest)
         case "oracle":
-            if future is None:
-                expected = "a policy that need not know the day: there is no recorded demand here"
-                raise ConfigError("policy", text, expected)
-            oracle: Oracle = with_options(Oracle(future=future), rest)
-            return oracle
+            expected = "a policy that need not know the day: there is no recorded demand here"
+            raise ConfigError("policy", text, expected)
     raise ConfigError("policy", text, POLICY_EXPECTED)

@@ -110,7 +110,7 @@ class Price(Policy):
 
     curve: PriceCurve
     cheap: float = 0.5
-    confidence: float = 0.95
+    confidence: float = 0.985
     warm_s: float = DAY_S
     guard: Guard = field(default_factory=Guard)
 

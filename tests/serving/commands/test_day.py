@@ -45,9 +45,11 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
     assert [each["policy"] for each in load["policies"][:3]] == [
         "fixed:54",
         "never",
-        "oracle:headroom=0.0",
+        "oracle",
     ]
     assert load["policies"][1]["flops_per_mwh_over_never"] == 1
+    assert 0 <= load["oracle_gap"] < 0.05
+    assert load["oracle_bound"] >= max(each["value"] for each in load["policies"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000  # a picture that was not drawn is a title alone
     assert "requests/s" in captured.err
@@ -70,6 +72,8 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
         (("--seed", "-1"), "seed"),
         (("--check-hour", "24"), "check-hour"),
         (("--policies", "demand,nothing"), "policy=nothing"),
+        (("--policies", "schedule:22:00-06:00"), "expected the time zone of its hours too"),
+        (("--policies", "oracle:headroom=0"), "policy=oracle:headroom=0"),
         (("--requests", "0"), "judged"),
     ],
 )
@@ -103,7 +107,7 @@ def test_policies_between_commas_keep_their_options() -> None:
         *("--model", "qwen3-30b-a3b", "--policy", "never"),
         *(
             "--policies",
-            "demand:headroom=0,dwell=10m,fixed:3, schedule:22:00-06:00,mon/12:00-13:00",
+            "demand:headroom=0,dwell=10m,fixed:3, schedule:22:00-06:00,mon/12:00-13:00@UTC",
         ),
         *("--policies", "oracle"),
     )
@@ -111,6 +115,48 @@ def test_policies_between_commas_keep_their_options() -> None:
         "never",
         "demand:headroom=0,dwell=10m",
         "fixed:3",
-        "schedule:22:00-06:00,mon/12:00-13:00",
+        "schedule:22:00-06:00,mon/12:00-13:00@UTC",
         "oracle",
     )
+
+
+def test_all_policies_have_their_hours_in_the_zone_of_the_trace() -> None:
+    def policies(*arguments: str) -> tuple[str, ...]:
+        asked = parsed("--model", "qwen3-30b-a3b", *arguments)
+        return command.settings_of(asked).question.policies
+
+    assert policies("--policies", "all") == (
+        "demand",
+        "schedule:22:00-06:00@UTC",
+        "price:assumed",
+    )
+    chinese = policies("--trace", "deepseek", "--compare")
+    assert chinese == ("demand", "schedule:22:00-06:00@Asia/Shanghai", "price:assumed")
+    assert policies("--compare", "--policies", "never") == ("demand", "never")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_comparison_has_each_policys_value_beside_the_best_split_and_the_oracle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
+    asked = ("--compare", "--policies", "fixed:1", "--unit", "trained", "--ultraservers", "3")
+    args = parsed(*SMALL_DAY, *files, *asked, "--json")
+    assert args.run(args) == 0
+    data = json.loads(capsys.readouterr().out)
+
+    assert data["unit"] == "trained/MWh"
+    assert data["ultraservers"] == 3
+    assert len(data["loads"]) == 1
+    policies = {each["policy"]: each for each in data["policies"]}
+    assert set(policies) >= {"fixed:54", "fixed:1", "never", "oracle"}
+    for each in policies.values():
+        assert 0 <= each["worst_5min_attainment"] <= each["attainment"] <= 1
+        assert each["handovers"] >= 0
+    # One group serves too few in time: a day that cannot be compared has no value.
+    assert (policies["fixed:1"]["value"], policies["fixed:1"]["missed"]) == (None, "FAILED")
+    assert policies["never"]["value"] == policies["never"]["handovers"] == 0
+    assert policies["oracle"]["value"] == data["oracle"]
+    assert policies["fixed:54"]["value"] <= data["best_fixed"] <= data["oracle"]
+    assert 0 <= data["oracle_gap"] < 0.1

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 
 from emulator.specs.systems import system_by_name
+from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_result import DayMachine
-from serving.analysis.day.day_walk import DayDemand
+from serving.analysis.day.day_walk import DayWalk, walk
+from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import RatePoint
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.policy.day_night.history import DemandHistory
+from serving.policy.day_night.policy import Policy
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 SYSTEM = system_by_name("trn3-nl72x2")
@@ -88,3 +91,26 @@ def demand(*arrivals: int, interval_s: float = 60.0) -> DayDemand:
             end_s=MONDAY.timestamp(), bucket_s=interval_s, requests_per_s=np.zeros(0)
         ),
     )
+
+
+def outcomes(
+    of: TrainingYield, terms: WalkTerms, handover: GroupHandover = HANDOVER
+) -> LookOutcomes:
+    return LookOutcomes(
+        trained=of,
+        handover=handover,
+        group_idle_watts=CURVE.idle_watts,
+        interval_s=terms.interval_s,
+        look_s=terms.look_s,
+    )
+
+
+def walked(
+    wanted: DayDemand,
+    policy: Policy,
+    terms: WalkTerms,
+    *,
+    groups: int = 4,
+    curve: ReplicaCurve = CURVE,
+) -> DayWalk:
+    return walk(wanted, curve, outcomes(trained(groups), terms), policy)

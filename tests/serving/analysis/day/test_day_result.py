@@ -8,11 +8,11 @@ from emulator.specs.models import model_by_name
 from emulator.timing.model_flops import served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_comparison import DayQuestion, compare
+from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_result import DayResult, mean_request_flops
 from serving.analysis.day.day_trace_file import sample_week
-from serving.analysis.day.day_walk import WalkTerms, walk
 from serving.policy.day_night.policy import Never
-from tests.serving.analysis.day.days import CURVE, HANDOVER, SYSTEM, demand, machine, trained
+from tests.serving.analysis.day.days import CURVE, HANDOVER, SYSTEM, demand, machine, walked
 
 
 @pytest.mark.parametrize("each_watts", [200.0, 317.0, 500.0])
@@ -24,8 +24,9 @@ def test_facility_watts_are_those_of_the_power_model(each_watts: float) -> None:
 
 def test_a_day_without_requests_is_kept_and_draws_idle_power() -> None:
     terms = WalkTerms(interval_s=60.0, look_s=60.0)
-    walked = walk(demand(0, 0), CURVE, trained(4), HANDOVER, Never(), terms)
-    result = DayResult(machine=machine(), walk=walked, describes="")
+    result = DayResult(
+        machine=machine(), walk=walked(demand(0, 0), Never(), terms), policy="never", describes=""
+    )
 
     assert result.slo_attainment == 1.0
     assert result.keeps_target
@@ -58,7 +59,7 @@ def test_policies_meet_the_same_requests_beside_the_three_they_are_held_against(
     )
     (load,) = compare(question, machine(12), HANDOVER)
 
-    assert [each.policy for each in load.results] == ["demand", "never", "oracle:headroom=0.0"]
+    assert [each.policy for each in load.results] == ["demand", "never", "oracle"]
     assert {each.requests for each in (*load.results, load.fixed)} == {load.results[0].requests}
     assert load.never.training_tokens == 0
     # The split that was found keeps the target, and one group fewer does not.

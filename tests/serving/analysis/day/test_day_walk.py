@@ -8,42 +8,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from serving.analysis.day.day_demand import DayDemand, WalkTerms, day_demand
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace_file import sample_week
-from serving.analysis.day.day_walk import DayDemand, DayWalk, WalkTerms, day_demand, walk
+from serving.analysis.day.day_walk import DayWalk
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Fixed, Never, Policy
-from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
+from tests.serving.analysis.day.days import CURVE, demand, machine, walked
 
 TERMS = WalkTerms(interval_s=60.0, look_s=60.0)
 
 
 def never(wanted: DayDemand, groups: int = 4) -> DayWalk:
-    return walk(wanted, CURVE, trained(groups), HANDOVER, Never(), TERMS)
+    return walked(wanted, Never(), TERMS, groups=groups)
 
 
 def test_a_load_below_capacity_is_served_at_once_by_all_groups() -> None:
-    walked = never(demand(120, 240))
+    found = never(demand(120, 240))
 
-    assert walked.served.tolist() == [120, 240]
-    assert walked.group_rates.tolist() == [0.5, 1.0]
-    assert not walked.backlog.any()
-    assert not walked.late.any()
+    assert found.served.tolist() == [120, 240]
+    assert found.group_rates.tolist() == [0.5, 1.0]
+    assert not found.backlog.any()
+    assert not found.late.any()
 
 
 def test_an_overload_waits_its_turn_and_whoever_finds_a_queue_is_late() -> None:
     # Four groups serve 4 requests/s each at most: 960 in a minute.
-    walked = never(demand(1_200, 480, 480))
+    found = never(demand(1_200, 480, 480))
 
-    assert walked.served.tolist() == [960, 720, 480]
-    assert walked.backlog.tolist() == [240, 0, 0]
+    assert found.served.tolist() == [960, 720, 480]
+    assert found.backlog.tolist() == [240, 0, 0]
     # The queue of 240 is gone when 240 more than the arrivals are served: in half a minute.
-    assert walked.late.tolist() == [1_200, 240, 0]
+    assert found.late.tolist() == [1_200, 240, 0]
 
 
 def test_a_night_hands_groups_over_and_counts_every_token_and_joule() -> None:
     result = DayResult(
-        machine=machine(), walk=_fixed(demand(60, 60, 60), 2), describes="a fixed split"
+        machine=machine(), walk=_fixed(demand(60, 60, 60), 2), policy="", describes=""
     )
 
     # Two groups leave at once: 30 s on the way, 20 s to start, then 130 s at 20 tokens/s.
@@ -63,7 +64,7 @@ def test_a_night_hands_groups_over_and_counts_every_token_and_joule() -> None:
 
 
 def _fixed(wanted: DayDemand, serving: int) -> DayWalk:
-    return walk(wanted, CURVE, trained(4), HANDOVER, Fixed(serving_groups=serving), TERMS)
+    return walked(wanted, Fixed(serving_groups=serving), TERMS)
 
 
 @given(
@@ -73,12 +74,12 @@ def _fixed(wanted: DayDemand, serving: int) -> DayWalk:
 def test_requests_are_conserved_and_no_more_are_late_than_came(
     arrivals: list[int], serving: int
 ) -> None:
-    walked = _fixed(demand(*arrivals), serving)
+    found = _fixed(demand(*arrivals), serving)
 
-    assert walked.served.sum() + walked.backlog[-1] == pytest.approx(sum(arrivals))
-    assert (walked.late <= np.array(arrivals) + 1e-9).all()
-    assert (walked.backlog >= 0).all()
-    assert (walked.group_rates <= CURVE.saturated_per_s + 1e-9).all()
+    assert found.served.sum() + found.backlog[-1] == pytest.approx(sum(arrivals))
+    assert (found.late <= np.array(arrivals) + 1e-9).all()
+    assert (found.backlog >= 0).all()
+    assert (found.group_rates <= CURVE.saturated_per_s + 1e-9).all()
 
 
 @settings(max_examples=20)
@@ -86,7 +87,10 @@ def test_requests_are_conserved_and_no_more_are_late_than_came(
 def test_more_serving_groups_never_serve_fewer_requests_in_time(arrivals: list[int]) -> None:
     kept = [
         DayResult(
-            machine=machine(), walk=_fixed(demand(*arrivals), serving), describes=""
+            machine=machine(),
+            walk=_fixed(demand(*arrivals), serving),
+            policy="",
+            describes="",
         ).slo_attainment
         for serving in (1, 2, 3, 4)
     ]
@@ -156,7 +160,7 @@ def test_an_assumed_past_is_forgotten_after_a_day_and_a_true_one_is_kept() -> No
     def shown(begin_s: float) -> list[int]:
         policy = _Remembers()
         wanted = day_demand(trace, begin_s=begin_s, length_s=2 * 86_400.0, terms=terms)
-        walk(wanted, CURVE, trained(4), HANDOVER, policy, terms)
+        walked(wanted, policy, terms)
         return policy.buckets
 
     assumed, true = shown(0.0), shown(86_400.0)

@@ -10,8 +10,8 @@ from emulator.specs.shipped_fits import calibration_for
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, find_curve
+from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_result import DayMachine, DayResult
-from serving.analysis.day.day_walk import WalkTerms, walk
 from serving.analysis.day.exact_hour import HourCheck, exact_hour
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import RateTask, ReplicaUnderTest, run_at_rate
@@ -23,7 +23,7 @@ from serving.analysis.steady_state.sweep import Sweep
 from serving.policy.day_night.policy import Never
 from serving.simulator.simulation_workers import THIS_PROCESS, SimulationWorkers
 from serving.traffic.engine_limits import EngineLimits
-from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
+from tests.serving.analysis.day.days import demand, machine, trained, walked
 from tests.serving.analysis.plan.planned import MODEL, SYSTEM
 
 SLO = Slo.parse("ttft=300ms,tpot=40ms@p90")
@@ -104,7 +104,8 @@ def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> Non
     terms = WalkTerms(interval_s=interval_s, look_s=interval_s)
     result = DayResult(
         machine=held,
-        walk=walk(wanted, curve, held.trained, HANDOVER, Never(), terms),
+        walk=walked(wanted, Never(), terms, curve=curve),
+        policy="never",
         describes="",
     )
     check = HourCheck(
@@ -135,7 +136,8 @@ def test_every_request_of_a_stretch_is_judged_once_however_it_is_cut() -> None:
     terms = WalkTerms(interval_s=interval_s, look_s=interval_s)
     result = DayResult(
         machine=held,
-        walk=walk(wanted, CURVE, held.trained, HANDOVER, Never(), terms),
+        walk=walked(wanted, Never(), terms),
+        policy="never",
         describes="",
     )
     check = HourCheck(begin_s=20.0, length_s=30.0, warmup_s=interval_s, part_s=interval_s)

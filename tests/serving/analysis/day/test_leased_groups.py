@@ -1,16 +1,18 @@
 """Groups on their way between serving and training, second by second."""
 
-import numpy as np
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from serving.analysis.day.leased_groups import LIMITS, LeasedGroups
+from serving.analysis.day.leased_groups import LeasedGroups
 from serving.policy.day_night.handover import HandoverLimits, HandoverPhase
+from serving.policy.day_night.handover_machine import Desired, wishes
 from tests.serving.analysis.day.days import HANDOVER, trained
 
-S, T = HandoverPhase.SERVING, HandoverPhase.TRAINING
+S, T, R = HandoverPhase.SERVING, HandoverPhase.TRAINING, HandoverPhase.RESTORING
 
 
 def groups(count: int = 4) -> LeasedGroups:
@@ -64,7 +66,7 @@ def test_groups_called_back_while_the_job_starts_need_not_save() -> None:
 
     assert times.paused_s == 0
     assert times.restoring_s == 2 * 60
-    assert lent.state.phases == (S, S, S, S)
+    assert lent.each.phases == (S, S, S, S)
 
 
 def test_those_that_come_back_count_as_serving_at_once() -> None:
@@ -73,23 +75,23 @@ def test_those_that_come_back_count_as_serving_at_once() -> None:
     lent.advance(100.0)
     lent.want(3)
 
-    assert lent.state.phases == (S, T, T, T)
+    assert lent.each.phases == (S, T, T, T)
     assert lent.serving_or_coming == 3
     assert not lent.want(3)
 
 
 def test_a_group_that_is_asked_back_while_it_drains_stays_where_it_is() -> None:
     lent = groups()
-    lent.want(1, group_rate_per_s=2.0)
+    lent.want(1)
     lent.advance(10.0)
     lent.want(3)
     times = lent.advance(100.0)
 
-    assert lent.state.phases == (S, S, S, T)
+    assert lent.each.phases == (S, S, S, T)
     assert times.serving_s == pytest.approx(3 * 90)
     assert times.restoring_s == 0
     assert lent.totals.left == 1
-    assert lent.totals.left_rate_per_s == 2.0
+    assert lent.left == [(0.0, 1)]
 
 
 def test_the_job_waits_for_a_group_that_still_leaves_and_trains_meanwhile() -> None:
@@ -120,29 +122,50 @@ def test_a_job_that_does_not_save_in_time_is_killed_and_loses_what_it_trained() 
     times = lent.advance(200.0)
 
     assert times.paused_s == 2 * 4
-    assert lent.state.phases == (S, S, S, S)
+    assert lent.each.phases == (S, S, S, S)
     assert lent.totals.tokens_undone == 20 * 50
 
 
-def test_the_last_group_that_serves_is_not_drained() -> None:
+def test_the_last_group_that_serves_is_not_drained_before_another_is_back() -> None:
     lent = groups()
-    lent.want(0)
-    lent.advance(1_000.0)
+    lent.want(1)
+    lent.advance(100.0)
+    lent.want(3)
+    lent.advance(110.0)
+    lent.take(Desired(phases=(T, S, T)))  # the one that serves is to leave, two of four return
+    lent.advance(120.0)
 
-    assert lent.state.phases == (T, T, T, S)
-    assert lent.state.groups[3].failures.given_up(LIMITS)
+    assert lent.each.phases == (S, R, R, T)
+    assert lent.each.groups[0].failures.count > 0
+    lent.advance(1_000.0)
+    assert lent.each.phases == (T, S, S, T)
+
+
+def test_groups_go_the_same_way_together_as_one_by_one() -> None:
+    """Against the machine of single groups, which `take` alone does not join."""
+    together, single = groups(6), groups(6)
+    for at_s, serving in ((100.0, 2), (125.0, 5), (160.0, 1), (240.0, 6), (700.0, 3)):
+        together.want(serving)
+        single.take(Desired(phases=wishes(single.state, serving)))
+        one, other = together.advance(at_s), single.advance(at_s)
+        assert len(together.state.groups) < len(single.state.groups) == 6
+        assert together.each.phases == single.each.phases
+        assert together.key == single.key
+        for each in fields(one):
+            assert getattr(one, each.name) == pytest.approx(getattr(other, each.name), abs=1e-9)
+    assert together.totals == single.totals
 
 
 @given(
-    wishes=st.lists(st.tuples(st.integers(0, 6), st.floats(1.0, 90.0)), min_size=1, max_size=12),
+    wanted=st.lists(st.tuples(st.integers(1, 6), st.floats(1.0, 90.0)), min_size=1, max_size=12),
     cuts=st.integers(1, 4),
 )
 def test_group_seconds_are_conserved_and_do_not_depend_on_the_intervals(
-    wishes: list[tuple[int, float]], cuts: int
+    wanted: list[tuple[int, float]], cuts: int
 ) -> None:
     whole, pieces = groups(6), groups(6)
     now_s = 0.0
-    for wish, seconds in wishes:
+    for wish, seconds in wanted:
         whole.want(wish)
         pieces.want(wish)
         once = whole.advance(now_s + seconds)
@@ -157,21 +180,11 @@ def test_group_seconds_are_conserved_and_do_not_depend_on_the_intervals(
     whole.advance(now_s + 30 + 10 + 20)
     whole.want(6)
     whole.advance(now_s + 1_000)
-    assert whole.state.phases == (S,) * 6
+    assert whole.each.phases == (S,) * 6
 
 
 def test_a_wish_for_more_groups_than_there_are_is_refused() -> None:
-    with pytest.raises(ConfigError, match="0 to 4 groups"):
+    with pytest.raises(ConfigError, match="1 to 4 groups"):
         groups().want(5)
-
-
-def test_machines_are_filled_in_turn_and_each_has_a_job_of_its_own() -> None:
-    one = trained(3)
-    three = one.of_machines(3)
-
-    for lent in range(10):  # by a slow count
-        fills = [min(3, max(0, lent - 3 * number)) for number in range(3)]
-        assert three.tokens_per_s[lent] == sum(one.tokens_per_s[fill] for fill in fills)
-        assert three.watts[lent] == sum(one.watts[fill] for fill in fills)
-        assert three.save_s[lent] == max(one.save_s[fill] for fill in fills)
-    assert np.array_equal(one.of_machines(1).start_s, one.start_s)
+    with pytest.raises(ConfigError, match="1 to 4 groups"):
+        groups().want(0)

@@ -5,8 +5,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.analysis.day.day_comparison import DayQuestion
+from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_trace_file import sample_week
-from serving.analysis.day.day_walk import WalkTerms
 from serving.analysis.day.slower_handovers import slowed, with_slower_handovers
 from tests.serving.analysis.day.days import HANDOVER, machine, trained
 
@@ -32,7 +32,7 @@ def test_slower_handovers_train_less_of_the_same_day() -> None:
         trace=sample_week(),
         begin_s=86_400.0,
         length_s=86_400.0,
-        policies=("demand", "schedule:22:00-06:00"),
+        policies=("demand", "schedule:22:00-06:00@UTC"),
         peak_shares=(0.5, 0.7),
         terms=WalkTerms(),
     )

@@ -170,10 +170,10 @@ def test_the_job_does_not_wait_for_a_group_that_is_refused() -> None:
     assert do(state) == [(Action.START_JOB, (4, 5))]
 
 
-def test_a_job_waits_for_as_many_groups_as_it_needs() -> None:
-    state = replace(machine(S, S, T, desired=[S, S, T]), job_groups_min=2)
+def test_a_job_waits_for_as_many_chips_as_it_needs() -> None:
+    state = replace(machine(S, S, T, desired=[S, S, T]), job_chips_min=4)
     assert do(state) == []
-    both = replace(machine(S, T, T, desired=[S, T, T]), job_groups_min=2)
+    both = replace(machine(S, T, T, desired=[S, T, T]), job_chips_min=4)
     assert do(both) == [(Action.START_JOB, (2, 3, 4, 5))]
 
 

@@ -1,6 +1,5 @@
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise, product
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -14,7 +13,6 @@ from serving.policy.day_night.burst import Guard, burst_response_s
 from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.history import F64, DemandHistory
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.oracle import Oracle, cheapest_plan
 from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, PriceCurve, assumed_curve, read_curve
@@ -61,9 +59,8 @@ def at(local: str, zone: str = "UTC", **more: object) -> Observation:
     return observed(np.full(2 * DAY, 12.0), now_s=now_s, **more)
 
 
-FUTURE = history(day_rates(3))
 POLICIES: dict[str, Policy] = {
-    text: parse_policy(text, future=FUTURE)
+    text: parse_policy(text)
     for text in (
         "schedule:00:00-24:00",
         "schedule:22:00-06:00;keep=3,headroom=0.25",
@@ -139,7 +136,7 @@ def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
 
 
 def test_demand_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
-    policy = DemandPolicy()
+    policy = DemandPolicy(guard=Guard())
 
     # 300 s back, 300 s until the next look, 120 s out and 1,800 s of dwell: nine buckets.
     assert policy.decide(step_at_eight(8)).serving_groups == 5
@@ -156,7 +153,8 @@ def test_demand_lends_nothing_before_it_saw_a_day() -> None:
 def test_a_burst_at_night_takes_chips_back_at_once() -> None:
     quiet = np.full(2 * DAY, 5.0)
     lent = observed(quiet, serving_groups=1, since_change_s=0.0)
-    everyone = (DemandPolicy(), parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
+    careful = DemandPolicy(guard=Guard())
+    everyone = (careful, parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
 
     for policy in everyone:
         burst = replace(lent, load_per_s=38.0)  # 41.8/s with the headroom
@@ -225,7 +223,7 @@ def test_demand_that_is_higher_throughout_keeps_no_fewer_groups(
 @given(seen=observations)
 def test_the_same_observation_gives_the_same_decision(seen: Observation) -> None:
     for text, policy in POLICIES.items():
-        assert policy.decide(seen) == parse_policy(text, future=FUTURE).decide(seen)
+        assert policy.decide(seen) == parse_policy(text).decide(seen)
 
 
 def test_a_schedule_lends_between_its_hours_and_calls_back_in_time() -> None:
@@ -328,58 +326,3 @@ def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
 def test_a_curve_refuses_prices_that_are_none() -> None:
     with pytest.raises(ConfigError, match="finite prices"):
         PriceCurve(name="x", source="x", prices=(float("nan"),) * 24)
-
-
-def test_the_oracle_calls_back_just_in_time_and_no_earlier() -> None:
-    rates = np.array([5.0, 5.0, 5.0, 35.0, 35.0, 5.0])
-    policy = Oracle(future=history(rates), guard=Guard(headroom=0.0))
-    seen = observed(rates[:0], drain_s=0.0, restore_s=450.0)  # two buckets early
-
-    assert policy.plan(seen).tolist() == [1, 4, 4, 4, 4, 1]
-    for place, serving in enumerate([1, 4, 4, 4, 4, 1, 1]):
-        now = replace(seen, now_s=FIRST_S + place * BUCKET_S)
-        assert policy.decide(now).serving_groups == serving
-
-
-def test_the_oracle_keeps_a_group_when_its_way_out_costs_more() -> None:
-    needs = np.array([4, 1, 4, 1, 1, 1])
-
-    assert cheapest_plan(needs, groups=4, fall_cost=0.5).tolist() == [4, 1, 4, 1, 1, 1]
-    assert cheapest_plan(needs, groups=4, fall_cost=2.0).tolist() == [4, 4, 4, 1, 1, 1]
-    assert cheapest_plan(needs, groups=4, fall_cost=9.0).tolist() == [4] * 6
-
-
-def lost(plan: tuple[int, ...], groups: int, fall_cost: float) -> float:
-    falls = sum(max(before - after, 0) for before, after in pairwise((groups, *plan)))
-    return sum(plan) + fall_cost * falls
-
-
-@given(
-    needs=st.lists(st.integers(0, 3), min_size=1, max_size=5), fall_cost=st.floats(0, 4, width=16)
-)
-def test_no_other_plan_loses_less_than_the_oracles(needs: list[int], fall_cost: float) -> None:
-    plan = tuple(cheapest_plan(np.array(needs), groups=3, fall_cost=fall_cost).tolist())
-    meeting = [
-        other
-        for other in product(range(4), repeat=len(needs))
-        if all(level >= need for level, need in zip(other, needs, strict=True))
-    ]
-
-    assert plan in meeting
-    assert lost(plan, 3, fall_cost) == min(lost(other, 3, fall_cost) for other in meeting)
-
-
-def test_the_oracle_serves_with_no_more_than_demand_over_a_day() -> None:
-    rates = day_rates(4)
-    rates *= np.exp(0.05 * np.random.default_rng(5).standard_normal(len(rates)))
-    oracle = Oracle(future=history(rates))
-    demand = DemandPolicy()
-    serving = {"demand": [8], "oracle": [8]}
-    for end in range(2 * DAY, 4 * DAY):
-        for name, policy in (("demand", demand), ("oracle", oracle)):
-            seen = observed(rates[:end], load_per_s=rates[end], serving_groups=serving[name][-1])
-            serving[name].append(policy.decide(seen).serving_groups)
-
-    needs = rates[2 * DAY :] * 1.1 / 10.0
-    assert (np.array(serving["oracle"][1:]) >= np.minimum(needs - 1e-6, 8)).all()
-    assert sum(serving["oracle"]) < sum(serving["demand"]) < 1.3 * sum(serving["oracle"])

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,15 +5,11 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.demand import DemandPolicy
-from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.options import duration_s, duration_text
-from serving.policy.day_night.oracle import Oracle
 from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, assumed_curve
 from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow
-
-FUTURE = DemandHistory(end_s=0.0, bucket_s=300.0, requests_per_s=np.ones(3))
 
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 times = st.floats(0, 1e7) | st.integers(0, 10**6).map(lambda minutes: 60.0 * minutes)
@@ -45,13 +40,12 @@ policies: st.SearchStrategy[Policy] = st.one_of(
         warm_s=times,
         guard=guards,
     ),
-    st.builds(Oracle, future=st.just(FUTURE), guard=guards),
 )
 
 
 @given(policy=policies)
 def test_the_text_of_a_policy_makes_it_again(policy: Policy) -> None:
-    assert parse_policy(str(policy), future=FUTURE) == policy
+    assert parse_policy(str(policy)) == policy
 
 
 @given(policy=policies)
@@ -118,6 +112,7 @@ def test_options_are_read_and_defaults_are_not_written() -> None:
         ("price:no/such/file", "price=no/such/file "),
         ("price:assumed;cheap=0", "cheap=0.0: "),
         ("oracle", "policy=oracle: expected a policy that need not know the day"),
+        ("oracle:headroom=0", "policy=oracle:headroom=0: expected a policy that need not know"),
     ],
 )
 def test_a_text_that_is_no_policy_is_refused_in_one_line(text: str, named: str) -> None:
@@ -126,9 +121,3 @@ def test_a_text_that_is_no_policy_is_refused_in_one_line(text: str, named: str) 
 
     assert str(refused.value).startswith(named)
     assert "\n" not in str(refused.value)
-
-
-def test_an_oracle_without_a_future_is_refused() -> None:
-    empty = DemandHistory(end_s=0.0, bucket_s=300.0, requests_per_s=np.zeros(0))
-    with pytest.raises(ConfigError, match=r"^oracle="):
-        parse_policy("oracle", future=empty)
