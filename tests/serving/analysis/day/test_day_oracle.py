@@ -139,6 +139,8 @@ def random_yield(chance: np.random.Generator, groups: int) -> TrainingYield:
     return TrainingYield(
         model="trained",
         least_chips=least,
+        recipe="any",
+        peak_flops_per_s=1e15,
         flops_per_token=float(10 ** chance.uniform(1, 5)),
         tokens_per_s=np.maximum.accumulate(column(60.0)),
         chips_at_work=np.where(works, np.arange(count), 0.0),
