@@ -29,7 +29,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
 
 QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
 LONG_SUBCOMMANDS: Final = {
-    *("simulate", "pareto", "plan", "compare", "validate", "train", "day", "explain"),
+    *("simulate", "pareto", "plan", "compare", "validate", "train", "recipe", "day", "explain"),
 }
 ASKING_SUBCOMMANDS: Final = {
     *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
