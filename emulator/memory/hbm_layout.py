@@ -27,7 +27,7 @@ from emulator.memory.lnc import ANNOUNCED_LNC, CoreMap, core_map
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.hbm_usage import HbmOwner, HbmUse, StackUsage
-from emulator.specs.partition import Partition
+from emulator.specs.partition import Partition, divisors
 from emulator.specs.system import SystemSpec
 
 Holdings = tuple[tuple[HbmOwner, int, int], ...]
@@ -248,9 +248,9 @@ def smallest_partition(
 
     available = system.chips.count - asked.first_chip - asked.spares
     for chips in range(1, available + 1):
-        divisors = [size for size in range(1, chips + 1) if chips % size == 0]
-        tps = [tp for tp in divisors if memory.head_groups % tp == 0]
-        eps = [ep for ep in reversed(divisors) if ep <= max(1, memory.experts)]
+        sizes = divisors(chips)
+        tps = [tp for tp in sizes if memory.head_groups % tp == 0]
+        eps = [ep for ep in reversed(sizes) if ep <= max(1, memory.experts)]
         for lnc in core_maps:
             for tp in tps:
                 for ep in eps:

@@ -22,6 +22,11 @@ def shown_lnc(lnc: int) -> int | None:
     return lnc if lnc <= LNC_MAX else None
 
 
+def divisors(count: int) -> list[int]:
+    """Of so many chips, from 1 on."""
+    return [size for size in range(1, count + 1) if count % size == 0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """`chips` chips from `first_chip` on, in ranks of `tp` and expert-parallel groups of `ep`.
@@ -46,15 +51,15 @@ class Partition:
         for name, least in (("expert_tp", 1), ("first_chip", 0), ("spares", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(name, getattr(self, name), f"at least {least}")
-        divisors = [size for size in range(1, self.chips + 1) if self.chips % size == 0]
+        sizes = divisors(self.chips)
         for name, what in (
             ("tp", "chips = tp x dp, so tp divides"),
             ("ep", "experts lie on whole groups of ep chips, so ep divides"),
             ("expert_group", "experts lie on whole groups of ep x expert_tp chips, which divides"),
         ):
             value = getattr(self, name)
-            if value not in divisors:
-                fitting = ", ".join(map(str, divisors))
+            if value not in sizes:
+                fitting = ", ".join(map(str, sizes))
                 raise ConfigError(
                     name, value, f"{what} the {self.chips} chips: {fitting} would fit"
                 )
@@ -112,11 +117,7 @@ def check_partition(
         )
     system.chip.logical_cores(partition.lnc)
     for name, (heads, groups) in heads_by_model.items():
-        fitting = [
-            size
-            for size in range(1, partition.chips + 1)
-            if partition.chips % size == 0 and groups % size == 0
-        ]
+        fitting = [size for size in divisors(partition.chips) if groups % size == 0]
         if partition.tp not in fitting:
             raise ConfigError(
                 "tp",

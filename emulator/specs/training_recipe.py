@@ -13,6 +13,11 @@ from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 
 PRECISIONS: Final = ("bf16", "fp8")
+SEQUENCE_TOKENS: Final = 4_096
+BATCH_TOKENS: Final = 16_777_216
+"""Of a step: Llama 3 405B was trained with so many (16M, arXiv 2407.21783, table 4) for most of its
+run.
+"""
 
 
 class Recompute(StrEnum):
@@ -75,7 +80,7 @@ class TrainingRecipe:
         lnc: physical cores of a logical core; by default the chip's.
     """
 
-    sequence_tokens: int = 4_096
+    sequence_tokens: int = SEQUENCE_TOKENS
     sequences_per_chip: int = 1
     micro_batches: int = 8
     precision: str = "bf16"

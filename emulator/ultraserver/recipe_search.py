@@ -27,11 +27,14 @@ from emulator.memory.training_memory import (
 from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
+from emulator.specs.partition import divisors
 from emulator.specs.pipeline_stages import tensor_share
 from emulator.specs.recipe_columns import RECOMPUTES, RecipeColumns
 from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import (
+    BATCH_TOKENS,
     PRECISIONS,
+    SEQUENCE_TOKENS,
     PipelineSchedule,
     Recompute,
     Sharding,
@@ -49,12 +52,11 @@ SEQUENCES: Final = (1, 2, 4)
 class RecipeSpace:
     """Recipes to try; an empty setting is everything that fits the chips and the model.
 
-    `batch_tokens`: a step's at most, which sets micro-batches. By default 16.8 million, in which
-    Llama 3 405B (16M, arXiv 2407.21783, table 4) was trained for most of its run.
+    `batch_tokens`: a step's at most, which sets micro-batches.
     """
 
-    sequence_tokens: int = 4_096
-    batch_tokens: int = 16_777_216
+    sequence_tokens: int = SEQUENCE_TOKENS
+    batch_tokens: int = BATCH_TOKENS
     precision: tuple[str, ...] = ()
     tp: tuple[int, ...] = ()
     pp: tuple[int, ...] = ()
@@ -83,7 +85,7 @@ class RecipeSpace:
     def families(self, model: ModelSpec, chips: int) -> Iterator[RecipeColumns]:
         """All recipes of `model` on `chips` chips."""
         precisions = self.precision or PRECISIONS
-        stages = [pp for pp in self.pp or _divisors(chips) if pp <= model.layers]
+        stages = [pp for pp in self.pp or divisors(chips) if pp <= model.layers]
         for precision, pp in product(precisions, stages):
             if chips % pp:
                 continue
@@ -105,7 +107,7 @@ class RecipeSpace:
     def _tp(self, model: ModelSpec, stage_chips: int) -> list[int]:
         return [
             tp
-            for tp in self.tp or _divisors(stage_chips)
+            for tp in self.tp or divisors(stage_chips)
             if stage_chips % tp == 0 and (self.tp or tp <= TP_MAX) and _divides(model, tp)
         ]
 
@@ -117,7 +119,7 @@ class RecipeSpace:
     def _columns(self, model: ModelSpec, base: TrainingRecipe, chips: int) -> RecipeColumns:
         stage_chips = chips // base.pp
         most = max(1, model.experts)
-        sizes = [ep for ep in self.ep or _divisors(stage_chips) if stage_chips % ep == 0]
+        sizes = [ep for ep in self.ep or divisors(stage_chips) if stage_chips % ep == 0]
         ep, sharding, recompute, sequences = (
             np.array(each, dtype=np.int64).ravel()
             for each in np.meshgrid(
@@ -237,7 +239,3 @@ def _divides(model: ModelSpec, tp: int) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def _divisors(count: int) -> list[int]:
-    return [size for size in range(1, count + 1) if count % size == 0]

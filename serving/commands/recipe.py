@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from emulator.specs.shipped_fits import calibration_name
+from emulator.specs.training_recipe import BATCH_TOKENS, SEQUENCE_TOKENS
 from loadgen.option_values import some_duration_s
 from serving.commands.analysis_options import (
     JsonOptions,
@@ -22,8 +23,6 @@ from startup.typed_options import REQUIRED, add_options, option, read_options
 if TYPE_CHECKING:
     from emulator.ultraserver.recipe_search import RecipeSpace
     from serving.analysis.training.recipe_plan import RecipeQuestion
-
-_DEFAULT_BATCH = 16_777_216
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +58,11 @@ class RecipeSpaceOptions(AssumptionOptions):
         None, "of a micro-batch of a replica (default: 1,2,4)", metavar="N,..."
     )
     schedule: str = option("1f1b", "of the pipeline: 1f1b, dualpipe", metavar="NAME")
-    sequence_tokens: int = option(4_096, "tokens of a sequence")
+    sequence_tokens: int = option(SEQUENCE_TOKENS, "tokens of a sequence")
     batch_tokens: int = option(
-        _DEFAULT_BATCH,
+        BATCH_TOKENS,
         "tokens of a step at most, which set how many micro-batches accumulate (default: "
-        "16,777,216, as Llama 3 405B)",
+        f"{BATCH_TOKENS:,}, as Llama 3 405B)",
     )
     lnc: int | None = option(None, "physical cores of a logical one (default: the chip's)")
     overlap: str = option(
@@ -117,9 +116,7 @@ class RecipeOptions(JsonOptions, RecipeSpaceOptions):
         domain = with_assumptions(system_by_name(self.system), self.assumptions)
         failures = FailureTerms(interval_s=self.checkpoint_every_s)
         if self.chip_mtbf_s is not None:
-            failures = FailureTerms(
-                chip_mtbf_s=self.chip_mtbf_s, interval_s=self.checkpoint_every_s
-            )
+            failures = replace(failures, chip_mtbf_s=self.chip_mtbf_s)
         return RecipeQuestion(
             domain=domain,
             model=model_by_name(self.model),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from emulator.errors import ConfigError
-from emulator.specs.partition import Partition
+from emulator.specs.partition import Partition, divisors
 from emulator.ultraserver.step_waterfall import WaterfallTerm
 from serving.analysis.explain.step_question import StepQuestion
 from serving.analysis.steady_state.partitions import (
@@ -56,7 +56,7 @@ def other_layouts(question: StepQuestion) -> tuple[OtherLayout, ...]:
 
 def _candidates(question: StepQuestion) -> tuple[PartitionCandidate, ...]:
     chips = question.chips
-    sizes = tuple(size for size in range(1, chips + 1) if chips % size == 0)
+    sizes = tuple(divisors(chips))
     try:
         return candidate_partitions(
             question.system,
