@@ -31,7 +31,8 @@ class PoolRun:
         assert arrays is not None, "engines apart"
         self._pool, self._engines, self._arrays = pool, pool.engines, arrays
         self._judged = judged
-        self._run_rows = np.zeros(len(pool.engines), dtype=RUN)
+        self._runs = np.zeros(len(pool.engines), dtype=RUN)
+        self._each_run = [self._runs[number : number + 1] for number in range(len(pool.engines))]
         self._given = np.zeros(arrays.rows.shape[1], dtype=np.int32)
         self._own = _room(len(pool.engines), 0)
         self.is_over = False
@@ -48,8 +49,9 @@ class PoolRun:
         for ours, before in zip(own[:2], self._own[:2], strict=True):
             ours[:, :left] = before[:, :left]
         self._own, place = own, np.zeros(2, dtype=np.int64)
-        while (code := self._run(coming, place, until_ns)) not in (WAITS, FULL):
-            pass
+        code = self._run(coming, place, until_ns)
+        while code not in (WAITS, FULL):
+            code = self._run(coming, place, until_ns)
         self.is_over = code == FULL
         if self.is_over:
             for engine, count, requests in zip(self._engines, own.routed, own.request, strict=True):
@@ -61,15 +63,13 @@ class PoolRun:
     def _run(self, coming: Coming, place: Int64s, until_ns: int) -> int:
         """Go on from `place`; returns why it ends there."""
         engines, own = self._engines, self._own
-        rows = [self._run_rows[number : number + 1] for number in range(len(engines))]
         self._pool.make_room()
         assert self._pool.log_room is not None, "engines that keep their tokens"
         steps, counts = self._pool.log_room
-        record = StepRunRecord(run=self._run_rows, steps=steps, given=self._given, counts=counts)
-        for engine, row in zip(engines, rows, strict=True):
-            engine.open_run(row)
+        record = StepRunRecord(run=self._runs, steps=steps, given=self._given, counts=counts)
+        for engine, run in zip(engines, self._each_run, strict=True):
+            engine.open_run(run, judged_left=len(self._judged) + 1)  # they end none
         own.load_tokens[:] = NONE
-        self._run_rows["judged_left"] = len(self._judged) + 1  # they end no run
         ahead = engines[0].ahead
         while True:
             code: int = kernel.run_pool(
@@ -85,12 +85,12 @@ class PoolRun:
             if code != UNKNOWN:
                 break
             ahead.learn()
-        for number, (engine, row) in enumerate(zip(engines, rows, strict=True)):
-            taken, count = int(row["taken"][0]), int(own.routed[number])
+        for number, (engine, run) in enumerate(zip(engines, self._each_run, strict=True)):
+            taken, count = int(run["taken"][0]), int(own.routed[number])
             for each in own[:2]:
                 each[number, : count - taken] = each[number, taken:count]
             own.routed[number] -= taken
-            engine.close_run(row, is_empty=code == EMPTY and number == place[ENGINE])
+            engine.close_run(run, is_empty=code == EMPTY and number == place[ENGINE])
         return code
 
 

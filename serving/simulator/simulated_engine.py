@@ -72,8 +72,7 @@ class SimulatedEngine:
 
     def expect(self, more: Coming) -> None:
         """Let `more` requests come, after those expected already. Steps then go ahead."""
-        assert self._ahead is not None, "steps go one by one"
-        self._ahead.expect(more)
+        self.ahead.expect(more)
         if self.paused_ns is None and not self.is_busy:
             self.pause(0)
 
@@ -125,8 +124,7 @@ class SimulatedEngine:
 
         Engines may do so in several threads; one then lets each have `gone_ahead`.
         """
-        assert self._ahead is not None, "steps go one by one"
-        return self._ahead.run(now_ns, until_ns, stops, joules=self._step_joules)
+        return self.ahead.run(now_ns, until_ns, stops, joules=self._step_joules)
 
     @property
     def ahead(self) -> StepsAhead:
@@ -134,10 +132,11 @@ class SimulatedEngine:
         assert self._ahead is not None, "steps go one by one"
         return self._ahead
 
-    def open_run(self, run: Records) -> None:
+    def open_run(self, run: Records, *, judged_left: int) -> None:
         """Lay out the steps that `close_run` takes over, RUN [1], which has those before."""
         now_ns = int(run["now_ns"][0]) if self.paused_ns is None else self.paused_ns
-        self.ahead.open(run, now_ns, joules=self._step_joules, end_ns=self.end_ns)
+        joules, end_ns = self._step_joules, self.end_ns
+        self.ahead.open(run, now_ns, joules=joules, judged_left=judged_left, end_ns=end_ns)
 
     def close_run(self, run: Records, *, is_empty: bool) -> None:
         """Go on after them; `is_empty`: the next one would be."""
@@ -145,7 +144,6 @@ class SimulatedEngine:
 
     def gone_ahead(self, done: StepsDone) -> None:
         """Go on after `go_ahead`."""
-        assert self._ahead is not None, "steps go one by one"
         self.end_ns, self._step_joules = done.end_ns, done.joules
         self._busy_ns += done.busy_ns
         if done.is_empty:

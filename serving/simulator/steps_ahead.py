@@ -1,6 +1,6 @@
 """Runs an engine ahead: all its steps up to the next thing that comes from outside, in one call."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -84,7 +84,7 @@ class StepsAhead:
             self._given = np.zeros(len(schedulers.arrays.rows), dtype=np.int32)
         self._coming = NOTHING_COMES
         self._taken = 0
-        self._first_step = 0
+        self._first_step = self._judged_before = 0  # as a run was opened
         self.rules = StepRules(
             pending_enough=schedulers.policy.pending_tokens_max,
             level=level,
@@ -127,14 +127,21 @@ class StepsAhead:
 
         `joules` are those of the steps before, to which these add theirs.
         """
-        self.open(self._run, now_ns, joules=joules)
-        self._run[0]["judged_left"], self._run[0]["taken"] = stops.judged_left, self._taken
+        self.open(self._run, now_ns, joules=joules, judged_left=stops.judged_left)
+        self._run["taken"] = self._taken
         code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
         self._taken = int(self._run[0]["taken"])
-        done = self.close(self._run, is_empty=code == EMPTY)
-        return replace(done, judged=stops.judged_left - int(self._run[0]["judged_left"]))
+        return self.close(self._run, is_empty=code == EMPTY)
 
-    def open(self, run: Records, now_ns: int, *, joules: float, end_ns: int | None = None) -> None:
+    def open(
+        self,
+        run: Records,
+        now_ns: int,
+        *,
+        joules: float,
+        judged_left: int,
+        end_ns: int | None = None,
+    ) -> None:
         """Lay out a `run`, RUN [1], from `now_ns` on, or in the step under way until `end_ns`."""
         schedulers, log = self._schedulers, self._log
         schedulers.take_inbox()
@@ -145,9 +152,9 @@ class StepsAhead:
         if end_ns is not None:
             row["end_ns"], row["rows"] = end_ns, schedulers.rows
         row["requests"], row["free_blocks_min"] = schedulers.requests, schedulers.all_blocks
-        row["patience"] = PATIENCE
+        row["judged_left"], row["patience"] = judged_left, PATIENCE
         row["lacks_cache"], row["logs_tokens"] = schedulers.lacks_cache, log.keeps_tokens
-        self._first_step = int(log.counts[0])
+        self._first_step, self._judged_before = int(log.counts[0]), judged_left
 
     def close(self, run: Records, *, is_empty: bool) -> StepsDone:
         """Take over what a run has left; `is_empty`: no rank computes in the next step."""
@@ -166,7 +173,7 @@ class StepsAhead:
             busy_ns=int(row["busy_ns"]),
             joules=float(row["joules"]),
             done=int(row["done"]),
-            judged=0,
+            judged=self._judged_before - int(row["judged_left"]),
         )
 
     def _go(self, until_ns: int, stops: RunStops) -> int:
