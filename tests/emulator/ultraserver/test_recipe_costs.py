@@ -29,6 +29,7 @@ from emulator.ultraserver.recipe_costs import (
 from emulator.ultraserver.recipe_links import job_chips
 from emulator.ultraserver.step_parts import DISPATCH_COMBINE, TP_COLLECTIVES
 from emulator.ultraserver.training_cost import GRADIENTS, OPTIMIZER, TrainingCost
+from tests.emulator.ultraserver.tiny_steps import SHORT_RECIPE
 
 ULTRASERVER = system_by_name("trn3-nl72x2")
 
@@ -64,10 +65,8 @@ def test_jobs_of_plain_ranks_cost_what_the_cost_of_chips_of_choice_says(
     precision: str,
     system: str,
 ) -> None:
-    recipe = TrainingRecipe(
-        sequence_tokens=512,
-        sequences_per_chip=2,
-        micro_batches=3,
+    recipe = replace(
+        SHORT_RECIPE,
         recompute=recompute,
         sharding=sharding,
         overlap=overlap,

@@ -19,7 +19,7 @@ from emulator.timing.model_flops import forward_flops
 from emulator.ultraserver.training_cost import TrainingCost, TrainingStepCost
 from tests.emulator.specs.tiny_model import TINY
 from tests.emulator.timing.backward_reference import backward_flops
-from tests.emulator.ultraserver.tiny_steps import LAUNCH_NS, SLOW_MEMORY
+from tests.emulator.ultraserver.tiny_steps import LAUNCH_NS, SHORT_RECIPE, SLOW_MEMORY
 
 FITTED = calibration_for("trainium3")
 # Once a pass: a graph is started, and each of two layers' first transfer.
@@ -140,10 +140,8 @@ def test_parts_sum_to_the_step_and_chips_draw_between_idle_and_budget(
 ) -> None:
     machine = SYSTEMS[system]
     chips = min(chips, machine.chips.count)
-    recipe = TrainingRecipe(
-        sequence_tokens=512,
-        sequences_per_chip=2,
-        micro_batches=3,
+    recipe = replace(
+        SHORT_RECIPE,
         recompute=recompute,
         sharding=sharding,
         overlap=overlap,

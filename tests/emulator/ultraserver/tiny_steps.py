@@ -11,10 +11,13 @@ from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
+from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.step_cost import StepCostModel
 from tests.emulator.specs.tiny_model import TINY
 
 Row = tuple[int, int, int]  # rank, new tokens, context tokens
+
+SHORT_RECIPE = TrainingRecipe(sequence_tokens=512, sequences_per_chip=2, micro_batches=3)
 
 
 def batch_of(ranks: int, rows: list[Row]) -> StepBatch:
