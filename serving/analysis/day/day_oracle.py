@@ -18,7 +18,7 @@ from serving.analysis.day.oracle_bound import (
 ORACLE: Final = "oracle"
 _DESCRIBES: Final = (
     "oracle: the best plan found for the known day, walked like a policy, with every cost of its "
-    "changes; for comparison, nobody can know it"
+    "changes; for comparison: it knows the whole day ahead"
 )
 _CUTS: Final = 10
 _ROUNDING: Final = 1e-9
