@@ -69,7 +69,6 @@ QUESTIONS: Final = {
 """Those of `TRACES` need public data, beside the project or where ULTRASERVE_TRACES says."""
 FRESH_SEEDS: Final = range(1_000, 1_010)
 DATA: Final = Path(__file__).parent / "data" / "plan_exhaustive.csv"
-UNITS_MAX: Final = 4
 AT_ONCE: Final = 64
 
 
@@ -91,22 +90,23 @@ def _units(terms: OptionTerms, found: Sequence[PlanPartition], most: int) -> Ite
     prefills = strongest([each.prefill for each in found if each.prefill is not None])
     decodes = strongest([*alone_ns])
     machine = terms.sweep.system.chips.count
-    for prefill, decode, units in product(prefills, decodes, range(1, UNITS_MAX + 1)):
+    for prefill, decode in product(prefills, decodes):
         if prefill.precision != decode.precision:
             continue
-        rate_per_s, room = terms.rate_per_s / units, min(machine, most // units)
         per_prefill, per_decode = (each.candidate.partition.chips for each in (prefill, decode))
-        least = ceil(rate_per_s / prefill.requests_per_s)
-        for decodes_of_unit in range(ceil(rate_per_s / decode.requests_per_s), room + 1):
-            left = room - decodes_of_unit * per_decode
-            for prefills_of_unit in range(least, left // per_prefill + 1):
-                yield unit_of(
-                    terms,
-                    (prefill, prefills_of_unit),
-                    (decode, decodes_of_unit),
-                    units=units,
-                    alone_ns=alone_ns[decode],
-                )
+        for units in range(1, most // (per_prefill + per_decode) + 1):
+            rate_per_s, room = terms.rate_per_s / units, min(machine, most // units)
+            least = ceil(rate_per_s / prefill.requests_per_s)
+            for decodes_of_unit in range(ceil(rate_per_s / decode.requests_per_s), room + 1):
+                left = room - decodes_of_unit * per_decode
+                for prefills_of_unit in range(least, left // per_prefill + 1):
+                    yield unit_of(
+                        terms,
+                        (prefill, prefills_of_unit),
+                        (decode, decodes_of_unit),
+                        units=units,
+                        alone_ns=alone_ns[decode],
+                    )
 
 
 def all_settings(
