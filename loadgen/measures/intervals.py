@@ -196,6 +196,19 @@ def again_low(shares: Sequence[float]) -> float | None:
     return float(np.mean(shares) - student_quantile(count - 1) * spread)
 
 
+def again_low_at_most(shares: Sequence[float], count: int) -> float:
+    """The most that `again_low` of `count` shares can be, of which one or more are known."""
+    more = count - len(shares)
+    mean, squares = float(np.mean(shares)), float(np.var(shares) * len(shares))
+    gain = more / count  # of the mean, for each of `above`, by which the others exceed it
+    weight = len(shares) * gain  # of its square, among the squares of deviations
+    loss = student_quantile(count - 1) ** 2 * (1 + 1 / count) / (count - 1)  # for each of these
+    above = 1 - mean
+    if (steeper := weight * (weight * loss - gain**2)) > 0:
+        above = min(above, gain * math.sqrt(squares / steeper))
+    return mean + gain * above - math.sqrt(loss * (squares + weight * above**2))
+
+
 def student_quantile(freedom: float) -> float:
     """The upper quantile of Student's t that leaves TAIL."""
     return float(special.stdtrit(freedom, 1 - TAIL))

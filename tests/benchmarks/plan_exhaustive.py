@@ -26,18 +26,13 @@ from pathlib import Path
 from typing import Final
 
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import Check, check_sizes
+from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import (
-    FIRST_SHARE,
-    FRESH_TIMES,
-    LAST_TIMES,
-    NO_POLICY,
-    Race,
-    Setting,
-)
+from serving.analysis.plan.plan_race import FIRST_SHARE, FRESH_TIMES, LAST_TIMES, NO_POLICY, Race
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers

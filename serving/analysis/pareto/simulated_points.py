@@ -21,7 +21,7 @@ from loadgen.workloads.length_pairs import LengthPairs
 from reporting.numbers import four_digits
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.plan.night import deepseek_day
-from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, CheckTerms, SizeTask
+from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, CheckTerms, SizeTask
 from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.plan_margins import (
     RateKept,
@@ -33,14 +33,9 @@ from serving.analysis.plan.plan_margins import (
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import pool_option
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
-from serving.analysis.plan.plan_race import (
-    FRESH_TIMES,
-    NO_POLICY,
-    POLICIES_KEPT,
-    Progress,
-    Race,
-    Setting,
-)
+from serving.analysis.plan.plan_race import FRESH_TIMES, NO_POLICY, POLICIES_KEPT, Progress, Race
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.sweep import Sweep

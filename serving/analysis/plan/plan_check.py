@@ -13,21 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.fault import Fault, FaultKind
-from loadgen.measures.intervals import again_low, percentile_estimate, share_estimate
+from loadgen.measures.intervals import (
+    again_low,
+    again_low_at_most,
+    percentile_estimate,
+    share_estimate,
+)
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
 from loadgen.workloads.traffic import Traffic
-from reporting.numbers import four_digits
 from serving.analysis.plan.class_demand import (
     ClassBound,
     ClassesDemand,
     levels_of_all,
     measure_of,
-    measure_words,
 )
 from serving.analysis.plan.plan_demand import PlanDemand, Share
-from serving.analysis.plan.plan_options import unit_chips
+from serving.analysis.plan.size_check import Check, TermCheck
 from serving.analysis.plan.timed_run import ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
@@ -42,7 +45,6 @@ from serving.simulator import (
     known_percentile,
     simulate,
 )
-from serving.traffic.engine_limits import BatchLimits
 from serving.traffic.serving_run import Ending
 from serving.wire.control_call import InjectRequest
 
@@ -52,6 +54,8 @@ Int64s = NDArray[np.int64]
 _IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), Ending.HOPELESS)
 _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
+RUNS_AT_ONCE: Final = 2
+"""Of several that follow each other, however many workers there are: the same everywhere."""
 LEAST_LOADED: Final = "least-loaded"
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
@@ -70,145 +74,6 @@ class CheckTerms:
     runs: int = 1
     window: int | None = None
     early_end: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermCheck:
-    """One limit of the target; `reached_s` is None when the run ended before it was known.
-
-    It is judged by `requests`: all, or those of a traffic class. `share` of these kept it, and with
-    95 % confidence `share_low` to `share_high` do: requests that wait for each other count for
-    fewer. After an early end it is an upper bound, without an interval. With the same confidence
-    one more window of requests keeps it for at least `again_low` of them; None for fewer than two
-    windows.
-    """
-
-    name: str
-    limit_s: float
-    percentile: float
-    reached_s: float | None
-    share: float
-    share_low: float | None
-    share_high: float | None
-    again_low: float | None = None
-    requests: int = 0
-    traffic_class: str = ""
-
-    @property
-    def measure(self) -> str:
-        """As `ttft`, or `chat ttft` of a class."""
-        return measure_of(self.traffic_class, self.name)
-
-    @property
-    def label(self) -> str:
-        """As `TTFT`, or `chat TTFT`."""
-        return measure_words(self.measure)
-
-    @property
-    def kept(self) -> bool:
-        """Whether enough requests kept the limit."""
-        return self.share >= self.percentile / 100
-
-    @property
-    def share_words(self) -> str:
-        """As `TTFT at most 92.5 % of 99 %`."""
-        bound = "at most " if self.share_high is None else ""
-        return f"{self.label} {bound}{100 * self.share:.4g} % of {self.percentile:g} %"
-
-    @property
-    def reached_words(self) -> str:
-        """As `TTFT p99 734.2 ms`."""
-        reached = (
-            "not known" if self.reached_s is None else f"{four_digits(1e3 * self.reached_s)} ms"
-        )
-        return f"{self.label} p{self.percentile:g} {reached}"
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the interval leaves no doubt of `kept`."""
-        if self.share_low is None or self.share_high is None:
-            return True
-        wanted = self.percentile / 100
-        return self.share_low >= wanted or self.share_high < wanted
-
-    @property
-    def is_surely_kept(self) -> bool:
-        """Whether no interval leaves a doubt that it is; a bound does."""
-        lows = (self.share_low, self.share_low if self.again_low is None else self.again_low)
-        return all(low is not None and low >= self.percentile / 100 for low in lows)
-
-    @property
-    def may_be_kept(self) -> bool:
-        """Whether the interval leaves room for `kept`."""
-        return self.share_high is not None and self.share_high >= self.percentile / 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One size, simulated.
-
-    Attributes:
-        prefill_policy, limits: of the schedulers.
-        requests: judged ones; `simulated_requests` include those around them.
-        begin_s, end_s: of the judged arrivals, in the traffic's own time.
-        percentiles_s: TTFT, TPOT, E2E of judged requests, and of each class's, at
-            `SHOWN_PERCENTILES`, with their 95 % confidence; None: not known.
-        replica_chip_watts: of all chips of a replica while judged requests arrive.
-        busy_share: of that time, the part with a step.
-        throttled_share: of steps' time, the lengthening by power limits.
-        hit_share: of prompt tokens, found in prefix caches; None where prompts share nothing.
-        load_share: peak rate over the replicas' highest steady-state rate.
-        kv_used_share: maximum over a rank's pool.
-    """
-
-    precision: str
-    candidate: PartitionCandidate
-    prefill: PartitionCandidate | None
-    prefill_policy: str | None
-    limits: BatchLimits
-    replicas: int
-    simulated_replicas: int
-    requests: int
-    simulated_requests: int
-    begin_s: float
-    end_s: float
-    warmup_s: float
-    terms: tuple[TermCheck, ...]
-    percentiles_s: dict[str, tuple[Estimate | None, ...]]
-    replica_chip_watts: float
-    busy_share: float
-    throttled_share: float
-    hit_share: float | None
-    load_share: float
-    preemptions: int
-    kv_used_share: float
-    steps: int
-    ending: Ending
-
-    @property
-    def meets(self) -> bool:
-        """Whether every limit was kept, at a load that can last."""
-        return self.load_share <= 1 and all(term.kept for term in self.terms)
-
-    @property
-    def surely_meets(self) -> bool:
-        """Whether it does with 95 % confidence."""
-        return self.load_share <= 1 and all(term.is_surely_kept for term in self.terms)
-
-    @property
-    def may_meet(self) -> bool:
-        """Whether more requests might show that it does."""
-        return self.load_share <= 1 and all(term.may_be_kept for term in self.terms)
-
-    @property
-    def chips(self) -> int:
-        """In service."""
-        return self.replicas * self.replica_chips
-
-    @property
-    def replica_chips(self) -> int:
-        """Of one replica, or unit of pools."""
-        return unit_chips(self.candidate, self.prefill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +146,54 @@ def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[C
     ]
     runs = iter(workers.map(_share_runs, seeds))
     return [_check(task, [*chain.from_iterable(islice(runs, task.terms.runs))]) for task in tasks]
+
+
+def check_in_turn(
+    task: SizeTask, seeds: Sequence[int], workers: SimulationWorkers
+) -> tuple[Check, int | None]:
+    """Check one size by runs of these seeds, a few at a time, up to where it could not surely keep
+    the target by all the runs of its terms; then also says which seed's run is worst.
+    """
+    runs: list[list[ShareRun]] = []
+    for first in range(0, len(seeds), RUNS_AT_ONCE):
+        given = [(task, seed) for seed in seeds[first : first + RUNS_AT_ONCE]]
+        runs += workers.map(_share_runs, given)
+        if not _may_be_sure(task, runs):
+            worst = min(range(len(runs)), key=lambda number: _least_share(task, runs[number]))
+            return _check(task, [*chain.from_iterable(runs)]), seeds[worst]
+    return _check(task, [*chain.from_iterable(runs)]), None
+
+
+def check_by_seed(
+    tasks: Sequence[SizeTask], seed: int, workers: SimulationWorkers
+) -> list[tuple[Check, bool]]:
+    """Check sizes by one run each, of the same seed; True: with further runs, up to those of its
+    terms, it may yet surely keep the target.
+    """
+    runs = workers.map(_share_runs, [(task, seed) for task in tasks])
+    return [
+        (_check(task, run), _may_be_sure(task, [run]))
+        for task, run in zip(tasks, runs, strict=True)
+    ]
+
+
+def _may_be_sure(task: SizeTask, runs: Sequence[Sequence[ShareRun]]) -> bool:
+    """Whether all runs of the terms may show it, of which these are some."""
+    done = [*chain.from_iterable(runs)]
+    if any(run.ending is Ending.HOPELESS for run in done):
+        return False
+    for number, bound in enumerate(task.slo.bounds):
+        known = _window_shares(task, done, number)
+        count = round(len(known) * task.terms.runs / len(runs))
+        if count > 1 and known and again_low_at_most(known, count) < bound.share:
+            return False
+    return True
+
+
+def _least_share(task: SizeTask, runs: Sequence[ShareRun]) -> float:
+    """Of a window's requests that kept a limit, the smallest share."""
+    shares = (_window_shares(task, runs, number) for number in range(len(task.slo.bounds)))
+    return min(chain.from_iterable(shares), default=1.0)
 
 
 def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
@@ -428,16 +341,10 @@ def _longest_allowed_s(share: Share, slo: Slo, classes: int) -> float:
 def _terms(
     task: SizeTask, runs: Sequence[ShareRun], times_s: dict[str, Float64s]
 ) -> tuple[TermCheck, ...]:
-    checks, window = [], task.terms.window
+    checks = []
     for number, bound in enumerate(task.slo.bounds):
         kept = [run.kept[number] for run in runs]
         share = _share(np.concatenate(kept), runs)
-        windows = [
-            part.mean()
-            for of_run in kept
-            if window is not None and len(of_run)
-            for part in np.array_split(of_run, max(1, len(of_run) // window))
-        ]
         traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
         checks.append(
             TermCheck(
@@ -452,10 +359,21 @@ def _terms(
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again_low=again_low(windows),
+                again_low=again_low(_window_shares(task, runs, number)),
             )
         )
     return tuple(checks)
+
+
+def _window_shares(task: SizeTask, runs: Sequence[ShareRun], number: int) -> list[float]:
+    """Of each window's requests, the share that kept a limit."""
+    window = task.terms.window
+    return [
+        float(part.mean())
+        for kept in (run.kept[number] for run in runs)
+        if window is not None and len(kept)
+        for part in np.array_split(kept, max(1, len(kept) // window))
+    ]
 
 
 def _times_s(run: Run, demand: PlanDemand, of_class: Int64s | None) -> dict[str, Float64s]:

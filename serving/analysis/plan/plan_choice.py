@@ -9,26 +9,22 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.records.plain_number import counted
-from serving.analysis.plan.plan_check import Check, check_sizes
+from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_cost import LESS, Cost
 from serving.analysis.plan.plan_options import Option, OptionTerms, best_options, near_sizes
 from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
-from serving.analysis.plan.plan_race import (
-    FRESH_TIMES,
-    Progress,
-    Race,
-    Setting,
-    option_terms,
-    quality,
-)
+from serving.analysis.plan.plan_race import FRESH_TIMES, Progress, Race, option_terms, quality
 from serving.analysis.plan.plan_reason import missed_because
-from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search
+from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search, search_deeper
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers
@@ -98,9 +94,15 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     is_whole, is_interrupted = _as_far_as_time_lasts(
         race, workers, lambda: _search_all(race, question, terms, workers)
     )
-    race.ends_s = begun_s + SMALLER_SHARE * question.search.budget_s
-    if not is_interrupted:
-        _, is_interrupted = _as_far_as_time_lasts(race, workers, lambda: _until_it_stands(race))
+    stand_s = begun_s + SMALLER_SHARE * question.search.budget_s
+    for end_s, work in (
+        (stand_s, _until_it_stands),
+        (ends_s, search_deeper),
+        (stand_s, _until_it_stands),
+    ):
+        if not is_interrupted:
+            race.ends_s = end_s
+            _, is_interrupted = _as_far_as_time_lasts(race, workers, partial(work, race))
     best = race.standing or race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)

@@ -16,9 +16,10 @@ from typing import Final
 from emulator.errors import ConfigError
 from serving.analysis.plan.growth import Growth
 from serving.analysis.plan.plan import Plan
-from serving.analysis.plan.plan_check import Check, check_sizes
+from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_margins import FINE
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
+from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 

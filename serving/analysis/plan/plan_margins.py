@@ -18,11 +18,13 @@ from loadgen.records.plain_number import counted
 from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs, ObservedLengths
 from loadgen.workloads.lengths import Uniform
 from serving.analysis.plan.class_demand import ClassesDemand
-from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import LostPart, PlanQuestion
-from serving.analysis.plan.plan_race import LAST_TIMES, Race, Setting, quality
+from serving.analysis.plan.plan_race import LAST_TIMES, Race, quality
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import SimulationWorkers

@@ -8,9 +8,9 @@ import altair as alt
 from reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, RED, Row, TitledChart, chart_of, titled
 from reporting.document import Document, FigureRow
 from serving.analysis.plan.plan import Plan
-from serving.analysis.plan.plan_check import Check
 from serving.analysis.plan.plan_margins import Margins
 from serving.analysis.plan.plan_report import plan_data
+from serving.analysis.plan.size_check import Check
 
 _BAR_HEIGHT = 34
 _KINDS = {"keeps the target": GREEN, "does not surely": ORANGE, "misses it": RED}

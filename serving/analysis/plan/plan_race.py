@@ -8,7 +8,7 @@ that had no part in their choice. That a larger size passes where a smaller one 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from math import ceil
 from typing import Final
@@ -17,7 +17,13 @@ import numpy as np
 
 from emulator.units import NS_PER_S
 from serving.analysis.plan.class_demand import long_run, steady_target
-from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import (
+    RUNS_AT_ONCE,
+    SizeTask,
+    check_by_seed,
+    check_in_turn,
+    check_sizes,
+)
 from serving.analysis.plan.plan_cost import (
     Cost,
     cost_of,
@@ -26,9 +32,11 @@ from serving.analysis.plan.plan_cost import (
     replicas_per_machine,
     steady_watts,
 )
-from serving.analysis.plan.plan_options import Option, OptionTerms, unit_words
+from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.simulator import SimulationWorkers
 from serving.traffic.engine_limits import BatchLimits
@@ -73,35 +81,6 @@ NO_POLICY: Final = ("none",)
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a deployer would set; `limits` None: those of the question's schedulers."""
-
-    option: Option
-    policy: str
-    replicas: int
-    limits: BatchLimits | None = None
-
-    @property
-    def chips(self) -> int:
-        """In service."""
-        return self.replicas * self.option.replica_chips
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What each replica is; the option also has what the steady state says of its share."""
-        option = self.option
-        return option.candidate, option.point.prefill, self.policy, self.limits
-
-    @property
-    def words(self) -> str:
-        """As `3 x 29 chips (tp 1, ep 29, lnc 2), capped:128`."""
-        unit = unit_words(self.option.candidate, self.option.point.prefill)
-        policy = "" if self.option.is_pooled else f", {self.policy}"
-        limits = "" if self.limits is None else f", {self.limits.words}"
-        return f"{self.replicas:,} x {unit}{policy}{limits}"
-
-
 def option_terms(question: PlanQuestion, limits: BatchLimits | None = None) -> OptionTerms:
     """What partitions are asked, under the question's own limits or others."""
     limits = limits or question.check.schedulers.batch
@@ -129,6 +108,7 @@ class Race:
         self._progress = progress
         self.ends_s = ends_s
         self._begun_s = time.monotonic()
+        self.tries = question.search.tries
         peak = question.demand.peak
         self.rate_per_s = question.demand.peak_rate_per_s
         self._steady_slo, _ = steady_target(question.demand, question.slo)
@@ -149,6 +129,8 @@ class Race:
         self.passed: list[Setting] = []
         """Those that surely keep the target after the last heat."""
         self._refuted: set[tuple[int, tuple[object, ...]]] = set()  # by seeds that none has seen
+        self._hardest_seed: int | None = None  # the one of them that refuted the last setting
+        self._withstood: set[tuple[Setting, int]] = set()  # such a seed
         self.standing: Setting | None = None
         """Of those that such seeds bear out one that costs the least."""
 
@@ -208,7 +190,7 @@ class Race:
         alone = [(option, count) for _, option, count in sorted(found, key=lambda each: each[0])]
         pooled: list[tuple[Option, int]] = []
         if self.pools is not None and not is_hopeless[True]:
-            tries = min(search.tries, FIRST_TRIES) if first else search.tries
+            tries = min(self.tries, FIRST_TRIES) if first else self.tries
             promising = self.pools.promising(above, most, tries)
             pooled = [
                 (option, option.replicas)
@@ -218,7 +200,7 @@ class Race:
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
         return [
             Setting(option=option, policy=policy, replicas=replicas)
-            for sized, several in ((alone[: search.tries], policies), (pooled, NO_POLICY))
+            for sized, several in ((alone[: self.tries], policies), (pooled, NO_POLICY))
             for option, replicas in sized
             for policy in several
         ]
@@ -315,7 +297,8 @@ class Race:
         for times in (1, LAST_TIMES):
             kept = ceil(len(field) / (FIRST_KEPT if first else KEPT))
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet]
-            field = [each for each in field if self.cost(each) < bound][:kept]
+            field = [each for each in field if self.cost(each) < bound]
+            field = self._through_hardest(field, kept)
             checks = self._simulated(field, times * judged)
             self._say_perhaps()
         field = [field[each] for each in _by_quality(checks) if checks[each].meets]
@@ -343,16 +326,44 @@ class Race:
         """
         if setting == self.standing:
             return True
-        (check,) = check_sizes([self.task_anew(setting)], self._workers)
+        task = self.task_anew(setting)
+        seeds = range(task.terms.seed, task.terms.seed + task.terms.runs)
+        in_turn = sorted(seeds, key=lambda seed: seed != self._hardest_seed)
+        check, worst = check_in_turn(task, in_turn, self._workers)
+        self._hardest_seed = self._hardest_seed if worst is None else worst
         self.checks[setting] = check
-        if check.surely_meets:
-            if self.standing is None or self.cost(setting) < self.cost(self.standing):
-                self.standing = setting
-        else:
-            self._refuted.add((setting.replicas, setting.kind))
+        if not check.surely_meets:
+            self._refute(setting)
+        elif self.standing is None or self.cost(setting) < self.cost(self.standing):
+            self.standing = setting
+        return check.surely_meets
+
+    def _through_hardest(self, field: Sequence[Setting], most: int) -> list[Setting]:
+        """The first `most` of them that the new seed which refuted the last setting does not."""
+        seed, found = self._hardest_seed, list[Setting]()
+        if seed is None:
+            return [*field[:most]]
+        for first in range(0, len(field), RUNS_AT_ONCE):
+            part = self._unrefuted(field[first : first + RUNS_AT_ONCE])
+            new = [each for each in part if (each, seed) not in self._withstood]
+            tasks = [self.task_anew(each) for each in new]
+            checks = check_by_seed(tasks, seed, self._workers)
+            for setting, (check, may_be_sure) in zip(new, checks, strict=True):
+                if may_be_sure:
+                    self._withstood.add((setting, seed))
+                else:
+                    self.checks[setting] = check
+                    self._refute(setting)
+            found += self._unrefuted(part)
+            if len(found) >= most:
+                break
+        return found[:most]
+
+    def _refute(self, setting: Setting) -> None:
+        self._refuted.add((setting.replicas, setting.kind))
+        if setting in self.passed:
             self.passed = self._unrefuted(self.passed)
             self.say(f"not by new seeds: {setting.words}")
-        return check.surely_meets
 
     def task_anew(self, setting: Setting) -> SizeTask:
         """To judge a setting by seeds that no heat and no confirmation has seen."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from reporting.numbers import four_digits
-from serving.analysis.plan.plan_check import Check, TermCheck
-from serving.analysis.plan.plan_race import Setting
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check, TermCheck
 
 _NS_PER_MS: Final = 1e6
 NEAR_LIMIT: Final = 0.9

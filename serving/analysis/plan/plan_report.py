@@ -13,7 +13,7 @@ from serving.analysis.plan.night_report import night_data, night_lines
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_bill_report import day_price_words, least_lines, power_lines
-from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
+from serving.analysis.plan.plan_check import SHOWN_PERCENTILES
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
@@ -25,6 +25,7 @@ from serving.analysis.plan.plan_spares_report import (
     loss_lines,
     spare_chips,
 )
+from serving.analysis.plan.size_check import Check, TermCheck
 from serving.analysis.steady_state.model_error import (
     RANGE,
     ModelError,

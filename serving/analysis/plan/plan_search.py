@@ -14,13 +14,18 @@ from math import ceil
 from typing import Final
 
 from serving.analysis.plan.plan_options import NEAR, size_ends
-from serving.analysis.plan.plan_race import Race, Setting
+from serving.analysis.plan.plan_race import Race
+from serving.analysis.plan.plan_setting import Setting
 
 FAR: Final = 1.41
 """Ratio of sizes, for the first answer."""
 MOST: Final = 6
 """Times the chips of the steady state, up to which sizes are tried."""
 A_FEW_CHIPS: Final = 8
+DEEPER: Final = 4
+"""Times as many partitions and pools of each size, where there is time."""
+NOT_FAR: Final = 0.8
+"""Of the answer's chips, from which on there are so many."""
 SAID_S: Final = 5.0
 """Between two lines of how far a search is."""
 
@@ -83,6 +88,18 @@ def search(race: Race) -> None:
             race.say(f"{number + 1} of {len(left)} sizes below, {to_go}")
     fewer_replicas(race)
     _under_other_limits(race)
+
+
+def search_deeper(race: Race) -> None:
+    """Race more settings of each of the sizes that are not far below the fewest chips."""
+    if race.fewest is None:
+        return
+    race.tries *= DEEPER
+    chips = race.fewest.chips
+    race.say(f"searching more settings of sizes from {ceil(NOT_FAR * chips):,} chips on")
+    for size in reversed([*pairwise(size_ends(ceil(NOT_FAR * chips) - 1, chips, ratio=NEAR))]):
+        race.run(_settings_below(race, size))
+    race.tries //= DEEPER
 
 
 def _under_other_limits(race: Race) -> None:

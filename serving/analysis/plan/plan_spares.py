@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Final
 
-from serving.analysis.plan.plan_check import Check, SizeTask, check_sizes
+from serving.analysis.plan.plan_check import SizeTask, check_sizes
 from serving.analysis.plan.plan_choice import Choice
 from serving.analysis.plan.plan_cost import (
     Cost,
@@ -27,7 +27,9 @@ from serving.analysis.plan.plan_cost import (
 from serving.analysis.plan.plan_margins import LOSS_S, EngineSide, Loss, hit, lost_words, sides_of
 from serving.analysis.plan.plan_options import Option, size_ends
 from serving.analysis.plan.plan_question import LostPart, PlanQuestion
-from serving.analysis.plan.plan_race import FRESH_TIMES, LAST_TIMES, NO_POLICY, Race, Setting
+from serving.analysis.plan.plan_race import FRESH_TIMES, LAST_TIMES, NO_POLICY, Race
+from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 

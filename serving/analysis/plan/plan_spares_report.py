@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from loadgen.records.plain_number import counted
-from serving.analysis.plan.plan_check import Check
 from serving.analysis.plan.plan_cost import LESS, cost_words
 from serving.analysis.plan.plan_margins_report import after_words, loss_data
 from serving.analysis.plan.plan_options import unit_words
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_spares import KeptLoss
+from serving.analysis.plan.size_check import Check
 
 
 def spare_chips(check: Check) -> int:

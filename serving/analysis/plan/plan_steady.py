@@ -17,7 +17,8 @@ from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import fleet_cost, meter_watts
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import decode_of, kv_transfer_ns, prefill_of
-from serving.analysis.plan.plan_race import Setting, option_terms
+from serving.analysis.plan.plan_race import option_terms
+from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.steady_state.partitions import PartitionCandidate, declared_candidate
 from serving.analysis.steady_state.replica import Replica
 

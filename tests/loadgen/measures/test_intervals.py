@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from scipy import signal, stats
 
 from loadgen.measures.intervals import (
+    again_low,
+    again_low_at_most,
     mean_estimate,
     percentile_estimate,
     rate_estimate,
@@ -211,3 +213,30 @@ def test_percentiles_are_numpy_s_and_lie_within_their_bounds(
     assert found.value == pytest.approx(np.percentile(values, percentile), rel=1e-9, abs=1e-9)
     assert found.low is None or min(samples) <= found.low <= found.value
     assert found.high is None or found.value <= found.high <= max(samples)
+
+
+SHARES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20)
+
+
+@given(known=SHARES, more=SHARES)
+def test_no_further_shares_lift_the_bound_of_one_more_above_the_most(
+    known: list[float], more: list[float]
+) -> None:
+    reached = again_low([*known, *more])
+
+    assert reached is not None
+    assert reached <= again_low_at_most(known, len(known) + len(more)) + 1e-9
+
+
+@given(known=SHARES, more=st.integers(1, 30))
+def test_equal_further_shares_come_up_to_the_most(known: list[float], more: int) -> None:
+    values = np.linspace(0.0, 1.0, 2_001)
+    reached = [again_low([*known, *(more * [value])]) for value in values.tolist()]
+
+    most = max(each for each in reached if each is not None)
+    assert most == pytest.approx(again_low_at_most(known, len(known) + more), abs=2e-3)
+
+
+@given(known=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=20))
+def test_of_all_shares_the_most_is_the_bound(known: list[float]) -> None:
+    assert again_low_at_most(known, len(known)) == pytest.approx(again_low(known), abs=1e-6)

@@ -20,10 +20,11 @@ from serving.analysis.plan.class_demand import (
     steady_target,
 )
 from serving.analysis.plan.plan import plan, slowed
-from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_options import OptionTerms
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
 from serving.analysis.plan.plan_report import plan_data, plan_document
+from serving.analysis.plan.size_check import Check
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, MODEL, SWEEP, question
 
 

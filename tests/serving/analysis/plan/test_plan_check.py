@@ -11,9 +11,10 @@ from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_in_turn, check_size
 from serving.analysis.plan.plan_demand import Share, TraceDemand
-from serving.simulator import SimulatedDeployment, simulate
+from serving.analysis.plan.size_check import Check
+from serving.simulator import THIS_PROCESS, SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP
@@ -274,3 +275,23 @@ def test_one_more_window_is_bounded_by_the_spread_of_those_there_are() -> None:
         assert term.again_low <= term.share
         if term.share == 1:  # no window differs from another
             assert term.again_low == 1
+
+
+@pytest.mark.parametrize("ttft", ["40ms", "150ms"])
+def test_runs_in_turn_come_to_what_all_of_them_do(ttft: str) -> None:
+    slo = Slo.parse(f"ttft={ttft}@p90")
+    several = task(slo=slo, terms=replace(CHECK_FEW, judged=40, runs=5, window=20))
+    seeds = range(several.terms.seed, several.terms.seed + 5)
+    whole = check_size(several)
+
+    found, worst = check_in_turn(several, seeds, THIS_PROCESS)
+
+    assert found.surely_meets == whole.surely_meets
+    assert (worst is None) == whole.surely_meets
+    if worst is None:
+        assert found == whole
+    else:
+        assert found.requests < whole.requests
+        ((alone, may_be_sure),) = check_by_seed([several], worst, THIS_PROCESS)
+        assert not may_be_sure
+        assert alone.requests == 40

@@ -24,8 +24,9 @@ from serving.analysis.plan.plan_cost import (
 from serving.analysis.plan.plan_options import NEAR, Option, OptionTerms, best_options
 from serving.analysis.plan.plan_pools import partitions_of
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
-from serving.analysis.plan.plan_race import Race, Setting
+from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_search import search
+from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import QUESTION, question

@@ -7,7 +7,8 @@ import pytest
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_options import best_options
 from serving.analysis.plan.plan_pools import partitions_of
-from serving.analysis.plan.plan_race import NO_POLICY, Race, Setting, option_terms
+from serving.analysis.plan.plan_race import NO_POLICY, Race, option_terms
+from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import THIS_PROCESS
 from serving.traffic.engine_limits import BatchLimits

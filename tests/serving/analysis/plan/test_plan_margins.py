@@ -9,12 +9,13 @@ import pytest
 from loadgen.measures.slo import Slo
 from reporting.plain_text import document_lines
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import SizeTask, TermCheck, check_size
+from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_margins import FINE, RateKept, highest_rates
 from serving.analysis.plan.plan_page import PlanPage
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_report import plan_data, plan_document
+from serving.analysis.plan.size_check import TermCheck
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, SWEEP, question

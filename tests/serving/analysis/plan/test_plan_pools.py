@@ -19,7 +19,8 @@ from serving.analysis.plan.plan_pools import (
     PoolKinds,
     partitions_of,
 )
-from serving.analysis.plan.plan_race import Race, Setting
+from serving.analysis.plan.plan_race import Race
+from serving.analysis.plan.plan_setting import Setting
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
 

@@ -18,7 +18,8 @@ from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 from serving.analysis.plan.plan_margins import highest_rates
 from serving.analysis.plan.plan_options import OptionTerms
 from serving.analysis.plan.plan_prefixes import COMMON_LEAST, Prefixes, conversations
-from serving.analysis.plan.plan_race import Race, Setting
+from serving.analysis.plan.plan_race import Race
+from serving.analysis.plan.plan_setting import Setting
 from serving.simulator import THIS_PROCESS, SimulatedDeployment, simulate
 from tests.serving.analysis.plan.planned import CHECK, SWEEP, question
 

@@ -11,8 +11,9 @@ from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import partitions_of
-from serving.analysis.plan.plan_race import FRESH_TIMES, Race, Setting, quality
-from serving.analysis.plan.plan_search import first_answer, search
+from serving.analysis.plan.plan_race import FRESH_TIMES, Race, quality
+from serving.analysis.plan.plan_search import first_answer, search, search_deeper
+from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
@@ -121,3 +122,21 @@ def test_what_new_seeds_refute_does_not_come_back() -> None:
     assert race.best != too_few
     assert not race.heats([too_few])
     assert not race.confirm([too_few])
+
+
+def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -> None:
+    race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
+    race.options = OPTIONS
+    every = [
+        Setting(option=option, policy="none", replicas=40 // option.replica_chips)
+        for option in OPTIONS
+    ]
+    race.passed.append(max(every, key=lambda each: each.chips))  # as if none of fewer chips had
+
+    search_deeper(race)
+
+    fewest = race.passed[0].chips
+    raced = [each for each in race.checks if each.chips < fewest]
+    assert len({each.option for each in raced}) > 1
+    assert all(each.chips >= 0.8 * fewest for each in raced)
+    assert race.tries == 1
