@@ -95,11 +95,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         race, workers, lambda: _search_all(race, question, terms, workers)
     )
     stand_s = begun_s + SMALLER_SHARE * question.search.budget_s
-    for end_s, work in (
-        (stand_s, _until_it_stands),
-        (ends_s, search_deeper),
-        (stand_s, _until_it_stands),
-    ):
+    for end_s, work in ((stand_s, _until_it_stands), (ends_s, _deeper)):
         if not is_interrupted:
             race.ends_s = end_s
             _, is_interrupted = _as_far_as_time_lasts(race, workers, partial(work, race))
@@ -160,6 +156,14 @@ def _until_it_stands(race: Race) -> None:
             fewer_replicas(race)
         race.say("searching all sizes below, without what new seeds refuted")
         search(race)
+
+
+def _deeper(race: Race) -> None:
+    """Look for what stands among more settings near the best."""
+    search_deeper(race)
+    while race.best is not None and race.best != race.standing:
+        if not race.stands(race.best) and race.best == race.standing:
+            search_deeper(race)  # now without what new seeds refuted
 
 
 def _search_all(

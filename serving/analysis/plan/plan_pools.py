@@ -35,8 +35,8 @@ KINDS: Final = 2
 """Engines of equal chips and tp that are paired: those that serve the most."""
 UNITS_MOST: Final = 2
 """Times the fewest units that have the chips, each NEAR times more than the one before."""
-SAME_SIDE: Final = 2
-"""Units with equal engines of one kind that race at a size, so that others do too."""
+SAME_SIDE: Final = 3
+"""Of so many units that race at a size one side is the same in one at most, or in two."""
 MORE_PAIRS: Final = 16
 """Times the units that race, from which they are taken."""
 DECODES_MORE: Final = (0, 1, 2, 3, 5, 8)
@@ -129,6 +129,7 @@ class PoolKinds:
         if not self.can_meet:
             return []
         machine, terms = self._terms.sweep.system.chips.count, self._terms
+        same_side = max(2, count // SAME_SIDE)
         fewest = max(1, ceil(most / machine))
         found: dict[tuple[_Side, _Side], _Pair] = {}
         for units in size_ends(fewest, UNITS_MOST * fewest, ratio=NEAR):
@@ -145,7 +146,7 @@ class PoolKinds:
                     alone_ns=self._alone_ns[each.decode],
                 ),
             )
-            for each in islice(_of_several_sides(sorted(found.values())), count)
+            for each in islice(_of_several_sides(sorted(found.values()), same_side), count)
         ]
 
     def _nearest(self, units: int, above: int, room: int, count: int) -> "list[_Pair]":
@@ -211,12 +212,12 @@ _Side = tuple[int, int]
 """An engine's place, and how many of them."""
 
 
-def _of_several_sides(pairs: Iterable[_Pair]) -> Iterator[_Pair]:
-    """Without those that have a side of `SAME_SIDE` before them."""
+def _of_several_sides(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
+    """Without those that have a side of `most` before them."""
     seen = Counter[tuple[str, _Side]]()
     for pair in pairs:
         sides = [*zip(("prefill", "decode"), pair.sides, strict=True)]
-        if all(seen[side] < SAME_SIDE for side in sides):
+        if all(seen[side] < most for side in sides):
             seen.update(sides)
             yield pair
 

@@ -54,8 +54,7 @@ two are judged at last. What won by luck fails, and so does a queue that grows s
 """
 ANEW_TIMES: Final = 2
 """Times as many runs, of other seeds, judge what was found."""
-FEWER: Final = 2
-"""Times fewer and longer runs, where the lead of one has more requests than are judged in it."""
+FEWER: Final = 2  # and longer runs, where the lead of one has more requests than are judged in it
 _CONFIRMED: Final = 2
 KEPT: Final = 3
 """One of so many stays in the race after a heat."""
@@ -281,10 +280,11 @@ class Race:
         """`heats`, and `confirm` what seems to keep the target; returns whether any surely does."""
         return self.confirm(self.heats(settings, first=first))
 
-    def heats(self, settings: Sequence[Setting], *, first: bool = False) -> list[Setting]:
-        """Race them; returns the best of those that seem to keep the target, a few at most.
-
-        A `first` race, of a few, says nothing of others.
+    def heats(
+        self, settings: Sequence[Setting], *, first: bool = False, every: bool = False
+    ) -> list[Setting]:
+        """Race them; returns those that seem to keep the target, the best two or `every` one. A
+        `first` race, of a few, says nothing of others.
         """
         judged, bound = self._question.check.judged, self._bound
         settings = self._unrefuted(settings)
@@ -295,7 +295,7 @@ class Race:
         if not first:
             self._note_hopeless(field, checks)
         for times in (1, LAST_TIMES):
-            kept = ceil(len(field) / (FIRST_KEPT if first else KEPT))
+            kept = ceil(len(field) / (1 if every else FIRST_KEPT if first else KEPT))
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet]
             field = [each for each in field if self.cost(each) < bound]
             field = self._through_hardest(field, kept)
@@ -304,7 +304,7 @@ class Race:
         field = [field[each] for each in _by_quality(checks) if checks[each].meets]
         if not self.only_chips:  # of which all have about as many
             field.sort(key=self.cost)
-        return field[:_CONFIRMED]
+        return field if every else field[:_CONFIRMED]
 
     def confirm(self, field: Sequence[Setting]) -> bool:
         """Judge them by fresh seeds, and note those that pass; returns whether any did."""
@@ -340,9 +340,9 @@ class Race:
 
     def _through_hardest(self, field: Sequence[Setting], most: int) -> list[Setting]:
         """The first `most` of them that the new seed which refuted the last setting does not."""
-        seed, found = self._hardest_seed, list[Setting]()
-        if seed is None:
+        if (seed := self._hardest_seed) is None:
             return [*field[:most]]
+        found: list[Setting] = []
         for first in range(0, len(field), RUNS_AT_ONCE):
             part = self._unrefuted(field[first : first + RUNS_AT_ONCE])
             new = [each for each in part if (each, seed) not in self._withstood]

@@ -91,14 +91,16 @@ def search(race: Race) -> None:
 
 
 def search_deeper(race: Race) -> None:
-    """Race more settings of each of the sizes that are not far below the fewest chips."""
+    """Race more settings of each of the sizes that are not far below the fewest chips; none is out
+    because others are better.
+    """
     if race.fewest is None:
         return
     race.tries *= DEEPER
     chips = race.fewest.chips
     race.say(f"searching more settings of sizes from {ceil(NOT_FAR * chips):,} chips on")
     for size in reversed([*pairwise(size_ends(ceil(NOT_FAR * chips) - 1, chips, ratio=NEAR))]):
-        race.run(_settings_below(race, size))
+        race.confirm(race.heats(_settings_below(race, size), every=True))
     race.tries //= DEEPER
 
 
