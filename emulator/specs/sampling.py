@@ -129,16 +129,28 @@ class SamplingSpec:
         return self.logprobs is not None or self.logprob_token_ids is not None
 
     @property
+    def reads_scores(self) -> bool:
+        """Whether log-probabilities are reported, of what is chosen or of the prompt."""
+        return self.wants_logprobs or self.prompt_logprobs is not None
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether something beside a grammar or a minimum length may change the largest logit."""
+        return bool(
+            self.has_penalties
+            or self.logit_bias
+            or self.bad_words
+            or self.allowed_token_ids is not None
+        )
+
+    @property
     def is_plain_greedy(self) -> bool:
         """Whether only the first of the largest logits is needed."""
         return (
             self.is_greedy
-            and not self.has_penalties
             and not self.wants_logprobs
             and not self.min_tokens
-            and not self.logit_bias
-            and not self.bad_words
-            and self.allowed_token_ids is None
+            and not self.changes_logits
         )
 
 
