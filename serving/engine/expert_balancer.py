@@ -22,6 +22,8 @@ logger = logging.getLogger(f"vllm.{__name__}")
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+ROW_STEPS = 100
+"""Of a window that nothing is planned from: its steps are counted so many at a time."""
 LEAST_GAIN = 0.05
 """A layer moves when its busiest chip gets at least this share less load: otherwise half of all
 slots moved for gains below a hundredth, by chance alone."""
@@ -56,8 +58,7 @@ class ExpertBalancer:
         self._moves_experts = settings is not None
         self._shape = (layers, groups, experts)
         self._chips = len(tray_of_chip)
-        window = self._settings.window_size
-        self._load = ExpertWindow(window_steps=window, layers=layers * groups, experts=experts)
+        self._load = self._new_window(layers * groups, experts)
         self._pairs = self._new_pairs()
         self._tray_of_chip = tray_of_chip
         self._rack_of_chip = rack_of_chip
@@ -70,15 +71,27 @@ class ExpertBalancer:
         self.rebalances = 0
 
     def _new_pairs(self) -> ExpertWindow:
-        window = self._settings.window_size
-        return ExpertWindow(window_steps=window, layers=self._shape[0], experts=self._chips)
+        return self._new_window(self._shape[0], self._chips)
 
-    def count(self, expert_pairs: I64, chip_pairs: I64) -> None:
-        """Count a step: choices, int64[layers, groups, experts]; pairs, int64[layers, chips]."""
+    def _new_window(self, layers: int, experts: int) -> ExpertWindow:
+        return ExpertWindow(
+            window_steps=self._settings.window_size,
+            layers=layers,
+            experts=experts,
+            row_steps=1 if self._moves_experts else ROW_STEPS,
+        )
+
+    @property
+    def row_left(self) -> int:
+        """Steps that may be counted together."""
+        return min(self._load.row_left, self._pairs.row_left)
+
+    def count(self, expert_pairs: I64, chip_pairs: I64, *, steps: int = 1) -> None:
+        """Count steps: choices, int64[layers, groups, experts]; pairs, int64[layers, chips]."""
         layers, groups, experts = self._shape
-        self._load.add(expert_pairs.reshape(layers * groups, experts))
-        self._pairs.add(chip_pairs)
-        self._steps += 1
+        self._load.add(expert_pairs.reshape(layers * groups, experts), steps=steps)
+        self._pairs.add(chip_pairs, steps=steps)
+        self._steps += steps
         self._due = self._due or self._steps % self._settings.step_interval == 0
 
     def next_move(self, placement: ExpertPlacement, usable: Bools) -> Move | None:

@@ -61,6 +61,17 @@ class DeployedExperts:
         return cls(**{each.name: getattr(deployment, each.name) for each in fields(cls)})
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _UndrawnSteps:
+    """Steps under one placement whose experts' choices nobody has asked for: the tokens of each
+    group, [groups].
+    """
+
+    placement: ExpertPlacement
+    tokens: I64
+    steps: int = 0
+
+
 class ExpertMoves:
     """Balances the experts of a live machine as its deployment asks."""
 
@@ -70,6 +81,7 @@ class ExpertMoves:
         self._same_model = deployment.distribution is None
         self.moved_bytes = 0
         self._draws = np.random.default_rng(ROUTING_SEED)
+        self._undrawn: _UndrawnSteps | None = None
         if deployment.distribution is not None:
             # Sums of recorded loads may pass 1 by a rounding.
             self._chance = np.minimum(deployment.distribution.probability, 1.0)
@@ -103,7 +115,7 @@ class ExpertMoves:
             assert self._weights is not None, "tokens were dispatched to experts"
             self._weights.count(result.expert_pairs, result.loads.pairs.astype(np.int64))
         if self._timed is not None and self._deployment.distribution is not None:
-            self._timed.count(*self._draw(batch))
+            self._note_undrawn(self._timed, batch)
         machine, fleet = self._live.machine, self._live.tokens
         if self._timed is not None:
             move = self._timed.next_move(machine.placement, machine.chips_up)
@@ -114,26 +126,48 @@ class ExpertMoves:
             if move is not None:
                 self._really_move(move)
 
-    def _draw(self, batch: StepBatch) -> tuple[I64, I64]:
-        """Draw each expert's tokens, [layers, groups, experts], independently; count the pairs of
-        each chip, [layers, chips].
+    def _note_undrawn(self, timed: ExpertBalancer, batch: StepBatch) -> None:
+        """Draw the step's choices at once if experts move by them, else with others."""
+        undrawn, placement = self._undrawn, self._live.machine.placement
+        tokens = self._tokens_of_groups(batch)
+        if undrawn is None or undrawn.placement is not placement:
+            self._draw(timed)
+            self._undrawn = undrawn = _UndrawnSteps(
+                placement=placement, tokens=np.zeros_like(tokens)
+            )
+        undrawn.tokens += tokens
+        undrawn.steps += 1
+        if undrawn.steps == timed.row_left:
+            self._draw(timed)
 
-        A rank's chips dispatch equal shares of its tokens; copies share their pairs evenly.
-        """
-        partition, placement = self._deployment.partition, self._live.machine.placement
+    def _tokens_of_groups(self, batch: StepBatch) -> I64:
+        """Of a step, [groups]: a rank's chips dispatch equal shares of its tokens."""
+        partition = self._deployment.partition
         of_chip = np.repeat(batch.tokens_by_rank() / partition.tp, partition.tp)  # [chips]
-        of_group = np.rint(of_chip.reshape(-1, partition.ep).sum(axis=1)).astype(np.int64)
-        drawn = self._draws.binomial(of_group[:, None, None], self._chance)  # [groups, layers, ...]
-        drawn *= placement.copies() > 0  # a group that has just closed computes nothing
-        pairs = np.rint(chip_loads(drawn, placement)).astype(np.int64)
-        return drawn.swapaxes(0, 1), pairs
+        of_group = of_chip.reshape(-1, partition.ep).sum(axis=1)
+        return np.rint(of_group).astype(np.int64)
+
+    def _draw(self, timed: ExpertBalancer) -> None:
+        """Draw and count each expert's tokens, independently, of the steps that are undrawn."""
+        undrawn, self._undrawn = self._undrawn, None
+        if undrawn is None:
+            return
+        drawn = self._draws.binomial(undrawn.tokens[:, None, None], self._chance)
+        drawn *= undrawn.placement.copies() > 0  # a group that has just closed computes nothing
+        pairs = np.rint(chip_loads(drawn, undrawn.placement)).astype(np.int64)
+        timed.count(drawn.swapaxes(0, 1), pairs, steps=undrawn.steps)
+
+    def _counted(self) -> ExpertBalancer | None:
+        """The timed model's, with all steps so far."""
+        if self._timed is not None:
+            self._draw(self._timed)
+        return self._timed
 
     @property
     def imbalance(self) -> float | None:
         """Of the timed model's experts, as counted; see `ExpertBalancer.imbalance`."""
-        if self._timed is None:
-            return None
-        return self._timed.imbalance(self._live.machine.chips_up)
+        timed = self._counted()
+        return None if timed is None else timed.imbalance(self._live.machine.chips_up)
 
     @property
     def rebalances(self) -> int:
@@ -200,6 +234,7 @@ class ExpertMoves:
 
     def plan_soon(self) -> None:
         """Plan anew, as chips have come or gone."""
+        self._counted()
         for balancer in (self._timed, self._weights):
             if balancer is not None:
                 balancer.plan_soon()
@@ -239,9 +274,10 @@ class ExpertMoves:
     @property
     def load(self) -> ExpertChoices:
         """Choices of the timed model's experts in the balancing window."""
-        if self._timed is None:
+        timed = self._counted()
+        if timed is None:
             return ExpertChoices(layers=0, experts=0, tokens=(), imbalance=None)
-        tokens = self._timed.load()
+        tokens = timed.load()
         layers, experts = tokens.shape
         return ExpertChoices(
             layers=layers,

@@ -73,23 +73,34 @@ I64 = NDArray[np.int64]
 class ExpertWindow:
     """Router decisions of the last `window_steps` steps, by layer and logical expert.
 
-    Memory: at most window_steps * layers * experts * 8 bytes. Integer sums leave no residue.
+    They are kept in rows of `row_steps` steps, and leave a row at a time. Memory: at most
+    window_steps / row_steps * layers * experts * 8 bytes. Integer sums leave no residue.
     """
 
-    def __init__(self, *, window_steps: int, layers: int, experts: int) -> None:
-        assert min(window_steps, layers, experts) >= 1, (window_steps, layers, experts)
-        self._window: I64 = np.zeros((window_steps, layers, experts), dtype=np.int64)
+    def __init__(self, *, window_steps: int, layers: int, experts: int, row_steps: int = 1) -> None:
+        assert min(window_steps, layers, experts, row_steps) >= 1
+        assert window_steps % row_steps == 0, (window_steps, row_steps)
+        rows = window_steps // row_steps
+        self._window: I64 = np.zeros((rows, layers, experts), dtype=np.int64)
         self._total: I64 = np.zeros((layers, experts), dtype=np.int64)
+        self._row_steps = row_steps
         self._added = 0
 
     @property
     def steps(self) -> int:
         """Steps in the window now."""
-        return min(self._added, len(self._window))
+        rows_before = max(0, -(-self._added // self._row_steps) - len(self._window))
+        return self._added - rows_before * self._row_steps
 
-    def add(self, counts: NDArray[np.integer[Any]]) -> None:
-        """Add one step: counts[layers, experts] of (token, expert) pairs; the oldest step leaves.
-        Raises ValueError for another shape, non-integers and negative counts.
+    @property
+    def row_left(self) -> int:
+        """Steps that the row under way still takes, or those of a new one."""
+        return self._row_steps - self._added % self._row_steps
+
+    def add(self, counts: NDArray[np.integer[Any]], *, steps: int = 1) -> None:
+        """Add one step, or several of a row together: counts[layers, experts] of (token, expert)
+        pairs; where a row begins, the oldest leaves. Raises ValueError for another shape,
+        non-integers, negative counts and more steps than the row takes.
         """
         if counts.shape != self._total.shape or not np.issubdtype(counts.dtype, np.integer):
             raise ValueError(
@@ -98,10 +109,15 @@ class ExpertWindow:
             )
         if counts.min() < 0:
             raise ValueError(f"counts are at least 0, not {counts.min()}")
-        oldest = self._window[self._added % len(self._window)]
-        self._total += counts - oldest
-        oldest[:] = counts
-        self._added += 1
+        if not 0 < steps <= self.row_left:
+            raise ValueError(f"from 1 to {self.row_left} steps go into the row, not {steps}")
+        row = self._window[self._added // self._row_steps % len(self._window)]
+        if self._added % self._row_steps == 0:
+            self._total -= row
+            row[:] = 0
+        self._total += counts
+        row += counts
+        self._added += steps
 
     def total(self) -> I64:
         """Pairs of all steps in the window: int64[layers, experts], a copy."""

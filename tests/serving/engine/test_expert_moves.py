@@ -124,7 +124,8 @@ def test_a_skewed_load_is_evener_after_the_move() -> None:
 
 
 @pytest.mark.long
-def test_tokens_are_drawn_for_each_group_of_chips_as_stated() -> None:
+@pytest.mark.parametrize("steps", [1, 40, 250])
+def test_tokens_are_drawn_for_each_group_of_chips_as_stated(steps: int) -> None:
     parts = live_parts(model=QWEN, routing="zipf:1", chips=8, tp=2, ep=4)
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
     batch = StepBatch(
@@ -134,17 +135,36 @@ def test_tokens_are_drawn_for_each_group_of_chips_as_stated() -> None:
         context_tokens=np.zeros(2, dtype=np.int64),
         logit_rows=np.array([1, 1, 0, 0]),
     )
-    experts, chips = moves._draw(batch)
+    for _ in range(steps):
+        moves.after_step(NOTHING, batch)
 
     distribution = parts.deployment.distribution
     assert distribution is not None
-    assert experts.shape == (48, 2, 128)
-    assert chips.shape == (48, 8)
     # Ranks 0 and 1 are the first group; the second has nothing to do.
-    assert not experts[:, 1].any()
-    assert not chips[:, 4:].any()
-    assert experts[:, 0] == pytest.approx(40_000 * distribution.probability, abs=6 * 100)
-    assert chips.sum(axis=1) == pytest.approx(experts.sum(axis=(1, 2)), abs=8)
+    experts = np.array(moves.load.tokens).reshape(48, 128)
+    expected = steps * 40_000 * distribution.probability
+    assert experts == pytest.approx(expected, abs=6 * 100 * steps**0.5)
+    assert moves.imbalance == pytest.approx(
+        imbalance(np.stack([expected, 0 * expected]), parts.machine.placement).mean(), rel=0.02
+    )
+
+
+@pytest.mark.long
+def test_steps_are_counted_where_experts_lay_then() -> None:
+    parts = live_parts(model=QWEN, chips=4, ep=4)
+    moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
+    batch = batch_of(parts, 1_000)
+    moves.after_step(NOTHING, batch)
+    placement = parts.machine.placement
+    swapped = placement.expert_of_slot[:, [1, 0, 2, 3]]
+    parts.machine.place_experts(replace(placement, expert_of_slot=swapped))
+    for _ in range(3):
+        moves.after_step(NOTHING, batch)
+
+    tokens = sum(moves.load.tokens)
+    assert tokens == pytest.approx(4 * 4_000 * 8 * 48, rel=0.01)
+    assert moves._timed is not None
+    assert moves._timed._steps == 4
 
 
 def test_the_model_s_time_follows_the_new_placement() -> None:

@@ -33,6 +33,35 @@ def test_the_total_is_the_sum_of_the_last_steps_exactly(
         assert load.steps == min(done, window)
 
 
+@given(
+    rows=st.integers(1, 4),
+    row_steps=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2**40)), max_size=20),
+)
+def test_steps_of_a_row_are_added_together_and_leave_together(
+    rows: int, row_steps: int, steps: list[tuple[int, int]]
+) -> None:
+    load = ExpertWindow(window_steps=rows * row_steps, layers=1, experts=1, row_steps=row_steps)
+    counts: list[int] = []  # of each step, with all of those added together at the first of them
+    for wanted, count in steps:
+        together = min(wanted, load.row_left)
+        load.add(np.array([[count]]), steps=together)
+        counts += [count, *[0] * (together - 1)]
+        begun = -(-len(counts) // row_steps)
+        kept = counts[max(0, begun - rows) * row_steps :]
+
+        assert load.total().tolist() == load.total_slowly().tolist() == [[sum(kept)]]
+        assert load.steps == len(kept)
+        assert load.row_left == row_steps - len(counts) % row_steps
+
+
+def test_more_steps_than_a_row_takes_are_refused() -> None:
+    load = ExpertWindow(window_steps=4, layers=1, experts=1, row_steps=2)
+
+    with pytest.raises(ValueError, match="from 1 to 2 steps go into the row, not 3"):
+        load.add(np.array([[1]]), steps=3)
+
+
 def test_an_empty_window_holds_nothing() -> None:
     load = ExpertWindow(window_steps=3, layers=1, experts=2)
 
