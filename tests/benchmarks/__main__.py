@@ -20,6 +20,7 @@ NAMES = (
     "grpc_gate",
     "metrics_page",
     "step_cost",
+    "token_path",
     "virtual_time",
 )
 LONG_NAMES = (
