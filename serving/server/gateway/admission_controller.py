@@ -28,7 +28,8 @@ class Permit:
     finished, aborted when its task was cancelled, or failed with any other exception.
 
     `rate` is the rest of its key's limits on entry; `refusal`, if any, is why its declared work was
-    kept from the engine; `prompt_logprobs` counts those that its prompts have asked for.
+    kept from the engine; `outcome` is how it left; `prompt_logprobs` counts those that its prompts
+    have asked for.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Permit:
         self._refused: Refused | None = None
         self._cut: Outcome | None = None
         self.refusal: Refused | None = None
+        self.outcome: Outcome | None = None
         self.prompt_logprobs = 0
 
     @property
@@ -113,6 +115,7 @@ class Permit:
             outcome = Outcome.REFUSED
         elif outcome is Outcome.FINISHED and self._cut is not None:
             outcome = self._cut
+        self.outcome = self.outcome or outcome
         self._controller.leave(self, outcome)
 
     def __enter__(self) -> Self:

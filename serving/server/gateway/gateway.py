@@ -55,20 +55,23 @@ class Gateway:
         self, engine: Any, settings: GatewaySettings, *, control_secret: str | None
     ) -> None:
         self._engine = engine
-        self._settings = settings
+        self.settings = settings
         self.keys = KeyRing(
             key_file=settings.key_file,
             key_hashes=settings.key_hashes,
             control_secret=control_secret,
         )
-        capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
-        self.admission = AdmissionController(settings.limits, capacity, metrics=GatewayMetrics())
+        self.capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
+        self.admission = AdmissionController(
+            settings.limits, self.capacity, metrics=GatewayMetrics()
+        )
         self.readiness = Readiness(
-            engine, lambda: self.admission.closed, seats=lambda: capacity().seats
+            engine, lambda: self.admission.closed, seats=lambda: self.capacity().seats
         )
         admit_generation(engine, self.admission)
         self.hardware = SnapshotPoller(engine)
         self.ingress = _ingress(settings)
+        self.bodies = BodyReader(bytes_max=settings.body_bytes_max, account=self.ingress)
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpGateway:
         """The HTTP gateway before vLLM's app; `missing` are paths that the model cannot answer."""
@@ -77,9 +80,9 @@ class Gateway:
             keys=self.keys,
             admission=self.admission,
             readiness=self.readiness,
-            bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
+            bodies=self.bodies,
             context=ContextSize.of(self._engine),
-            request_wall_s_max=self._settings.request_wall_s_max,
+            request_wall_s_max=self.settings.request_wall_s_max,
             missing=missing,
         )
 
@@ -106,16 +109,16 @@ class Gateway:
                 self._engine,
                 server,
                 self.admission,
-                drain_wall_s_max=self._settings.drain_wall_s_max,
+                drain_wall_s_max=self.settings.drain_wall_s_max,
             ),
             KeyReload(self.keys),
             MemoryReturn(),
         ]
-        if self._settings.grpc_port is not None:
+        if self.settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(
                     self._engine,
-                    self._settings,
+                    self.settings,
                     admission=self.admission,
                     keys=self.keys,
                     readiness=self.readiness,
@@ -125,11 +128,11 @@ class Gateway:
         return services
 
     def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
-        if self._settings.tls is None:
+        if self.settings.tls is None:
             return None
         protocols = ("http/1.1",)
         context = RenewedContext(
-            self._settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
+            self.settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
         )
         return context.present
 
