@@ -12,6 +12,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.policy.day_night.night_work import NightShare
 from tests.serving.server.batch.served_batch import BatchServer, batch_server, chat, jsonl, until
+from tests.serving.server.gateway.http.served_http import MODEL
 
 pytestmark = pytest.mark.long
 
@@ -53,5 +54,238 @@ def test_a_batch_is_answered_in_a_file_of_lines(tmp_path: Path) -> None:
         assert "max_tokens" in failed["response"]["body"]["error"]["message"]
         listed = [file.purpose async for file in server.client.files.list()]
         assert listed == ["batch_output", "batch_output", "batch"]
+
+    run(tmp_path, use)
+
+
+def test_wrong_lines_are_told_and_nothing_runs(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        lines = [chat("a"), chat("a"), {**chat("b"), "url": "/v1/embeddings"}, chat("c")]
+        batch = await server.ended(await server.create(lines))
+        assert batch.status == "failed"
+        assert [(error.line, error.code) for error in batch.errors.data] == [
+            (2, "duplicate_custom_id"),
+            (3, "invalid_request"),
+        ]
+        assert batch.errors.data[1].message == (
+            'url: expected /v1/chat/completions, the batch\'s endpoint, got "/v1/embeddings"'
+        )
+        assert (batch.output_file_id, server.http.core.added) == (None, [])
+
+    run(tmp_path, use)
+
+
+def test_a_stopped_server_s_batch_goes_on_with_what_was_not_answered(tmp_path: Path) -> None:
+    lines = [chat(str(number)) for number in range(40)]
+    made: list[str] = []
+
+    async def begin(server: BatchServer) -> None:
+        made.append(await server.create(lines))
+        (live,) = server.runner._live.values()
+        await until(lambda: live.journal is not None and len(live.journal.completed) >= 5)
+        server.http.core.free.clear()  # what is under way stays so until the server's end
+        await until(lambda: live.under_way)
+
+    async def go_on(server: BatchServer) -> None:
+        before = await server.client.batches.retrieve(made[0])
+        assert before.status == "in_progress"
+        batch = await server.ended(made[0])
+        assert (batch.status, batch.request_counts.completed) == ("completed", 40)
+        output = await server.lines(batch.output_file_id)
+        assert {*output} == {line["custom_id"] for line in lines}
+        assert len(server.http.core.added) <= 35  # no answer of the first server was made again
+
+    run(tmp_path, begin)
+    run(tmp_path, go_on)
+
+
+def test_a_cancelled_batch_keeps_its_answers(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        name = await server.create([chat(str(number)) for number in range(30)])
+        (live,) = server.runner._live.values()
+        await until(lambda: live.journal is not None and len(live.journal.completed) >= 3)
+        server.http.core.free.clear()
+        assert (await server.client.batches.cancel(name)).status == "cancelling"
+        batch = await server.ended(name)
+        assert batch.status == "cancelled"
+        output = await server.lines(batch.output_file_id)
+        errors = await server.lines(batch.error_file_id)
+        assert len(output) + len(errors) == batch.request_counts.total == 30
+        assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
+        with pytest.raises(openai.ConflictError, match="cannot take the event cancel"):
+            await server.client.batches.cancel(name)
+
+    run(tmp_path, use)
+
+
+def test_an_expired_batch_has_an_error_for_each_request_without_an_answer(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        server.http.core.free.clear()
+        name = await server.create([chat(str(number)) for number in range(10)], window="30m")
+        await until(lambda: server.http.core.added)
+        server.wall.ahead_s = 1_801.0
+        batch = await server.ended(name)
+        assert (batch.status, batch.request_counts.failed) == ("expired", 10)
+        assert batch.expired_at >= batch.expires_at
+        errors = await server.lines(batch.error_file_id)
+        assert {line["error"]["code"] for line in errors.values()} == {"batch_expired"}
+        assert {line["response"] for line in errors.values()} == {None}
+
+    run(tmp_path, use)
+
+
+def test_by_day_batches_wait_unless_their_deadline_is_near(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        server.runner.share(DAY)
+        name = await server.create([chat(str(number)) for number in range(10)])
+        await until(lambda: server.runner.demand().requests == 10)
+        await asyncio.sleep(0.1)
+        assert server.http.core.added == []
+        server.wall.ahead_s = 0.76 * 86_400  # no pace is measured: the last quarter is near
+        assert server.runner.demand().due_requests == 10
+        assert (await server.ended(name)).status == "completed"
+
+    run(tmp_path, use)
+
+
+def test_at_dawn_requests_without_a_turn_are_taken_back(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        server.http.core.free.clear()
+        server.runner.share(NIGHT)
+        name = await server.create([chat(str(number)) for number in range(10)])
+        (live,) = server.runner._live.values()
+        await until(lambda: len(live.under_way) == 6)  # as many as seats
+        server.runner.share(DAY)
+        await until(lambda: len(live.under_way) == 4)  # a quarter of the seats is interactive's
+        assert not any(sent.waits for sent in live.under_way.values())
+        server.http.core.free.set()
+        await until(lambda: not live.under_way)
+        assert len(live.pending) == 6
+        server.runner.share(NIGHT)
+        assert (await server.ended(name)).request_counts.completed == 10
+
+    run(tmp_path, use)
+
+
+def test_interactive_requests_go_first(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        server.http.core.free.clear()
+        name = await server.create([chat(str(number)) for number in range(12)])
+        await until(lambda: server.http.core.added)
+        asked = asyncio.create_task(
+            server.client.completions.create(model=MODEL, prompt="hello", max_tokens=2)
+        )
+        await until(lambda: server.http.admission.in_flight == 7)
+        server.http.core.free.set()
+        await asked
+        assert (await server.client.batches.retrieve(name)).status == "in_progress"
+        await server.ended(name)
+
+    run(tmp_path, use)
+
+
+def test_a_key_has_its_own_files_and_batches_alone(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        name = await server.create([chat("a")])
+        file_id = (await server.client.files.list()).data[-1].id
+        stranger = server.http.client(SECRETS[1], max_retries=0)
+        for asked in (
+            stranger.files.retrieve(file_id),
+            stranger.files.content(file_id),
+            stranger.files.delete(file_id),
+            stranger.batches.retrieve(name),
+            stranger.batches.cancel(name),
+            stranger.batches.create(
+                input_file_id=file_id, endpoint="/v1/completions", completion_window="24h"
+            ),
+        ):
+            with pytest.raises(openai.NotFoundError, match="of this key"):
+                await asked
+        assert (await stranger.files.list()).data == []
+        assert (await stranger.batches.list()).data == []
+        nobody = server.http.client("us-wrong", max_retries=0)
+        with pytest.raises(openai.AuthenticationError):
+            await nobody.files.list()
+        assert (await server.ended(name)).status == "completed"
+
+    run(tmp_path, use, key=SECRETS[0], keys=KeyRing(key_hashes=[*map(hash_of, SECRETS)]))
+
+
+def test_lists_are_given_page_by_page_the_newest_first(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        made = [await server.create([chat(str(number))]) for number in range(5)]
+        first = await server.client.batches.list(limit=2)
+        assert [batch.id for batch in first.data] == made[:2:-1]
+        assert first.has_more
+        listed = [batch.id async for batch in server.client.batches.list(limit=2)]
+        assert listed == made[::-1]
+        with pytest.raises(openai.BadRequestError, match="limit=0: expected 1 to 100"):
+            await server.client.batches.list(limit=0)
+        for name in made:
+            await server.ended(name)
+
+    run(tmp_path, use)
+
+
+def test_a_file_that_a_batch_reads_stays_until_it_is_over(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        server.http.core.free.clear()
+        name = await server.create([chat("a")])
+        (file,) = (await server.client.files.list()).data
+        with pytest.raises(openai.ConflictError, match=f"{file.id} is the input of {name}"):
+            await server.client.files.delete(file.id)
+        server.http.core.free.set()
+        await server.ended(name)
+        assert (await server.client.files.delete(file.id)).deleted
+        assert not [*tmp_path.rglob(f"{file.id}*")]
+
+    run(tmp_path, use)
+
+
+def test_sizes_are_bounded_and_names_are_the_server_s_own(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        with pytest.raises(openai.APIStatusError, match="larger than") as large:
+            await server.upload(b"x" * 200_000)
+        assert large.value.status_code == 413
+        climbing = await server.client.files.create(
+            file=("../../etc/passwd", jsonl([chat("a")])), purpose="batch"
+        )
+        assert climbing.filename == "../../etc/passwd"
+        kept = {path.name for path in (tmp_path / "files").iterdir()}
+        assert kept == {f"{climbing.id}.json", f"{climbing.id}.data"}
+        await server.upload(b"x" * 1_500)
+        with pytest.raises(openai.APIStatusError, match="may have 2,000 bytes together"):
+            await server.upload(b"x" * 1_500)
+        with pytest.raises(openai.BadRequestError, match="purpose=assistants: expected batch"):
+            await server.client.files.create(file=b"x", purpose="assistants")
+        assert len([*tmp_path.rglob("*.data")]) == 2
+
+    run(tmp_path, use, batch_file_bytes=100_000, batch_key_bytes=2_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"endpoint": "/v1/embeddings"}, "endpoint=/v1/embeddings: expected /v1/chat/completions"),
+        ({"completion_window": "8d"}, "completion_window=8d: expected 24h"),
+        ({"completion_window": "soon"}, "completion_window=soon: expected 24h"),
+        ({"metadata": {"a": "b" * 513}}, "metadata=more: expected 16 entries"),
+        ({"input_file_id": "file-1"}, "no file 'file-1' of this key"),
+    ],
+)
+def test_a_wrong_batch_is_refused_in_one_line(
+    tmp_path: Path, given: dict[str, Any], line: str
+) -> None:
+    async def use(server: BatchServer) -> None:
+        file_id = await server.upload(jsonl([chat("a")]))
+        body: dict[str, Any] = {
+            "input_file_id": file_id,
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+        with pytest.raises(openai.APIStatusError) as refused:
+            await server.client.batches.create(**body | given)
+        assert line in refused.value.message
+        assert refused.value.status_code in (400, 404)
 
     run(tmp_path, use)
