@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qs
 
 import msgspec
+from starlette.datastructures import FormData, UploadFile
 from starlette.datastructures import Headers as FormHeaders
-from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from emulator.errors import ConfigError
@@ -162,12 +162,32 @@ class BatchApi:
         await _answer(asked, file.shown())
 
     async def _received(self, asked: _Asked) -> StoredFile:
-        upload = await self._form(asked)
-        name, owner = new_id("file-"), asked.client.name
-        if upload.size is not None:
-            self._store.refuse_more(owner, upload.size)
+        form = await self._form(asked)
+        try:
+            return await self._stored(asked.client.name, _file_of(form))
+        finally:
+            await form.close()
+
+    async def _form(self, asked: _Asked) -> FormData:
+        """The form of an upload, its file on the disk beyond a MiB."""
+        bytes_max = self._store.settings.batch_file_bytes + _FORM_BYTES
+        parts = self._bodies.parts(
+            asked.scope, asked.receive, key=asked.client.name, bytes_max=bytes_max
+        )
+        parser = MultiPartParser(
+            FormHeaders(scope=asked.scope), parts, max_files=1, max_fields=8, max_part_size=2**10
+        )
+        try:
+            return await parser.parse()
+        except (MultiPartException, KeyError) as wrong:
+            message = f"the body is no multipart/form-data with one file: {wrong}"
+            error = HttpError(HTTPStatus.BAD_REQUEST, "invalid_form", message, closes=True)
+            raise HttpRefused(error) from None
+
+    async def _stored(self, owner: str, upload: UploadFile) -> StoredFile:
+        name = new_id("file-")
+        self._store.refuse_more(owner, upload.size or 0)
         size_bytes = await asyncio.to_thread(self._store.write_upload, upload.file, name)
-        await upload.close()
         file = StoredFile(
             owner=owner,
             id=name,
@@ -177,31 +197,6 @@ class BatchApi:
             purpose=BATCH_PURPOSE,
         )
         self._store.add_file(file)
-        return file
-
-    async def _form(self, asked: _Asked) -> UploadFile:
-        """The file of an upload's form, on the disk beyond a MiB."""
-        bytes_max = self._store.settings.batch_file_bytes + _FORM_BYTES
-        parts = self._bodies.parts(
-            asked.scope, asked.receive, key=asked.client.name, bytes_max=bytes_max
-        )
-        parser = MultiPartParser(
-            FormHeaders(scope=asked.scope), parts, max_files=1, max_fields=8, max_part_size=2**10
-        )
-        try:
-            form = await parser.parse()
-        except (MultiPartException, KeyError) as wrong:
-            message = f"the body is no multipart/form-data with one file: {wrong}"
-            error = HttpError(HTTPStatus.BAD_REQUEST, "invalid_form", message, closes=True)
-            raise HttpRefused(error) from None
-        others = sorted(set(form) - {"file", "purpose"})
-        if others:
-            raise _wrong(others[0][:80], "no such field", "file and purpose")
-        if form.get("purpose") != BATCH_PURPOSE:
-            raise _wrong("purpose", str(form.get("purpose"))[:80], BATCH_PURPOSE)
-        file = form.get("file")
-        if not isinstance(file, UploadFile):
-            raise _wrong("file", "none", "a file of JSON lines")
         return file
 
     async def _list_files(self, asked: _Asked) -> None:
@@ -282,6 +277,19 @@ class BatchApi:
         batches = reversed(self._store.batches_of(asked.client.name))
         shown = [self._runner.seen(batch).shown() for batch in batches]
         await _answer(asked, _page(shown, _query(asked.scope), default=20, most=100))
+
+
+def _file_of(form: FormData) -> UploadFile:
+    """The file of an upload for a batch; raises HttpRefused for another form."""
+    others = sorted(set(form) - {"file", "purpose"})
+    if others:
+        raise _wrong(others[0][:80], "given", "no field but file and purpose")
+    if form.get("purpose") != BATCH_PURPOSE:
+        raise _wrong("purpose", str(form.get("purpose"))[:80], BATCH_PURPOSE)
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise _wrong("file", "none", "a file of JSON lines")
+    return file
 
 
 def _checked(given: _BatchBody) -> float:
