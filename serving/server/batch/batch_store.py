@@ -20,6 +20,7 @@ from typing import IO, Any, Final, TypeVar
 
 import msgspec
 
+from emulator.errors import ConfigError
 from serving.server.batch.answer_journal import ERRORS, OUTPUT, AnswerJournal
 from serving.server.batch.batch_record import OUTPUT_PURPOSE, StoredBatch, StoredFile
 from serving.server.batch.batch_settings import BatchSettings
@@ -34,15 +35,25 @@ from serving.server.training.atomic_file import (
 KEY_FILES_MAX: Final = 10_000
 """Files of one key, its batches' own included. Assumed."""
 
+LIVE_BATCHES_MAX: Final = 256
+"""Batches of all keys that are not over: each has three files open. Assumed."""
+
+KEY_LIVE_BATCHES_MAX: Final = 64
+"""Of one key. Assumed."""
+
 KEY_BATCHES_MAX: Final = 10_000
 """Batches of one key that are kept; the oldest that is over makes room. Assumed."""
+
+_AGAIN_S: Final = 60.0
+"""Wall seconds until another batch may be asked for. Assumed."""
 
 Stored = TypeVar("Stored", StoredFile, StoredBatch)
 
 
 class BatchStore:
-    """One server's; `settings.batch_directory` exists and is locked. Raises OSError where it is not
-    writable.
+    """One server's; `settings.batch_directory` exists and is locked.
+
+    Raises OSError where it is not writable, and ConfigError for a record that cannot be read.
     """
 
     def __init__(self, settings: BatchSettings, *, wall_s: Callable[[], float] = time.time) -> None:
@@ -172,12 +183,21 @@ class BatchStore:
         shutil.rmtree(self._batches_path / batch.id, ignore_errors=True)
 
     def _make_room(self, owner: str) -> None:
+        live = [batch for batch in self.batches.values() if not batch.status.is_over]
+        own = sum(batch.owner == owner for batch in live)
+        if len(live) >= LIVE_BATCHES_MAX or own >= KEY_LIVE_BATCHES_MAX:
+            whose, number = "", len(live)
+            if own >= KEY_LIVE_BATCHES_MAX:
+                whose, number = " of this key", own
+            message = f"{number} batches{whose} are not over, as many as may be"
+            error = HttpError(
+                HTTPStatus.TOO_MANY_REQUESTS, "batches", message, retry_after_s=_AGAIN_S
+            )
+            raise HttpRefused(error)
         batches = self.batches_of(owner)
         if len(batches) < KEY_BATCHES_MAX:
             return
-        oldest = next((batch for batch in batches if batch.status.is_over), None)
-        if oldest is None:
-            raise _full(f"{len(batches):,} batches of this key are not over, as many as may be")
+        oldest = next(batch for batch in batches if batch.status.is_over)
         del self.batches[oldest.id]
         (self._batches_path / f"{oldest.id}.json").unlink()
 
@@ -188,7 +208,13 @@ def new_id(prefix: str) -> str:
 
 
 def _read_all(path: Path, kind: type[Stored]) -> dict[str, Stored]:
-    found = [msgspec.json.decode(each.read_bytes(), type=kind) for each in path.glob("*.json")]
+    found = []
+    for each in path.glob("*.json"):
+        try:
+            found.append(msgspec.json.decode(each.read_bytes(), type=kind))
+        except msgspec.MsgspecError as error:
+            expected = f"a directory of this server's, whose records can be read ({error})"
+            raise ConfigError("batch_directory", each, expected) from error
     return {one.id: one for one in sorted(found, key=lambda one: (one.created_at, one.id))}
 
 
