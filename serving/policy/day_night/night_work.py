@@ -24,12 +24,16 @@ class NightOrder(StrEnum):
 class BatchDemand:
     """Batch requests that are not answered, and those of them whose deadline is near.
 
-    `seats` are those of all groups that serve now.
+    `seats` are those of all groups that serve now. `arrived` are sequences that the engine has had
+    of such requests, ever, and `waiting` the requests among them that wait there: no demand that a
+    policy must meet.
     """
 
     requests: int
     due_requests: int
     seats: int
+    arrived: int = 0
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,9 @@ class NightShare:
     held_groups: int
     words: str
 
+
+NO_BATCHES: Final = BatchDemand(requests=0, due_requests=0, seats=0)
+"""Of a server without batches."""
 
 ANY_TIME: Final = NightShare(may_run=True, held_groups=0, words="batch requests run at any time")
 """Where no policy says when it is night."""

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from serving.policy.admission.work import Client
 from serving.policy.day_night.night_work import ANY_TIME, BatchDemand, NightShare, is_due
+from serving.server.batch.answer_pace import AnswerPace
 from serving.server.batch.batch_record import BatchEvent, BatchStatus, StoredBatch
 from serving.server.batch.batch_store import BatchStore, new_id
 from serving.server.batch.input_file import BatchRequest, InputFile, WrongInput, read_input
 from serving.server.batch.live_batch import LiveBatch, SentRequest
-from serving.server.batch.pace import Pace
 from serving.server.gateway.http.http_errors import HttpError
 from serving.server.gateway.http.inner_request import InnerAnswer, InnerRequest
 from serving.telemetry.batch_metrics import BatchMetrics
@@ -88,8 +88,9 @@ class BatchRunner:
         self._body_bytes_max = body_bytes_max
         self._metrics = metrics
         self._wall_s = wall_s
-        self._pace = Pace()
+        self._pace = AnswerPace()
         self._share = ANY_TIME
+        self._arrived = 0  # sequences of requests that are not under way any more
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._live = {
@@ -132,7 +133,15 @@ class BatchRunner:
         """What is not answered yet."""
         due = sum(live.left for live, is_due_now in self._by_deadline() if is_due_now)
         left = sum(live.left for live in self._live.values())
-        return BatchDemand(requests=left, due_requests=due, seats=self._seats())
+        sent = [one.inner for live in self._live.values() for one in live.under_way.values()]
+        inner = [one for one in sent if one is not None]
+        return BatchDemand(
+            requests=left,
+            due_requests=due,
+            seats=self._seats(),
+            arrived=self._arrived + sum(one.arrived for one in inner),
+            waiting=sum(one.is_at_engine for one in inner),
+        )
 
     def share(self, share: NightShare) -> None:
         """Run as the night's policy says, from now on."""
@@ -309,7 +318,8 @@ class BatchRunner:
 
     def _sent(self, live: LiveBatch, number: int, task: asyncio.Task[None]) -> None:
         """Note the end of a request's task; without an answer it is pending again."""
-        del live.under_way[number]
+        inner = live.under_way.pop(number).inner
+        self._arrived += 0 if inner is None else inner.arrived
         self._wake.set()
         assert live.journal is not None
         if not live.journal.has(number):

@@ -15,7 +15,7 @@ from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
-from serving.plugin.stat_logger import first_token_times, latencies
+from serving.plugin.stat_logger import latencies
 from serving.server.batch.batch_runner import BatchRunner
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.batch.served_batches import serve_batches
@@ -107,7 +107,7 @@ class ControlHook:
         batches = None
         if batch_settings.batch_directory is not None:
             batches = serve_batches(gateway, http, app, batch_settings)
-        day_night = _day_night(engine, batches)
+        day_night = _day_night(engine, gateway, batches)
         if address is not None:
             services.append(
                 ControlServer(
@@ -155,7 +155,7 @@ def _control_address() -> ControlAddress | None:
     return None if address == NO_SERVICE else ControlAddress.parse(address)
 
 
-def _day_night(engine: Any, batches: BatchRunner | None) -> DayNight | None:
+def _day_night(engine: Any, gateway: Gateway, batches: BatchRunner | None) -> DayNight | None:
     settings = DayNightSettings.from_environment(os.environ)
     if settings is None:
         return None
@@ -163,6 +163,6 @@ def _day_night(engine: Any, batches: BatchRunner | None) -> DayNight | None:
         engine,
         settings,
         job_command=job_commands(settings),
-        first_tokens=first_token_times(engine),
+        first_tokens=gateway.first_tokens,
         batches=batches,
     )

@@ -18,7 +18,13 @@ from serving.policy.day_night.demand_meter import BUCKET_S, Arrivals, DemandMete
 from serving.policy.day_night.handover import Action, HandoverLimits, HandoverPhase
 from serving.policy.day_night.handover_machine import HandoverState, HandoverStep, wishes
 from serving.policy.day_night.handover_settings import MANUAL, check_weighs
-from serving.policy.day_night.night_work import ANY_TIME, BatchDemand, NightShare, night_share
+from serving.policy.day_night.night_work import (
+    ANY_TIME,
+    NO_BATCHES,
+    BatchDemand,
+    NightShare,
+    night_share,
+)
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
 from serving.policy.day_night.policy_text import parse_policy
@@ -109,6 +115,7 @@ class DayNight:
         self._first_tokens = first_tokens
         self._batches = batches
         self._night_share = ANY_TIME
+        self._arrived = 0  # without those of batches
         self._limits = LIMITS if limits is None else limits
         self._wall_s = wall_s
         directory = settings.training.directory
@@ -227,14 +234,17 @@ class DayNight:
         """Observe; changes only records of demand and attempts."""
         watch = await self._asked(WatchRequest(), WatchReply)
         now_s = self._wall_s()
-        arrived = Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests)
+        batches = NO_BATCHES if self._batches is None else self._batches.demand()
+        # The engine's count is of its last step, the batches' of now: it may lag behind.
+        self._arrived = max(self._arrived, watch.arrived_requests - batches.arrived)
+        arrived = Arrivals(emulated_s=watch.emulated_s, requests=self._arrived)
         self._demand.append(self._meter.read(arrived))
         handover = self.handover
         handover.see(watch.leases, self.job.seen(), now_s=now_s, emulated_s=watch.emulated_s)
         observed = self._memory.observed(
             watch.emulated_s,
             phases=handover.state.phases,
-            queue=watch.waiting,
+            queue=max(0, watch.waiting - batches.waiting),
             ttft_attainment=self._ttft_attainment(),
             restore_s=self._return_s(watch.dilation),
         )
@@ -246,7 +256,7 @@ class DayNight:
         else:
             decision = self.policy.decide(observed)
             self._memory.note(decision, observed)  # which batches do not change
-            decision = self._with_batches(decision, handover.state.phases)
+            decision = self._with_batches(decision, batches, handover.state.phases)
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
         steps = handover.want(self._by_hand, now_s=now_s)
         seen = DayNightSnapshot(
@@ -261,13 +271,15 @@ class DayNight:
         self._report_failure(seen)
         return seen
 
-    def _with_batches(self, decision: Decision, phases: Sequence[HandoverPhase]) -> Decision:
+    def _with_batches(
+        self, decision: Decision, batches: BatchDemand, phases: Sequence[HandoverPhase]
+    ) -> Decision:
         """The decision with the groups that batch requests hold; tells them when to run."""
         if self._batches is None:
             return decision
         share = night_share(
             self.settings.night_order,
-            self._batches.demand(),
+            batches,
             groups=len(phases),
             wanted_groups=decision.serving_groups,
             serving_groups=phases.count(HandoverPhase.SERVING),

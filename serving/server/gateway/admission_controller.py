@@ -92,8 +92,7 @@ class Permit:
         """Note the first token of a sequence."""
         now_s = self._controller.now_s()
         if self._admission.first_token(self.entry, now_s):
-            waited_s = now_s - self.entry.entered_s
-            self._controller.metrics.waited(self.entry.work_class, waited_s)
+            self._controller.waited(self.entry.work_class, now_s - self.entry.entered_s)
 
     def made(self, tokens: int) -> None:
         """Count `tokens` more that the engine has made."""
@@ -160,6 +159,7 @@ class AdmissionController:
         self._look: asyncio.TimerHandle | None = None
         self._look_soon: asyncio.Handle | None = None
         self.metrics = metrics or GatewayMetrics(CollectorRegistry())
+        self.on_wait: Callable[[WorkClass, float], None] = lambda *_: None
         self._show(limits)
 
     # ---- for those who handle requests
@@ -235,6 +235,11 @@ class AdmissionController:
         self._wall_s = wall_s
         self._admission.capacity = capacity
         return self._emulated_s
+
+    def waited(self, work_class: WorkClass, emulated_s: float) -> None:
+        """Note the wait of a request that has its first token, and call `on_wait`."""
+        self.metrics.waited(work_class, emulated_s)
+        self.on_wait(work_class, emulated_s)
 
     def leave(self, permit: Permit, outcome: Outcome) -> None:
         """See `Permit.leave`."""

@@ -11,6 +11,7 @@ from serving.access.renewed_context import RenewedContext
 from serving.engine.engine_description import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
+from serving.policy.admission.work import WorkClass
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
 from serving.server.gateway.engine_times import EngineCapacity
@@ -30,6 +31,7 @@ from serving.server.gateway.ingress_limits import IngressLimits, Limit
 from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.readiness import Readiness
 from serving.server.gateway.snapshot_poller import SnapshotPoller
+from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.gateway_metrics import GatewayMetrics, IngressMetrics
 from serving.telemetry.host_meter import HostMeter
 
@@ -68,10 +70,19 @@ class Gateway:
         self.readiness = Readiness(
             engine, lambda: self.admission.closed, seats=lambda: self.capacity().seats
         )
+        self.first_tokens = FirstTokenTimes()
+        self.admission.on_wait = self._note_wait
         admit_generation(engine, self.admission)
         self.hardware = SnapshotPoller(engine)
         self.ingress = _ingress(settings)
         self.bodies = BodyReader(bytes_max=settings.body_bytes_max, account=self.ingress)
+
+    def _note_wait(self, work_class: WorkClass, emulated_s: float) -> None:
+        """Keep the waits that a policy of day and night judges: batch work has no target."""
+        logger = stat_logger_of(self._engine)
+        status = None if logger is None else logger.status
+        if work_class is WorkClass.INTERACTIVE and status is not None:
+            self.first_tokens.add(status.emulated_s, [emulated_s])
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpGateway:
         """The HTTP gateway before vLLM's app; `missing` are paths that the model cannot answer."""

@@ -39,7 +39,7 @@ LONG_REQUEST = (
 )
 BATCH_LINE = (
     '{"custom_id": "line-1", "method": "POST", "url": "/v1/completions", '
-    '"body": {"model": "qwen3-30b-a3b", "prompt": "def main():", "max_tokens": 16}}'
+    '"body": {"model": "small-moe", "prompt": "def main():", "max_tokens": 16}}'
 )
 TRACE_HEADING = "TIMESTAMP,ContextTokens,GeneratedTokens"
 

@@ -73,6 +73,18 @@ class InnerRequest:
         """Whether the engine has nothing of it yet."""
         return self.permit is None or self.permit.entry.stage is Stage.QUEUED
 
+    @property
+    def arrived(self) -> int:
+        """Its sequences that the engine has had."""
+        if self.permit is None or not self.permit.entry.counted_tokens:
+            return 0
+        return self.permit.entry.declared_sequences
+
+    @property
+    def is_at_engine(self) -> bool:
+        """Whether the engine has it, without a token."""
+        return self.permit is not None and self.permit.entry.stage is Stage.WAITING
+
     async def receive(self) -> Message:
         """Its client never goes: whoever ends it cancels its task."""
         await asyncio.Event().wait()

@@ -9,7 +9,7 @@ _RUN_S_MIN: Final = 1.0
 """Before, nothing is known. Assumed."""
 
 
-class Pace:
+class AnswerPace:
     """An exponential mean; time is passed in and never runs back."""
 
     def __init__(self) -> None:
