@@ -162,8 +162,6 @@ def day_night_settings(
         return None
     if not args.control_port:
         raise ConfigError("control_port", 0, "a port: day and night is controlled by it")
-    if args.night_work is not None and args.batch_directory is None:
-        raise ConfigError("night_work", args.night_work, "--batch-directory with it")
     check_group_chips(args.group_chips, served.tp)
     group_chips = args.group_chips or served.tp
     return DayNightSettings(

@@ -112,6 +112,8 @@ def batch_settings(args: argparse.Namespace) -> BatchSettings:
     """The settings of batches; raises ConfigError for a wrong one, or one without a directory."""
     settings = read_options(BatchSettings, args)
     if settings.batch_directory is None:
+        if args.night_work is not None:
+            raise ConfigError("night_work", args.night_work, "--batch-directory with it")
         if settings != BatchSettings():
             raise ConfigError("batch_directory", "(none)", "a directory with the other --batch-*")
         return settings

@@ -79,10 +79,11 @@ def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path) -> None:
         def truncate(self, size: int) -> int:
             return self.file.truncate(size)
 
+    output = journal._output
     journal._output = Full()  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space left"):
         an_answer(journal, 1)
     assert (tmp_path / "batch_1" / OUTPUT).read_bytes() == whole
     assert not journal.has(1)
-    journal._output.file.close()
-    journal._errors.close()
+    journal._output = output
+    journal.close()
