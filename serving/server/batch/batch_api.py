@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -171,14 +172,15 @@ class BatchApi:
     async def _form(self, asked: _Asked) -> FormData:
         """The form of an upload, its file on the disk beyond a MiB."""
         bytes_max = self._store.settings.batch_file_bytes + _FORM_BYTES
-        parts = self._bodies.parts(
+        arriving = self._bodies.parts(
             asked.scope, asked.receive, key=asked.client.name, bytes_max=bytes_max
         )
-        parser = MultiPartParser(
-            FormHeaders(scope=asked.scope), parts, max_files=1, max_fields=8, max_part_size=2**10
-        )
+        head = FormHeaders(scope=asked.scope)
         try:
-            return await parser.parse()
+            async with aclosing(arriving) as parts:
+                return await MultiPartParser(
+                    head, parts, max_files=1, max_fields=8, max_part_size=2**10
+                ).parse()
         except (MultiPartException, KeyError) as wrong:
             message = f"the body is no multipart/form-data with one file: {wrong}"
             error = HttpError(HTTPStatus.BAD_REQUEST, "invalid_form", message, closes=True)

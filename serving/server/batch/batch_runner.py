@@ -20,7 +20,12 @@ from typing import Any, Final
 from serving.policy.admission.work import Client
 from serving.policy.day_night.night_work import ANY_TIME, BatchDemand, NightShare, is_due
 from serving.server.batch.answer_pace import AnswerPace
-from serving.server.batch.batch_record import BatchEvent, BatchStatus, StoredBatch
+from serving.server.batch.batch_record import (
+    BatchEvent,
+    BatchStatus,
+    IllegalBatchEvent,
+    StoredBatch,
+)
 from serving.server.batch.batch_store import BatchStore, new_id
 from serving.server.batch.input_file import BatchRequest, InputFile, WrongInput, read_input
 from serving.server.batch.live_batch import LiveBatch, SentRequest
@@ -41,6 +46,9 @@ _LOOK_S: Final = 0.5
 
 _DISK_AGAIN_S: Final = 10.0
 """Wall seconds until an answer that could not be written is asked for again. Assumed."""
+
+_STUCK_S: Final = 600.0
+"""Wall seconds without an answer after which a batch that may run holds no group. Assumed."""
 
 _TOLD: Final = {
     BatchEvent.EXPIRED: (
@@ -116,8 +124,8 @@ class BatchRunner:
     def cancel(self, batch: StoredBatch) -> StoredBatch:
         """Begin to cancel it; raises IllegalBatchEvent for one that is over or being finished."""
         live = self._live.get(batch.id)
-        if live is None:
-            return batch.after(BatchEvent.CANCEL, now_s=self._wall_s())
+        if live is None or (live.is_ending and live.record.status is not BatchStatus.CANCELLING):
+            raise IllegalBatchEvent(batch.status, BatchEvent.CANCEL)
         self._change(live, BatchEvent.CANCEL)
         self._wake.set()
         return self.seen(live.record)
@@ -131,8 +139,8 @@ class BatchRunner:
 
     def demand(self) -> BatchDemand:
         """What is not answered yet."""
-        due = sum(live.left for live, is_due_now in self._by_deadline() if is_due_now)
-        left = sum(live.left for live in self._live.values())
+        due = sum(self._asking(live) for live, is_due_now in self._by_deadline() if is_due_now)
+        left = sum(map(self._asking, self._live.values()))
         sent = [one.inner for live in self._live.values() for one in live.under_way.values()]
         inner = [one for one in sent if one is not None]
         return BatchDemand(
@@ -143,10 +151,22 @@ class BatchRunner:
             waiting=sum(one.is_at_engine for one in inner),
         )
 
+    def _asking(self, live: LiveBatch) -> int:
+        """Its requests that groups are held for: none of a batch whose key has gone, or that may
+        run and does not get on, as where a request is beyond its key's limits.
+        """
+        if self._client_of(live.record.owner) is None:
+            return 0
+        is_stuck = self._share.may_run and self._wall_s() > live.got_on_s + _STUCK_S
+        runs = any(not sent.waits for sent in live.under_way.values())
+        return 0 if is_stuck and not runs else live.left
+
     def share(self, share: NightShare) -> None:
         """Run as the night's policy says, from now on."""
         if share.may_run != self._share.may_run:
             self._wake.set()
+            for live in self._live.values():
+                live.got_on_s = self._wall_s()
         self._share = share
 
     # The loop.
@@ -169,8 +189,8 @@ class BatchRunner:
             self._wake.clear()
             try:
                 self._look()
-            except OSError as error:
-                logger.warning("batches wait for the disk: %s", error)
+            except Exception as error:  # such as a full disk: the others' batches go on later
+                logger.exception("batches wait after %s", type(error).__name__)
                 await asyncio.sleep(_DISK_AGAIN_S)
             try:
                 async with asyncio.timeout(_LOOK_S):
@@ -256,6 +276,7 @@ class BatchRunner:
                 self._fail(live, wrong)
             return  # it is being cancelled
         live.open(requests, self._store.journal(live.record))
+        live.got_on_s = self._wall_s()
         if live.record.status is BatchStatus.VALIDATING:
             self._change(live, BatchEvent.VALID)
 
@@ -271,6 +292,7 @@ class BatchRunner:
 
     async def _publish(self, live: LiveBatch, event: BatchEvent) -> None:
         """End a batch of which no request is under way."""
+        live.is_ending = True
         await asyncio.to_thread(self._tell_rest, live, event)
         live.record = live.counted()
         published = await asyncio.to_thread(self._store.publish, live.record)
@@ -354,6 +376,7 @@ class BatchRunner:
             body=answer.body,
         )
         live.failures.pop(number, None)
+        live.got_on_s = self._wall_s()
         self._pace.answered()
         self._metrics.answered("failed" if answer.status >= 400 else "completed")
 

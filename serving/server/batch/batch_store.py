@@ -151,7 +151,7 @@ class BatchStore:
     def publish(self, batch: StoredBatch) -> StoredBatch:
         """The batch with files of its answers; makes the same ones again after a death between.
 
-        Blocks. Its journal must be closed; `forget_journal` follows once the batch is put.
+        Blocks. `forget_journal` follows once the batch is put.
         """
         found: dict[str, Any] = {}
         for field, name, journal in (

@@ -37,6 +37,8 @@ class LiveBatch:
         self.again_s = 0.0  # nothing is sent before, Unix time
         self.work: asyncio.Task[None] | None = None  # reads its input, or publishes its answers
         self.work_again_s = 0.0
+        self.is_ending = False  # its answers are being published
+        self.got_on_s = 0.0  # when it was opened, might run or had an answer, Unix time
 
     def open(self, requests: InputFile, journal: AnswerJournal) -> None:
         """Begin, or go on after a restart, with what the journal lacks."""

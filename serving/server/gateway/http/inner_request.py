@@ -18,6 +18,9 @@ from serving.server.gateway.http.http_errors import HttpRefused
 _AGAIN_S: Final = 1.0
 """Wall seconds until work that the server cut off is tried again. Assumed."""
 
+_OF_LOAD: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+"""Statuses of the load or the server's state, and not of the request."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerAnswer:
@@ -103,12 +106,17 @@ class InnerRequest:
         permit, status = self.permit, self._status
         if permit is not None and permit.refusal is not None:
             return refused_answer(permit.refusal)
-        cut = permit is not None and permit.outcome is Outcome.ABORTED
-        if status is None or not self._complete or cut:
+        if status is None or not self._complete or status in _OF_LOAD or self._is_cut(status):
             return InnerAnswer(
                 status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"", retry_after_s=_AGAIN_S
             )
         return InnerAnswer(status=status, body=b"".join(self._parts))
+
+    def _is_cut(self, status: int) -> bool:
+        """Whether the engine cut it off, which the app may take for an answer."""
+        outcome = None if self.permit is None else self.permit.outcome
+        is_answer = status < HTTPStatus.BAD_REQUEST
+        return outcome is Outcome.ABORTED or (is_answer and outcome is not Outcome.FINISHED)
 
     def error_answer(self, refused: HttpRefused) -> InnerAnswer:
         """The response to a request that the gateway refuses for what it is."""

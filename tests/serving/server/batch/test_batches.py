@@ -11,6 +11,8 @@ import pytest
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.policy.day_night.night_work import NightShare
+from serving.server.batch import batch_store
+from serving.server.batch.batch_record import StoredBatch
 from tests.serving.server.batch.served_batch import BatchServer, batch_server, chat, jsonl, until
 from tests.serving.server.gateway.http.served_http import MODEL
 
@@ -287,5 +289,72 @@ def test_a_wrong_batch_is_refused_in_one_line(
             await server.client.batches.create(**body | given)
         assert line in refused.value.message
         assert refused.value.status_code in (400, 404)
+
+    run(tmp_path, use)
+
+
+def test_what_is_beyond_its_key_s_limits_waits_and_holds_no_group_for_long(
+    tmp_path: Path,
+) -> None:
+    key_file = tmp_path / "keys.toml"
+    key_file.write_text(
+        f'[[key]]\nname = "alice"\nhash = "{hash_of(SECRETS[0])}"\ntokens_per_minute = 100\n'
+    )
+    key_file.chmod(0o600)
+
+    async def use(server: BatchServer) -> None:
+        name = await server.create([chat("too much", max_tokens=400), chat("fits")])
+        await until(lambda: server.runner.demand().requests == 1)
+        assert (await server.client.batches.retrieve(name)).request_counts.completed == 1
+        server.wall.ahead_s = 601.0
+        assert server.runner.demand().requests == 0
+        assert (await server.client.batches.retrieve(name)).status == "in_progress"
+        key_file.write_text("")  # a key that has gone sends nothing more
+        await server.client.close()
+        await until(lambda: server.runner._client_of("alice") is None)
+        server.wall.ahead_s = 86_401.0
+        await until(lambda: server.store.batches[name].status == "expired")
+        assert server.store.batches[name].completed == 1
+
+    (tmp_path / "batches").mkdir()
+    run(tmp_path / "batches", use, key=SECRETS[0], keys=KeyRing(key_file=key_file))
+
+
+def test_a_batch_published_before_a_death_is_published_the_same_again(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        put = server.store.put
+        died: list[str] = []
+
+        def dies(batch: StoredBatch) -> None:
+            if batch.status.is_over and not died:
+                died.append(batch.id)
+                raise OSError("the server is gone")
+            put(batch)
+
+        server.store.put = dies  # type: ignore[method-assign]
+        name = await server.create([chat("a"), chat("b", max_tokens=-1)])
+        await until(lambda: died)
+        assert len(server.store.files) == 3  # its answers are files, and it is not over
+        server.wall.ahead_s = 11.0
+        batch = await server.ended(name)
+        assert (batch.status, len(server.store.files)) == ("completed", 3)
+        assert {*await server.lines(batch.output_file_id)} == {"a"}
+        assert {*await server.lines(batch.error_file_id)} == {"b"}
+
+    run(tmp_path, use)
+
+
+def test_many_batches_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_store, "KEY_LIVE_BATCHES_MAX", 2)
+
+    async def use(server: BatchServer) -> None:
+        server.runner.share(DAY)
+        made = [await server.create([chat("a")]) for _ in range(2)]
+        with pytest.raises(openai.RateLimitError, match="2 batches of this key are not over"):
+            await server.create([chat("a")])
+        server.runner.share(NIGHT)
+        for name in made:
+            await server.ended(name)
+        await server.ended(await server.create([chat("a")]))
 
     run(tmp_path, use)
