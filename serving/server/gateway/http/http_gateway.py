@@ -4,6 +4,7 @@ Pure ASGI: a chunk of a stream costs one function call. In this order, the cheap
 
     probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
+    a path beside vLLM's app, such as a batch's ──► its own answer
     a path that needs no key ──► vLLM's app, without its body
     engine gone or resting, no rank up, gateway closed, full ──► 503, 429 before its body is read
     body ──► 413, 408                       gateway.enter(work) ──► 429, 503
