@@ -52,6 +52,10 @@ ANY_TIME: Final = NightShare(may_run=True, held_groups=0, words="batch requests 
 """Where no policy says when it is night."""
 
 
+UNDECIDED: Final = NightShare(may_run=False, held_groups=0, words="no policy has decided yet")
+"""Of a controller that has not looked yet."""
+
+
 def night_share(
     order: NightOrder,
     demand: BatchDemand,

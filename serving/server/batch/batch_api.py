@@ -8,7 +8,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -57,10 +57,11 @@ _FORM_BYTES: Final = 64 * 2**10
 
 _PART_BYTES: Final = 2**20
 _NAME_CHARACTERS_MAX: Final = 255
+_WINDOW_CHARACTERS_MAX: Final = 16
 _METADATA_MAX, _METADATA_KEY_MAX, _METADATA_VALUE_MAX = 16, 64, 512
 """OpenAI's: entries, and characters of a name and a value."""
 
-_ROUTE: Final = re.compile(r"/v1/(?P<kind>files|batches)(?:/(?P<id>[^/]+)(?:/(?P<verb>[^/]+))?)?")
+_ROUTE: Final = re.compile(r"(?P<kind>/v1/(?:files|batches))(?:/(?P<id>[^/]+)(?P<verb>/[^/]+)?)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,9 @@ class _Asked:
     client: Client
     headers: Headers
     id: str
+
+
+_Handler = Callable[[_Asked], Awaitable[None]]
 
 
 class _BatchBody(msgspec.Struct):
@@ -99,13 +103,13 @@ class BatchApi:
         self._bodies = bodies
         self._wall_s = wall_s
         self._uploads: Counter[str] = Counter()
-        self._handlers: dict[tuple[str, str], dict[str, Callable[[_Asked], Awaitable[None]]]] = {
-            ("files", "list"): {"GET": self._list_files, "POST": self._upload},
-            ("files", "one"): {"GET": self._show_file, "DELETE": self._delete_file},
-            ("files", "content"): {"GET": self._content},
-            ("batches", "list"): {"GET": self._list_batches, "POST": self._create},
-            ("batches", "one"): {"GET": self._show_batch},
-            ("batches", "cancel"): {"POST": self._cancel},
+        self._handlers: Mapping[str, Mapping[str, _Handler]] = {
+            "/v1/files": {"GET": self._list_files, "POST": self._upload},
+            "/v1/files/ID": {"GET": self._show_file, "DELETE": self._delete_file},
+            "/v1/files/ID/content": {"GET": self._content},
+            "/v1/batches": {"GET": self._list_batches, "POST": self._create},
+            "/v1/batches/ID": {"GET": self._show_batch},
+            "/v1/batches/ID/cancel": {"POST": self._cancel},
         }
 
     def has(self, path: str) -> bool:
@@ -119,8 +123,8 @@ class BatchApi:
         path, method = path_of(scope), scope["method"]
         found = _ROUTE.fullmatch(path)
         assert found is not None, path
-        verb = found["verb"] or ("one" if found["id"] else "list")
-        handlers = self._handlers.get((found["kind"], verb))
+        name = found["id"] or ""
+        handlers = self._handlers.get(f"{found['kind']}{name and '/ID'}{found['verb'] or ''}")
         if handlers is None:
             _refuse(HTTPStatus.NOT_FOUND, "not_found", f"there is nothing at {path[:200]}")
         if method not in handlers:
@@ -134,12 +138,12 @@ class BatchApi:
             send=send,
             client=client,
             headers=headers,
-            id=found["id"] or "",
+            id=name,
         )
         try:
             await handlers[method](asked)
         except OSError as error:
-            message = f"the batch directory cannot be written to: {error.strerror}"
+            message = f"the batch directory cannot be used: {error.strerror}"
             _refuse(HTTPStatus.INSUFFICIENT_STORAGE, "storage_failed", message)
 
     # Files.
@@ -181,7 +185,7 @@ class BatchApi:
                 return await MultiPartParser(
                     head, parts, max_files=1, max_fields=8, max_part_size=2**10
                 ).parse()
-        except (MultiPartException, KeyError) as wrong:
+        except (MultiPartException, KeyError, ValueError) as wrong:
             message = f"the body is no multipart/form-data with one file: {wrong}"
             error = HttpError(HTTPStatus.BAD_REQUEST, "invalid_form", message, closes=True)
             raise HttpRefused(error) from None
@@ -315,7 +319,7 @@ def _checked(given: _BatchBody) -> float:
         window_s = duration_s(text, field="completion_window")
     except ConfigError:
         window_s = 0.0
-    if not 1.0 <= window_s <= WINDOW_S_MAX:
+    if not 1.0 <= window_s <= WINDOW_S_MAX or len(text) > _WINDOW_CHARACTERS_MAX:
         raise _wrong("completion_window", text[:80], "24h, or another time of 1s to 7d")
     return window_s
 

@@ -21,6 +21,7 @@ from serving.policy.day_night.handover_settings import MANUAL, check_weighs
 from serving.policy.day_night.night_work import (
     ANY_TIME,
     NO_BATCHES,
+    UNDECIDED,
     BatchDemand,
     NightShare,
     night_share,
@@ -114,7 +115,7 @@ class DayNight:
         self._job_command = job_command
         self._first_tokens = first_tokens
         self._batches = batches
-        self._night_share = ANY_TIME
+        self._give_share(UNDECIDED)
         self._arrived = 0  # without those of batches
         self._limits = LIMITS if limits is None else limits
         self._wall_s = wall_s

@@ -265,11 +265,46 @@ def test_sizes_are_bounded_and_names_are_the_server_s_own(tmp_path: Path) -> Non
     run(tmp_path, use, batch_file_bytes=100_000, batch_key_bytes=2_000)
 
 
+def test_malformed_uploads_and_unknown_paths_are_one_line(tmp_path: Path) -> None:
+    async def use(server: BatchServer) -> None:
+        form = "multipart/form-data; boundary=b"
+        for kind, body in (
+            ("application/json", b"{}"),
+            ("multipart/form-data", b"--b\r\n"),
+            (form, b"no part at all"),
+            (form, b"--b\r\nX" + b"y" * 100_000),
+            (form, b"--b\r\nContent-Disposition: form-data; name=other\r\n\r\n1\r\n--b--\r\n"),
+            (
+                form,
+                b"--b\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n--b--\r\n",
+            ),
+        ):
+            headers = {"content-type": kind}
+            answer = await server.http.http.post("/v1/files", content=body, headers=headers)
+            assert answer.status_code == 400, body[:100]
+            assert "\n" not in answer.json()["error"]["message"]
+        for method, path, status in (
+            ("PUT", "/v1/files", 405),
+            ("POST", "/v1/files/file-1", 405),
+            ("GET", "/v1/files/file-1/list", 404),
+            ("POST", "/v1/batches/batch_1/ID", 404),
+            ("GET", "/v1/files/file-1/content/more", 404),
+            ("GET", "/v1/files/%2e%2e%2fbatches/content", 404),
+        ):
+            answer = await server.http.http.request(method, path)
+            assert answer.status_code == status, path
+            assert answer.json()["error"]["message"]
+        assert [*(tmp_path / "files").iterdir()] == []
+
+    run(tmp_path, use, batch_file_bytes=1_000_000)
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
         ({"endpoint": "/v1/embeddings"}, "endpoint=/v1/embeddings: expected /v1/chat/completions"),
         ({"completion_window": "8d"}, "completion_window=8d: expected 24h"),
+        ({"completion_window": "0" * 20 + "1h"}, "expected 24h"),
         ({"completion_window": "soon"}, "completion_window=soon: expected 24h"),
         ({"metadata": {"a": "b" * 513}}, "metadata=more: expected 16 entries"),
         ({"input_file_id": "file-1"}, "no file 'file-1' of this key"),

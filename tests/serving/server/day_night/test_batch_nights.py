@@ -47,9 +47,10 @@ def test_training_has_free_groups_once_the_batches_are_answered(
     controller = a_controller(lender, directory, batches, NightOrder.BATCH_FIRST)
 
     async def night() -> None:
+        assert not batches.last.may_run  # before it has looked
         at(lender, NOON)
         await controller.tick()
-        assert not batches.last.may_run
+        assert batches.last.words == "1,000 batch requests wait for the night"
         at(lender, NIGHT)
         for _ in range(5):
             await controller.tick()
