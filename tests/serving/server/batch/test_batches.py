@@ -268,15 +268,16 @@ def test_sizes_are_bounded_and_names_are_the_server_s_own(tmp_path: Path) -> Non
 def test_malformed_uploads_and_unknown_paths_are_one_line(tmp_path: Path) -> None:
     async def use(server: BatchServer) -> None:
         form = "multipart/form-data; boundary=b"
+        field = b"--b\r\nContent-Disposition: form-data; name=%s\r\n\r\nbatch\r\n--b--\r\n"
         for kind, body in (
             ("application/json", b"{}"),
             ("multipart/form-data", b"--b\r\n"),
             (form, b"no part at all"),
             (form, b"--b\r\nX" + b"y" * 100_000),
-            (form, b"--b\r\nContent-Disposition: form-data; name=other\r\n\r\n1\r\n--b--\r\n"),
+            (form, field % b"other"),
             (
                 form,
-                b"--b\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n--b--\r\n",
+                (form, field % b"purpose"),
             ),
         ):
             headers = {"content-type": kind}
@@ -340,7 +341,7 @@ def test_what_is_beyond_its_key_s_limits_waits_and_holds_no_group_for_long(
     async def use(server: BatchServer) -> None:
         name = await server.create([chat("too much", max_tokens=400), chat("fits")])
         await until(lambda: server.runner.demand().requests == 1)
-        assert (await server.client.batches.retrieve(name)).request_counts.completed == 1
+        assert server.runner.seen(server.store.batches[name]).completed == 1
         server.wall.ahead_s = 601.0
         assert server.runner.demand().requests == 0
         assert (await server.client.batches.retrieve(name)).status == "in_progress"
