@@ -275,10 +275,7 @@ def test_malformed_uploads_and_unknown_paths_are_one_line(tmp_path: Path) -> Non
             (form, b"no part at all"),
             (form, b"--b\r\nX" + b"y" * 100_000),
             (form, field % b"other"),
-            (
-                form,
-                (form, field % b"purpose"),
-            ),
+            (form, field % b"purpose"),
         ):
             headers = {"content-type": kind}
             answer = await server.http.http.post("/v1/files", content=body, headers=headers)
