@@ -42,7 +42,7 @@ def live_server_started(folder: Path) -> Iterator[ServerProcess]:
         *("--max-num-batched-tokens", "512", "--disable-uvicorn-access-log"),
         *("--clock", f"dilated:{DILATION}", "--eplb", "50"),
         *("--day-night", "manual", "--group-chips", "2", "--lend-chips", "2"),
-        *("--train-dir", str(folder / "training")),
+        *("--train-dir", str(folder / "training"), "--batch-directory", str(folder / "batches")),
         *("--train-corpus", str(write_corpus(folder / "corpus"))),
     )
     with started(ULTRASERVE, *arguments) as server:

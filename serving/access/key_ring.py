@@ -97,6 +97,16 @@ class KeyRing:
             return None
         return key.client
 
+    def client_named(self, name: str) -> Client | None:
+        """The client of a key's name as the ring has it now; None once the key is gone or over."""
+        self._look()
+        if self.is_open:
+            return _ANONYMOUS if name == _ANONYMOUS.name else None
+        for _, key in self._keys:
+            if key.client.name == name and Scope.INFERENCE in key.scopes:
+                return None if key.is_expired(self._now()) else key.client
+        return None
+
     def admits_control(self, secret: str | None) -> bool:
         """Whether `secret`, needed in an open ring too, is this run's own or has scope control."""
         key = self.key_of(secret)

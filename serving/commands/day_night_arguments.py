@@ -16,6 +16,7 @@ from serving.commands.drawn_lengths import mean_tokens
 from serving.commands.leases import GRACE_S
 from serving.policy.day_night.day_clock import DAY_S
 from serving.policy.day_night.handover_settings import MANUAL, HandoverSettings, check_weighs
+from serving.policy.day_night.night_work import NightOrder
 from serving.policy.day_night.options import duration_s
 from serving.policy.day_night.policy_text import parse_policy
 from serving.server.day_night.day_night_settings import (
@@ -120,8 +121,21 @@ class TrainingOptions:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class NightWorkOptions:
+    """What free groups do, on a server with batches."""
+
+    GROUP = "the night's work: batches, training, or both"
+
+    night_work: NightOrder | None = option(
+        None,
+        "who has free groups first: batch,training or training,batch; or batch: nothing trains "
+        f"(default: {NightOrder.BATCH_FIRST}, with --batch-directory)",
+    )
+
+
 GivenOptions = argparse.Namespace | HandoverOptions
-_GROUPS: Final = (HandoverOptions, TargetOptions, TrainingOptions)
+_GROUPS: Final = (HandoverOptions, TargetOptions, TrainingOptions, NightWorkOptions)
 
 
 def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +178,7 @@ def day_night_settings(
         group_requests_source="" if args.group_requests_per_s is None else "as it was said",
         reading_s=0.0,
         publish=args.publish or "never",
+        night_order=args.night_work or NightOrder.BATCH_FIRST,
         training=TrainingSettings(
             directory=_directory(args.train_dir or DIRECTORY),
             weights_dir=weights_dir.absolute(),

@@ -9,8 +9,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from emulator.errors import ConfigError
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
 from serving.access.control_key import console_port_path, control_key_path
@@ -24,9 +26,12 @@ from serving.commands.gateway_arguments import (
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
+from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 from serving.traffic.engine_limits import HBM_SHARE, SchedulerLimits
+from startup.typed_options import read_options
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     hide_in_process_list(flags=(API_KEY_FLAG,))
     settings, weights_dir = resolve_arguments(args)
     gateway = gateway_options(args, os.environ)
+    batches = batch_settings(args)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
@@ -73,12 +79,23 @@ def run(args: argparse.Namespace) -> int:
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
     from serving.server.day_night.job_record import held_directory
+    from serving.server.training.atomic_file import locked_directory
 
     with contextlib.ExitStack() as held:
         held.enter_context(claimed_cores(deployment))
         if day_night is not None:
             held.enter_context(held_directory(day_night.training.directory, save_s=_SAVE_S))
             os.environ |= day_night.to_environment()
+        if batches.batch_directory is not None:
+            held.enter_context(
+                locked_directory(
+                    batches.batch_directory,
+                    BATCH_LOCK,
+                    field="batch_directory",
+                    use="no other server runs batches",
+                )
+            )
+            os.environ |= batches.to_environment()
         if args.control_port and gateway.settings.control_key_file is None:
             held.enter_context(kept_control_key(args.control_port))
         vllm_arguments = [*gateway.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
@@ -89,6 +106,18 @@ def run(args: argparse.Namespace) -> int:
             vllm_arguments=vllm_arguments,
             given_arguments=args.unknown,
         )
+
+
+def batch_settings(args: argparse.Namespace) -> BatchSettings:
+    """The settings of batches; raises ConfigError for a wrong one, or one without a directory."""
+    settings = read_options(BatchSettings, args)
+    if settings.batch_directory is None:
+        if args.night_work is not None:
+            raise ConfigError("night_work", args.night_work, "--batch-directory with it")
+        if settings != BatchSettings():
+            raise ConfigError("batch_directory", "(none)", "a directory with the other --batch-*")
+        return settings
+    return replace(settings, batch_directory=settings.batch_directory.expanduser().absolute())
 
 
 def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str, str]:

@@ -15,7 +15,6 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.platform import deployment_of
-from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow
 from serving.telemetry.recorder import Recorder
 from serving.wire.engine_status import EngineStatus, StatusReader, status_path
@@ -68,7 +67,6 @@ class EmulatedStatLogger(PrometheusStatLogger):
         self._recorder = Recorder(deployment.info())
         self._status = StatusReader(status_path(vllm_config.instance_id))
         self._is_asked = False
-        self.first_tokens = FirstTokenTimes()
         self.latencies = LatencyWindow()
 
     def record(
@@ -93,7 +91,6 @@ class EmulatedStatLogger(PrometheusStatLogger):
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
     def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
-        self.first_tokens.add(emulated_s, stats.time_to_first_tokens_iter)
         finished = stats.finished_requests
         self.latencies.add(
             emulated_s,
@@ -129,12 +126,6 @@ class EmulatedStatLogger(PrometheusStatLogger):
         """Latencies of requests before `now_s`, or the newest step; None before the first."""
         status = self.status
         return None if status is None else self.latencies.report(max(now_s, status.emulated_s))
-
-
-def first_token_times(engine: Any) -> FirstTokenTimes | None:
-    """First-token times of AsyncLLM `engine`; None without logging."""
-    logger = stat_logger_of(engine)
-    return None if logger is None else logger.first_tokens
 
 
 def latencies(engine: Any) -> Latencies | None:

@@ -15,7 +15,10 @@ from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
-from serving.plugin.stat_logger import first_token_times, latencies
+from serving.plugin.stat_logger import latencies
+from serving.server.batch.batch_runner import BatchRunner
+from serving.server.batch.batch_settings import BatchSettings
+from serving.server.batch.served_batches import serve_batches
 from serving.server.control.control_address import ENVIRONMENT, NO_SERVICE, ControlAddress
 from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.day_night.controller import DayNight
@@ -35,8 +38,9 @@ class ControlHook:
     """The app's gateway and services; responses name their model version
     (`response_model_version`).
 
-    Settings: `ULTRASERVE_GATEWAY`, `ULTRASERVE_CONTROL_ADDRESS`, `ULTRASERVE_DAY_NIGHT`. One per
-    server, which has one API process. The app's start raises ConfigError, PortInUse.
+    Settings: `ULTRASERVE_GATEWAY`, `ULTRASERVE_CONTROL_ADDRESS`, `ULTRASERVE_DAY_NIGHT`,
+    `ULTRASERVE_BATCH`. One per server, which has one API process. The app's start raises
+    ConfigError, PortInUse.
     """
 
     def __init__(self, app: App) -> None:
@@ -96,10 +100,14 @@ class ControlHook:
             if console is not None:
                 held.enter_context(noted_console_port(address.port, console.port, os.environ))
         gateway = Gateway(engine, settings, control_secret=secret)
-        self._http = gateway.before(self._app, missing=missing_paths(state))
+        self._http = http = gateway.before(self._app, missing=missing_paths(state))
         describe_app(app, version=version("ultraserve"), needs_key=not gateway.keys.is_open)
         services = gateway.services(state.server)
-        day_night = _day_night(engine)
+        batch_settings = BatchSettings.from_environment(os.environ)
+        batches = None
+        if batch_settings.batch_directory is not None:
+            batches = serve_batches(gateway, http, app, batch_settings)
+        day_night = _day_night(engine, gateway, batches)
         if address is not None:
             services.append(
                 ControlServer(
@@ -119,6 +127,8 @@ class ControlHook:
             )
         if day_night is not None:
             services.append(day_night)
+        if batches is not None:
+            services.append(batches)
         return services
 
 
@@ -145,7 +155,7 @@ def _control_address() -> ControlAddress | None:
     return None if address == NO_SERVICE else ControlAddress.parse(address)
 
 
-def _day_night(engine: Any) -> DayNight | None:
+def _day_night(engine: Any, gateway: Gateway, batches: BatchRunner | None) -> DayNight | None:
     settings = DayNightSettings.from_environment(os.environ)
     if settings is None:
         return None
@@ -153,5 +163,6 @@ def _day_night(engine: Any) -> DayNight | None:
         engine,
         settings,
         job_command=job_commands(settings),
-        first_tokens=first_token_times(engine),
+        first_tokens=gateway.first_tokens,
+        batches=batches,
     )

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import burst_response_s
@@ -18,6 +18,14 @@ from serving.policy.day_night.demand_meter import BUCKET_S, Arrivals, DemandMete
 from serving.policy.day_night.handover import Action, HandoverLimits, HandoverPhase
 from serving.policy.day_night.handover_machine import HandoverState, HandoverStep, wishes
 from serving.policy.day_night.handover_settings import MANUAL, check_weighs
+from serving.policy.day_night.night_work import (
+    ANY_TIME,
+    NO_BATCHES,
+    UNDECIDED,
+    BatchDemand,
+    NightShare,
+    night_share,
+)
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
 from serving.policy.day_night.policy_text import parse_policy
@@ -74,11 +82,21 @@ class DayNightSnapshot:
     leases: Mapping[int, LeaseState]  # that groups are out with, by group
 
 
+class BatchTenant(Protocol):
+    """Batch requests that run by night."""
+
+    def demand(self) -> BatchDemand:
+        """What is not answered yet."""
+
+    def share(self, share: NightShare) -> None:
+        """Run by `share` from now on."""
+
+
 class DayNight:
     """The controller of one server, in the loop of the engine's client.
 
     `job_command` takes chips of the partition and the engine's dilation; `first_tokens` are TTFTs
-    as clients see them.
+    as clients see them. `batches`, if any, have free groups by the order in `settings`.
     """
 
     def __init__(
@@ -88,6 +106,7 @@ class DayNight:
         *,
         job_command: Callable[[Sequence[int], float], list[str]],
         first_tokens: FirstTokenTimes | None = None,
+        batches: BatchTenant | None = None,
         limits: HandoverLimits | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
@@ -95,6 +114,9 @@ class DayNight:
         self.settings = settings
         self._job_command = job_command
         self._first_tokens = first_tokens
+        self._batches = batches
+        self._give_share(UNDECIDED)
+        self._arrived = 0  # without those of batches
         self._limits = LIMITS if limits is None else limits
         self._wall_s = wall_s
         directory = settings.training.directory
@@ -213,24 +235,30 @@ class DayNight:
         """Observe; changes only records of demand and attempts."""
         watch = await self._asked(WatchRequest(), WatchReply)
         now_s = self._wall_s()
-        arrived = Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests)
+        batches = NO_BATCHES if self._batches is None else self._batches.demand()
+        # The engine's count is of its last step, the batches' of now: it may lag behind.
+        self._arrived = max(self._arrived, watch.arrived_requests - batches.arrived)
+        arrived = Arrivals(emulated_s=watch.emulated_s, requests=self._arrived)
         self._demand.append(self._meter.read(arrived))
         handover = self.handover
         handover.see(watch.leases, self.job.seen(), now_s=now_s, emulated_s=watch.emulated_s)
         observed = self._memory.observed(
             watch.emulated_s,
             phases=handover.state.phases,
-            queue=watch.waiting,
+            queue=max(0, watch.waiting - batches.waiting),
             ttft_attainment=self._ttft_attainment(),
             restore_s=self._return_s(watch.dilation),
         )
         if self.policy is None:
             serving = self._by_hand.count(HandoverPhase.SERVING)
             decision = Decision(serving_groups=serving, reason="set by hand")
+            self._give_share(ANY_TIME)
+            self._memory.note(decision, observed)
         else:
             decision = self.policy.decide(observed)
+            self._memory.note(decision, observed)  # which batches do not change
+            decision = self._with_batches(decision, batches, handover.state.phases)
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
-        self._memory.note(decision, observed)
         steps = handover.want(self._by_hand, now_s=now_s)
         seen = DayNightSnapshot(
             now_s=now_s,
@@ -243,6 +271,33 @@ class DayNight:
         )
         self._report_failure(seen)
         return seen
+
+    def _with_batches(
+        self, decision: Decision, batches: BatchDemand, phases: Sequence[HandoverPhase]
+    ) -> Decision:
+        """The decision with the groups that batch requests hold; tells them when to run."""
+        if self._batches is None:
+            return decision
+        share = night_share(
+            self.settings.night_order,
+            batches,
+            groups=len(phases),
+            wanted_groups=decision.serving_groups,
+            serving_groups=phases.count(HandoverPhase.SERVING),
+            held_groups=self._night_share.held_groups,
+        )
+        self._give_share(share)
+        return Decision(
+            serving_groups=decision.serving_groups + share.held_groups,
+            reason=f"{decision.reason}; {share.held_groups} more for batches: {share.words}"
+            if share.held_groups
+            else f"{decision.reason}; {share.words}",
+        )
+
+    def _give_share(self, share: NightShare) -> None:
+        self._night_share = share
+        if self._batches is not None:
+            self._batches.share(share)
 
     def _report_failure(self, seen: DayNightSnapshot) -> None:
         """Log a new failure of the job and call `on_job_failure`, once."""

@@ -12,6 +12,7 @@ import msgspec
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.handover_settings import HandoverSettings, check_above_0
+from serving.policy.day_night.night_work import NightOrder
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 IF_BETTER: Final = "if-better"
@@ -51,11 +52,13 @@ class TrainingSettings:
 class DayNightSettings(HandoverSettings):
     """How chips of a server change hands, and what they do meanwhile.
 
-    `publish`: whether a night's weights are served: `never`, or `if-better`.
+    `publish`: whether a night's weights are served: `never`, or `if-better`. `night_order`: who has
+    free groups first, where the server has batches.
     """
 
     publish: str
     training: TrainingSettings
+    night_order: NightOrder = NightOrder.BATCH_FIRST
 
     def __post_init__(self) -> None:
         HandoverSettings.__post_init__(self)

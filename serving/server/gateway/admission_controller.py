@@ -28,7 +28,8 @@ class Permit:
     finished, aborted when its task was cancelled, or failed with any other exception.
 
     `rate` is the rest of its key's limits on entry; `refusal`, if any, is why its declared work was
-    kept from the engine; `prompt_logprobs` counts those that its prompts have asked for.
+    kept from the engine; `outcome` is how it left; `prompt_logprobs` counts those that its prompts
+    have asked for.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Permit:
         self._refused: Refused | None = None
         self._cut: Outcome | None = None
         self.refusal: Refused | None = None
+        self.outcome: Outcome | None = None
         self.prompt_logprobs = 0
 
     @property
@@ -90,8 +92,7 @@ class Permit:
         """Note the first token of a sequence."""
         now_s = self._controller.now_s()
         if self._admission.first_token(self.entry, now_s):
-            waited_s = now_s - self.entry.entered_s
-            self._controller.metrics.waited(self.entry.work_class, waited_s)
+            self._controller.waited(self.entry.work_class, now_s - self.entry.entered_s)
 
     def made(self, tokens: int) -> None:
         """Count `tokens` more that the engine has made."""
@@ -113,6 +114,7 @@ class Permit:
             outcome = Outcome.REFUSED
         elif outcome is Outcome.FINISHED and self._cut is not None:
             outcome = self._cut
+        self.outcome = self.outcome or outcome
         self._controller.leave(self, outcome)
 
     def __enter__(self) -> Self:
@@ -157,6 +159,7 @@ class AdmissionController:
         self._look: asyncio.TimerHandle | None = None
         self._look_soon: asyncio.Handle | None = None
         self.metrics = metrics or GatewayMetrics(CollectorRegistry())
+        self.on_wait: Callable[[WorkClass, float], None] = lambda *_: None
         self._show(limits)
 
     # ---- for those who handle requests
@@ -232,6 +235,11 @@ class AdmissionController:
         self._wall_s = wall_s
         self._admission.capacity = capacity
         return self._emulated_s
+
+    def waited(self, work_class: WorkClass, emulated_s: float) -> None:
+        """Note the wait of a request that has its first token, and call `on_wait`."""
+        self.metrics.waited(work_class, emulated_s)
+        self.on_wait(work_class, emulated_s)
 
     def leave(self, permit: Permit, outcome: Outcome) -> None:
         """See `Permit.leave`."""

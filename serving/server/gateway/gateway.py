@@ -11,6 +11,7 @@ from serving.access.renewed_context import RenewedContext
 from serving.engine.engine_description import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
+from serving.policy.admission.work import WorkClass
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
 from serving.server.gateway.engine_times import EngineCapacity
@@ -30,6 +31,7 @@ from serving.server.gateway.ingress_limits import IngressLimits, Limit
 from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.readiness import Readiness
 from serving.server.gateway.snapshot_poller import SnapshotPoller
+from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.gateway_metrics import GatewayMetrics, IngressMetrics
 from serving.telemetry.host_meter import HostMeter
 
@@ -55,20 +57,32 @@ class Gateway:
         self, engine: Any, settings: GatewaySettings, *, control_secret: str | None
     ) -> None:
         self._engine = engine
-        self._settings = settings
+        self.settings = settings
         self.keys = KeyRing(
             key_file=settings.key_file,
             key_hashes=settings.key_hashes,
             control_secret=control_secret,
         )
-        capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
-        self.admission = AdmissionController(settings.limits, capacity, metrics=GatewayMetrics())
-        self.readiness = Readiness(
-            engine, lambda: self.admission.closed, seats=lambda: capacity().seats
+        self.capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
+        self.admission = AdmissionController(
+            settings.limits, self.capacity, metrics=GatewayMetrics()
         )
+        self.readiness = Readiness(
+            engine, lambda: self.admission.closed, seats=lambda: self.capacity().seats
+        )
+        self.first_tokens = FirstTokenTimes()
+        self.admission.on_wait = self._note_wait
         admit_generation(engine, self.admission)
         self.hardware = SnapshotPoller(engine)
         self.ingress = _ingress(settings)
+        self.bodies = BodyReader(bytes_max=settings.body_bytes_max, account=self.ingress)
+
+    def _note_wait(self, work_class: WorkClass, emulated_s: float) -> None:
+        """Keep the waits that a policy of day and night judges: batch work has no target."""
+        logger = stat_logger_of(self._engine)
+        status = None if logger is None else logger.status
+        if work_class is WorkClass.INTERACTIVE and status is not None:
+            self.first_tokens.add(status.emulated_s, [emulated_s])
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpGateway:
         """The HTTP gateway before vLLM's app; `missing` are paths that the model cannot answer."""
@@ -77,9 +91,9 @@ class Gateway:
             keys=self.keys,
             admission=self.admission,
             readiness=self.readiness,
-            bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
+            bodies=self.bodies,
             context=ContextSize.of(self._engine),
-            request_wall_s_max=self._settings.request_wall_s_max,
+            request_wall_s_max=self.settings.request_wall_s_max,
             missing=missing,
         )
 
@@ -106,16 +120,16 @@ class Gateway:
                 self._engine,
                 server,
                 self.admission,
-                drain_wall_s_max=self._settings.drain_wall_s_max,
+                drain_wall_s_max=self.settings.drain_wall_s_max,
             ),
             KeyReload(self.keys),
             MemoryReturn(),
         ]
-        if self._settings.grpc_port is not None:
+        if self.settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(
                     self._engine,
-                    self._settings,
+                    self.settings,
                     admission=self.admission,
                     keys=self.keys,
                     readiness=self.readiness,
@@ -125,11 +139,11 @@ class Gateway:
         return services
 
     def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
-        if self._settings.tls is None:
+        if self.settings.tls is None:
             return None
         protocols = ("http/1.1",)
         context = RenewedContext(
-            self._settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
+            self.settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
         )
         return context.present
 

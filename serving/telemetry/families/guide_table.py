@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from serving.telemetry.families.batch import BATCH
 from serving.telemetry.families.chips import CHIPS
 from serving.telemetry.families.engine import ENGINE
 from serving.telemetry.families.family import Family
@@ -20,6 +21,7 @@ GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "Each chip": CHIPS,
     "The gateway": GATEWAY,
     "What clients make it hold": INGRESS,
+    "Batches": BATCH,
     "neuron-monitor's": NEURON,
 }
 FAMILIES: Final = tuple(

@@ -37,6 +37,10 @@ LONG_REQUEST = (
     "curl --silent --output /dev/null {url}/v1/completions -H 'Content-Type: application/json' "
     """-d '{{"model": "qwen3-30b-a3b", "prompt": "a", "max_tokens": 400, "ignore_eos": true}}'"""
 )
+BATCH_LINE = (
+    '{"custom_id": "line-1", "method": "POST", "url": "/v1/completions", '
+    '"body": {"model": "small-moe", "prompt": "def main():", "max_tokens": 16}}'
+)
 TRACE_HEADING = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
@@ -64,6 +68,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "requests.csv").write_text("\n".join([TRACE_HEADING, *rows]) + "\n")
     bad = [TRACE_HEADING, f"{stamps[0]},10,5", f"{stamps[1]},10,-1"]
     (tmp_path / "bad.csv").write_text("\n".join(bad) + "\n")
+    (tmp_path / "night.jsonl").write_text(BATCH_LINE + "\n")
     write_rows(tmp_path / "inferencex_dsr1.csv")
     write_rows(tmp_path / "inferencex_dsr1_more.csv")
     return tmp_path
@@ -136,7 +141,7 @@ class Followed:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server: ServerProcess | None = None
-        self.key = ""
+        self.made = {"us-...": "", "file-...": "", "batch_...": ""}
         self._servers = contextlib.ExitStack()
 
     def serve(self, shown: Shown) -> None:
@@ -172,11 +177,16 @@ class Followed:
             line = f"timeout --signal=INT {STREAM_S} {line} || test $? -eq 124"
         done = run(line, self.folder, more)
         expect(shown, done)
+        for name in ("file-...", "batch_..."):
+            if made := re.search(rf'"id":"({name[:-3]}[0-9a-f]+)"', done.stdout):
+                self.made[name] = made[1]
         self.keep_results()
 
     def addressed(self, shown: Shown, server: ServerProcess) -> str:
-        """The line with the server's ports and the key that was made in place of the page's."""
-        line = shortened(shown.line).replace("us-...", self.key)
+        """The line with the server's ports, and what was made in place of the page's names."""
+        line = shortened(shown.line)
+        for name, made in self.made.items():
+            line = line.replace(name, made)
         line = re.sub(r"(?:localhost|127\.0\.0\.1):8000", f"{HOST}:{server.port}", line)
         program, *words = shown.words
         if Path(program).name == "ultraserve":
@@ -200,7 +210,8 @@ class Followed:
         """Run a command that needs no server; the key that it makes is the page's key."""
         done = run(shown.line, self.folder, {})
         expect(shown, done)
-        self.key = done.stdout.strip() if " key create " in shown.line else self.key
+        if " key create " in shown.line:
+            self.made["us-..."] = done.stdout.strip()
 
     def end(self) -> None:
         """End the server that runs, as a user does."""

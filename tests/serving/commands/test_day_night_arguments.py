@@ -14,6 +14,7 @@ from serving.commands.day_night_arguments import (
     with_cost_model,
 )
 from serving.engine.deployment import resolve_deployment
+from serving.policy.day_night.night_work import NightOrder
 from serving.server.day_night.day_night_settings import ENVIRONMENT, DayNightSettings
 from serving.settings import Settings
 
@@ -40,6 +41,7 @@ def test_a_schedule_by_hand(tmp_path: Path) -> None:
     read_ = read(
         *("--schedule", "22:00-06:00@Europe/Berlin", "--day-length", "2m", "--drain-grace", "500"),
         *("--lend-chips", "8", "--train-dir", str(tmp_path), "--publish", "if-better"),
+        *("--night-work", "training,batch"),
         served=served,
     )
 
@@ -49,6 +51,7 @@ def test_a_schedule_by_hand(tmp_path: Path) -> None:
     assert (read_.day_length_s, read_.grace_s) == (120.0, 500.0)
     assert (read_.chips, read_.group_chips, read_.groups, read_.lend_groups) == (16, 2, 8, 4)
     assert (read_.publish, read_.group_requests_per_s) == ("if-better", None)
+    assert read_.night_order is NightOrder.TRAINING_FIRST
     assert read_.training.directory == tmp_path
     assert read_.training.weights_dir == WEIGHTS
     assert (read_.training.model, read_.training.first_chip) == ("qwen3-30b-a3b", 4)
@@ -86,6 +89,7 @@ def test_the_server_s_process_is_told_the_same(tmp_path: Path) -> None:
         (["--schedule", "22:00-06:00@Nowhere"], "time zone=Nowhere"),
         (["--publish", "if-better"], "--day-night or --schedule with it"),
         (["--day-length", "60s"], "--day-night or --schedule with it"),
+        (["--night-work", "batch"], "night_work=batch: expected --day-night or --schedule with it"),
         (["--day-night", "never", "--control-port", "0"], "control_port=0: expected a port"),
         (["--day-night", "never", "--day-length", "0"], "day_length=0s: expected at least 1"),
         (["--day-night", "never", "--day-length", "long"], "day_length=long: expected a time"),

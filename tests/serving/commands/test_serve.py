@@ -17,10 +17,13 @@ from serving.commands import serve
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import PortInUse
 from serving.plugin import openai_app
+from serving.server.batch import batch_settings
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control import control_address
 from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 from serving.server.gateway import gateway_settings
 from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.server.training.atomic_file import locked_directory
 from serving.settings import Settings
 from tests.serving.commands.serve_flags import parse
 
@@ -82,6 +85,28 @@ def test_what_is_right_is_handed_over_with_vllm_s_own_flags(handed_over: HandedO
     assert vllm == [*OURS, "--max-num-seqs", "8", "--middleware", MIDDLEWARE]
     assert os.environ[control_address.ENVIRONMENT] == str(ControlAddress(port=control))
     assert GatewaySettings.from_environment(os.environ) == GatewaySettings()
+
+
+def test_batches_have_a_directory_that_no_other_server_uses(
+    handed_over: HandedOver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(batch_settings.ENVIRONMENT, "unset")
+    flags = ("--control-port", "0", "--batch-directory", str(tmp_path / "batches"))
+    run(*flags, "--batch-requests", "10")
+    assert len(handed_over.calls) == 1
+    assert BatchSettings.from_environment(os.environ) == BatchSettings(
+        batch_directory=tmp_path / "batches", batch_requests=10
+    )
+    held = locked_directory(tmp_path / "batches", batch_settings.LOCK, field="", use="")
+    with held, pytest.raises(ConfigError, match="in which no other server runs batches"):
+        run(*flags)
+    run(*flags)  # once it is free
+    with pytest.raises(ConfigError, match=r"^batch_requests=0: expected at least 1"):
+        run(*flags, "--batch-requests", "0")
+    with pytest.raises(ConfigError, match=r"^batch_directory=\(none\): expected a directory"):
+        run("--control-port", "0", "--batch-requests", "10")
+    with pytest.raises(ConfigError, match=r"^night_work=batch: expected --batch-directory"):
+        run("--day-night", "never", "--night-work", "batch")
 
 
 def test_control_port_zero_starts_no_control_service(handed_over: HandedOver) -> None:

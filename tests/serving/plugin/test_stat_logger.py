@@ -14,7 +14,6 @@ from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.stat_logger import (
     EmulatedStatLogger,
-    first_token_times,
     in_emulated_time,
     latencies,
 )
@@ -182,19 +181,6 @@ def test_a_request_that_lived_through_two_epochs_is_converted_by_both() -> None:
 def test_a_virtual_clock_is_refused_behind_a_socket() -> None:
     with pytest.raises(ConfigError, match=r"^clock=virtual: expected real, auto or dilated:K"):
         logger("virtual")
-
-
-def test_first_tokens_are_kept_for_who_asks_the_engine_s_client() -> None:
-    kept, engine = started()
-    engine.write(status(dilation=4.0, emulated_s=3.0))
-    for _ in range(100):
-        kept.record(None, iteration())  # 2 s and 1 s
-    client = SimpleNamespace(logger_manager=SimpleNamespace(stat_loggers=[object(), kept]))
-    times = first_token_times(client)
-    assert times is not None
-    assert times.share_within(1.5, since_s=2.9) == 0.5
-    assert times.share_within(1.5, since_s=3.0) is None
-    assert first_token_times(SimpleNamespace(logger_manager=None)) is None
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -4,6 +4,7 @@ Pure ASGI: a chunk of a stream costs one function call. In this order, the cheap
 
     probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
+    a path beside vLLM's app, such as a batch's ──► its own answer
     a path that needs no key ──► vLLM's app, without its body
     engine gone or resting, no rank up, gateway closed, full ──► 503, 429 before its body is read
     body ──► 413, 408                       gateway.enter(work) ──► 429, 503
@@ -19,7 +20,7 @@ import uuid
 from collections.abc import Callable, Collection
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome, Stage
@@ -40,12 +41,18 @@ from serving.server.gateway.http.http_errors import (
 )
 from serving.server.gateway.http.http_exchange import BROKEN_STREAM, TOOK_TOO_LONG, HttpExchange
 from serving.server.gateway.http.http_refusals import STUMBLES, missing_api, stumbled
+from serving.server.gateway.http.inner_request import (
+    InnerAnswer,
+    InnerRequest,
+    refused_answer,
+)
 from serving.server.gateway.http.json_body import check_json, refuse_values
 from serving.server.gateway.http.model_card import ModelCards
 from serving.server.gateway.http.probes import PATHS as PROBE_PATHS
 from serving.server.gateway.http.probes import answer_probe
 from serving.server.gateway.http.request_body import BodyReader, ClientGone, let_go
 from serving.server.gateway.http.request_work import (
+    AskedBody,
     ContextSize,
     asked_in,
     refuse_background,
@@ -70,8 +77,20 @@ def generates(method: str, path: str) -> bool:
     return method == "POST" and not _NOT_GENERATING.fullmatch(path)
 
 
+class BesideApp(Protocol):
+    """An API beside vLLM's app, for clients that are known."""
+
+    def has(self, path: str) -> bool:
+        """Whether the path is one of its own."""
+
+    async def answer(
+        self, scope: Scope, receive: Receive, send: Send, *, client: Client, headers: Headers
+    ) -> None:
+        """Answer one request, with `headers`; raises HttpRefused or ClientGone before."""
+
+
 class HttpGateway:
-    """An ASGI app around vLLM's, for requests.
+    """An ASGI app around vLLM's, for requests; `beside` has paths of its own.
 
     `missing` are paths that the model cannot answer; `request_wall_s_max` the wall seconds of a
     request, from when the engine may have it.
@@ -97,6 +116,7 @@ class HttpGateway:
         self._bodies = bodies
         self._context = context
         self._request_wall_s_max = request_wall_s_max
+        self.beside: BesideApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or one websocket's handshake."""
@@ -114,6 +134,9 @@ class HttpGateway:
             refusal = refusal_of(path) or missing_api(path, self._missing)
             if refusal is not None:
                 raise HttpRefused(refusal)
+            if self.beside is not None and self.beside.has(path):
+                await self.beside.answer(scope, receive, send, client=client, headers=headers)
+                return
             await self._pass(scope, path, client, receive, send, headers)
         except HttpRefused as refused:
             linger = partial(let_go, receive) if refused.error.closes else None
@@ -159,24 +182,57 @@ class HttpGateway:
         headers: Headers,
         said: WorkClass | None,
     ) -> None:
-        await refuse_values(body)
-        asked = asked_in(body)
-        check_json(scope, body, is_read=asked is not None)
-        refuse_long_text(asked, self._context)
+        asked = await self._asked(scope, body)
         if not generates(scope["method"], path):
             instead = partial(self._instead, scope, path, None)
             await self._run(scope, exchange_of(body=body, headers=headers, instead=instead))
             return
-        refuse_background(path, asked)
-        work = work_of(path, asked, client=client, said=said, context=self._context)
-        permit = self._admission.enter(work)
+        permit = self._enter(path, asked, client, said)
         exchange = exchange_of(
             body=body,
             headers=[*headers, *rate_headers(permit.rate)],
             instead=partial(self._instead, scope, path, permit),
         )
-        del body, asked, work  # the app has the only copy; an answer may take an hour
+        del body, asked  # the app has the only copy; an answer may take an hour
         await self._run_with(permit, scope, exchange)
+
+    async def answer_inner(self, inner: InnerRequest) -> InnerAnswer:
+        """The answer to a request of the server's own, as batch work of its client."""
+        try:
+            await self._refuse_unserved(WorkClass.BATCH)
+            asked = await self._asked(inner.scope, inner.body)
+            permit = self._enter(inner.path, asked, inner.client, WorkClass.BATCH)
+            inner.permit = permit
+            exchange = HttpExchange(
+                inner.receive,
+                inner.send,
+                path=inner.path,
+                body=inner.body,
+                headers=[],
+                instead=partial(self._instead, inner.scope, inner.path, permit),
+            )
+            await self._run_with(permit, inner.scope, exchange)
+        except HttpRefused as refused:
+            return inner.error_answer(refused)
+        except Refused as refused:
+            return refused_answer(refused)
+        return inner.answer()
+
+    async def _asked(self, scope: Scope, body: bytes) -> AskedBody | None:
+        """The fields of a body that the app may read."""
+        await refuse_values(body)
+        asked = asked_in(body)
+        check_json(scope, body, is_read=asked is not None)
+        refuse_long_text(asked, self._context)
+        return asked
+
+    def _enter(
+        self, path: str, asked: AskedBody | None, client: Client, said: WorkClass | None
+    ) -> Permit:
+        refuse_background(path, asked)
+        return self._admission.enter(
+            work_of(path, asked, client=client, said=said, context=self._context)
+        )
 
     async def _refuse_unserved(self, work_class: WorkClass) -> None:
         refused = await self._readiness.refusal()

@@ -5,6 +5,7 @@ So does vLLM's app; a slow or endless sender never reaches it.
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Any, Final, Self
 
@@ -78,7 +79,7 @@ class BodyReader:
 
         Raises HttpRefused (413, 408, 429 or 503) for a body not read to its end, and ClientGone.
         """
-        self._refuse_said_length(scope)
+        self._refuse_said_length(scope, self.bytes_max)
         holding = self.account.open(key)
         try:
             return HeldBody(await self._read(receive, holding), self.account, holding)
@@ -86,12 +87,32 @@ class BodyReader:
             self.account.leave(holding)
             raise
 
+    async def parts(
+        self, scope: Scope, receive: Receive, *, key: str, bytes_max: int
+    ) -> AsyncGenerator[bytes, None]:
+        """The parts of a long body as they come, one of them held at a time; raises as `read`."""
+        self._refuse_said_length(scope, bytes_max)
+        holding = self.account.open(key)
+        began_s, received_bytes, more = asyncio.get_running_loop().time(), 0, True
+        try:
+            while more:
+                part, more = await self._next(
+                    receive, holding, began_s, received_bytes, bytes_max=bytes_max
+                )
+                received_bytes += len(part)
+                yield part
+                self.account.release(holding, len(part))
+        finally:
+            self.account.leave(holding)
+
     async def _read(self, receive: Receive, holding: Holding) -> bytes:
         began_s = asyncio.get_running_loop().time()
         body = bytearray()  # one piece that grows: thousands of them would leave holes behind
         try:
             while True:
-                part, more = await self._next(receive, holding, began_s, len(body))
+                part, more = await self._next(
+                    receive, holding, began_s, len(body), bytes_max=self.bytes_max
+                )
                 if not more and not body:
                     return part
                 body += part
@@ -101,14 +122,20 @@ class BodyReader:
             body.clear()  # an exception keeps this frame until its client was answered
 
     async def _next(
-        self, receive: Receive, holding: Holding, began_s: float, before_bytes: int
+        self,
+        receive: Receive,
+        holding: Holding,
+        began_s: float,
+        before_bytes: int,
+        *,
+        bytes_max: int,
     ) -> tuple[bytes, bool]:
         until_s = began_s + self.account.limits.time_s(before_bytes)
         message = await self._within(until_s - asyncio.get_running_loop().time(), receive)
         if message["type"] == "http.disconnect":
             raise ClientGone
         part = bytes(message.get("body", b""))
-        self._refuse_size(before_bytes + len(part))
+        _refuse_size(before_bytes + len(part), bytes_max)
         limit = self.account.hold(holding, len(part))
         if limit is not None:
             raise HttpRefused(error_of_limit(limit))
@@ -122,21 +149,23 @@ class BodyReader:
             self.account.refuse(Limit.BODY_TIME)
             raise HttpRefused(_TOO_SLOW) from None
 
-    def _refuse_said_length(self, scope: Scope) -> None:
+    @staticmethod
+    def _refuse_said_length(scope: Scope, bytes_max: int) -> None:
         said = header(scope, b"content-length")
         if said is not None and said.isdecimal():
-            self._refuse_size(int(said[:20]))
+            _refuse_size(int(said[:20]), bytes_max)
 
-    def _refuse_size(self, size_bytes: int) -> None:
-        if size_bytes > self.bytes_max:
-            raise HttpRefused(
-                HttpError(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    "request_too_large",
-                    f"the request's body is larger than {self.bytes_max} bytes",
-                    closes=True,
-                )
+
+def _refuse_size(size_bytes: int, bytes_max: int) -> None:
+    if size_bytes > bytes_max:
+        raise HttpRefused(
+            HttpError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                "request_too_large",
+                f"the request's body is larger than {bytes_max} bytes",
+                closes=True,
             )
+        )
 
 
 _TOO_SLOW: Final = HttpError(

@@ -198,6 +198,25 @@ def test_what_the_engine_has_cut_has_not_finished() -> None:
     assert admission.in_flight == 0
 
 
+def test_the_wait_of_each_class_is_told_with_its_first_token() -> None:
+    async def waits() -> list[tuple[WorkClass, float]]:
+        now, told = [0.0], []
+        admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY, lambda: now[0])
+        admission.on_wait = lambda work_class, wait_s: told.append((work_class, wait_s))
+        for batch in (False, True):
+            permit = admission.enter(work(batch=batch))
+            await permit.turn()
+            permit.begin(Counted(sequences=1, prompt_tokens=1, new_tokens_max=1))
+            now[0] += 2.0
+            permit.first_token()
+            permit.leave(Outcome.FINISHED)
+        return told
+
+    each_s = pytest.approx(2.0 / CAPACITY.dilation)
+    told = asyncio.run(waits())
+    assert told == [(WorkClass.INTERACTIVE, each_s), (WorkClass.BATCH, each_s)]
+
+
 def test_what_the_metrics_say_adds_up_and_names_no_key() -> None:
     async def counts() -> str:
         registry = CollectorRegistry()

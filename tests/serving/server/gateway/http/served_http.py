@@ -46,6 +46,8 @@ MODEL = "small-moe"
 @dataclass(frozen=True, kw_only=True)
 class HttpServer:
     url: str
+    app: Any
+    gateway: HttpGateway
     engine: Any
     core: SmallCore
     admission: AdmissionController
@@ -143,7 +145,7 @@ async def http_server(
             lambda: admission.closed,
             seats=lambda: SEATS * int(core.scheduler.ranks_up.sum()),
         )
-        before.admission = HttpGateway(
+        before.admission = gateway = HttpGateway(
             before.app,
             keys=ring,
             admission=admission,
@@ -159,6 +161,8 @@ async def http_server(
         http = await held.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20.0))
         yield HttpServer(
             url=url,
+            app=app,
+            gateway=gateway,
             engine=engine,
             core=core,
             admission=admission,

@@ -1,0 +1,1 @@
+"""OpenAI's Files and Batch APIs: files of requests, answered when seats are free, none lost."""
