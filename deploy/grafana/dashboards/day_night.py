@@ -180,7 +180,7 @@ def _training() -> Panels:
         ),
         lines(
             "Joules for each trained token",
-            "What training draws beyond idle chips, over its tokens.",
+            "What training draws, idle power included, over its tokens.",
             "joule",
             (over(rate(joules), rate(picked(TRAINED))), EACH),
             width=8,

@@ -1,5 +1,7 @@
 """The page of one snapshot, its age and its content, and the partition's families in it."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from serving.telemetry.families import partition as families
@@ -9,7 +11,7 @@ from serving.telemetry.page.chip_page import add_chips
 from serving.telemetry.page.neuron_page import Instance, add_neuron
 from serving.telemetry.page.text_page import TextPage
 from serving.wire.machine_snapshot import MachineSnapshot
-from serving.wire.machine_state import ChipHealth
+from serving.wire.machine_state import ChipHealth, LeaseState
 
 _CHANGING = ("draining", "restoring")
 
@@ -29,13 +31,24 @@ def add_partition(page: TextPage, snapshot: MachineSnapshot) -> None:
         if lease.phase in _CHANGING
     ]
     page.add(families.HANDOVER_AGE, ages)
-    losses = [
-        ((str(lease.number),), lease.training.loss)
-        for lease in state.leases
+    _add_training(page, state.leases)
+
+
+def _add_training(page: TextPage, leases: Iterable[LeaseState]) -> None:
+    jobs = [
+        ((str(lease.number),), lease.training)
+        for lease in leases
         if lease.phase == "training" and lease.training is not None
-        if lease.training.loss is not None
     ]
-    page.add(families.TRAINING_LOSS, losses)
+    figures = (
+        (families.TRAINING_LOSS, lambda job: job.loss),
+        (families.TRAINING_LAG, lambda job: job.lag_s),
+        (families.TRAINING_SHARE, lambda job: job.trained_share),
+        (families.TRAINING_COMPUTED, lambda job: job.computed_share),
+    )
+    for family, figure in figures:
+        values = [(label, figure(job)) for label, job in jobs]
+        page.add(family, [(label, value) for label, value in values if value is not None])
 
 
 def _add_power(page: TextPage, snapshot: MachineSnapshot) -> None:
