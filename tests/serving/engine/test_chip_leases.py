@@ -351,6 +351,49 @@ def test_chips_in_a_lease_are_not_lent_twice_and_lost_ones_not_at_all() -> None:
     assert refused_drain(running, 2) == "chip 2 is not in service: it is lost"
 
 
+def test_a_group_leaves_without_its_lost_chip_and_comes_back(
+    expected: dict[str, list[int]],
+) -> None:
+    running = Running()
+    served = Served(running)
+    texts = served.serve_on(
+        {
+            1: lambda: running.inject(lose(2)),
+            3: lambda: drain(running, 2, 3),
+            5: lambda: resume(running, 1),
+        }
+    )
+
+    assert texts == expected
+    while lease_of(running, 1).phase != "serving":
+        running.step(0)
+    lease = lease_of(running, 1)
+    assert (lease.chips, lease.ranks, lease.lost_chips) == ((3,), (3,), ())
+    assert lease.reason == "all its ranks serve again"
+    assert running.parts.machine.ranks_up.tolist() == [True, True, False, True]
+    check_machine(running)
+
+
+@pytest.mark.long
+def test_chips_of_a_broken_rank_leave_with_their_group_night_after_night() -> None:
+    running = Running(computes=False, model="gpt-oss-20b", chips=12, tp=2)
+    running.step(0)
+    running.inject(lose(5))
+    running.step(0)
+    for night, (chips, ranks) in enumerate([((4, 6, 7, 8, 9), (3, 4)), ((6, 7, 8, 9), (3, 4))]):
+        reason = drain(running, 4, 5, 6, 7, 8, 9).reason
+        running.step(0)
+        lease = lease_of(running, night + 1)
+        assert (lease.chips, lease.ranks, lease.phase) == (chips, ranks, "training")
+        assert "have failed, or have no rank, and stay; ranks 3, 4 leave" in reason
+        running.parts.machine.hbm.check()
+        resume(running, night + 1)
+        while lease_of(running, night + 1).phase != "serving":
+            running.step(0)
+        assert running.parts.machine.ranks_up.tolist() == [True, True, False, True, True, True]
+        running.parts.machine.hbm.check()
+
+
 def test_a_dry_run_says_what_would_happen_and_changes_nothing() -> None:
     running = Running(computes=False)
     report = drain(running, 3, dry_run=True)
@@ -393,7 +436,7 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
         assert not isinstance(lending.ask(job), Refusal)
     after = lending.engine.telemetry()
     assert after.chip_joules - before.chip_joules == pytest.approx(2_000.0)
-    assert after.training_joules == pytest.approx(2_000.0)
+    assert after.training_joules == pytest.approx(2.0 * (1_000.0 + 4 * idle_watts))
     assert after.training_tokens == 64
     assert after.facility_joules - before.facility_joules > 2_000.0
     training = lease_of(lending, 1).training
