@@ -150,7 +150,8 @@ def _job_lines(job: JobState) -> Iterator[str]:
         saved = "none" if job.checkpoint_step is None else f"step {job.checkpoint_step}"
         yield (
             f"  step {job.step:,}, {job.tokens:,} tokens{loss}; {job.tokens_per_wall_s:,.0f} "
-            f"tokens per wall s; checkpoint {saved}, the next at step {job.next_save_step}"
+            f"tokens per wall s; checkpoint {saved}, the next at step {job.next_save_step}: a kill "
+            f"now loses {job.step - (job.checkpoint_step or 0):,} steps"
         )
     yield from _emulated_lines(job)
     if job.trouble:

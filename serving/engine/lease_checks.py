@@ -41,7 +41,7 @@ def chips_that_can_leave(
     """Those of `chips` that leave, and those of their ranks that are up, as the machine numbers
     them.
 
-    With `leaves_some` chips that have failed, or have no rank, stay, if others of `chips` can leave.
+    With `leaves_some` chips that have failed, or have no rank, stay if others of `chips` leave.
     `health` includes faults that no step has met; `phases` are of leased chips. Raises ConfigError
     for no, unknown or repeated chips, LeaseRefused for chips that cannot be leased now.
     """

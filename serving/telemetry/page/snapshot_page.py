@@ -1,10 +1,12 @@
 """The page of one snapshot, its age and its content, and the partition's families in it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
 
 from serving.telemetry.families import partition as families
+from serving.telemetry.families.family import Family
 from serving.telemetry.families.partition import SNAPSHOT_AGE, SNAPSHOT_DURATION
 from serving.telemetry.host_meter import HostReading
 from serving.telemetry.page.chip_page import add_chips
@@ -14,6 +16,13 @@ from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import ChipHealth, LeaseState
 
 _CHANGING = ("draining", "restoring")
+_TRAINING: Final[Mapping[Family, str]] = {
+    families.TRAINING_LOSS: "loss",
+    families.TRAINING_LAG: "lag_s",
+    families.TRAINING_SHARE: "trained_share",
+    families.TRAINING_COMPUTED: "computed_share",
+}
+"""Families of a lease's job, by field of its totals."""
 
 
 def add_partition(page: TextPage, snapshot: MachineSnapshot) -> None:
@@ -40,14 +49,8 @@ def _add_training(page: TextPage, leases: Iterable[LeaseState]) -> None:
         for lease in leases
         if lease.phase == "training" and lease.training is not None
     ]
-    figures = (
-        (families.TRAINING_LOSS, lambda job: job.loss),
-        (families.TRAINING_LAG, lambda job: job.lag_s),
-        (families.TRAINING_SHARE, lambda job: job.trained_share),
-        (families.TRAINING_COMPUTED, lambda job: job.computed_share),
-    )
-    for family, figure in figures:
-        values = [(label, figure(job)) for label, job in jobs]
+    for family, field in _TRAINING.items():
+        values = [(label, getattr(job, field)) for label, job in jobs]
         page.add(family, [(label, value) for label, value in values if value is not None])
 
 
