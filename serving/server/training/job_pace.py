@@ -234,6 +234,6 @@ def job_pace(spec: JobSpec, clock: Clock) -> JobPace:
     Raises ConfigError for a model, system or chips that the catalog has not, HbmExhausted for a
     training state that does not fit.
     """
-    if spec.pace is Pace.FAST_FORWARD:
+    if spec.pace == Pace.FAST_FORWARD:
         return FastForward(spec, job_terms(spec), clock)
     return RealPace(spec, clock)
