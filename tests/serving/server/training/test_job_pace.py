@@ -17,7 +17,7 @@ from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import Traffic
 from serving.server.training.checkpoint import CheckpointState
 from serving.server.training.job_pace import job_pace
-from serving.server.training.job_spec import JobSpec, Pace
+from serving.server.training.job_spec import JobSpec
 from serving.server.training.job_status import CurvePoint, TrainingPhase, read_curve
 from serving.server.training.job_timing import job_terms, job_timing
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
@@ -66,7 +66,7 @@ def large_spec(weights: Path, **changes: object) -> JobSpec:
     """A job that is timed as a large model's."""
     spec = tiny_spec(
         weights, model="qwen3-30b-a3b", chips=8, first_chip=8, batch_tokens=128, dilation=K,
-        pace=Pace.FAST_FORWARD,
+        pace="fast-forward",
     )  # fmt: skip
     return replace(spec, **changes)  # type: ignore[arg-type]
 
@@ -188,7 +188,7 @@ def test_a_sample_is_really_computed_and_never_more_than_the_chips_train(
     whole = Job(tiny_spec(tmp_path), tmp_path / "whole")
     whole.run()
     wall = Wall()
-    spec = tiny_spec(tmp_path, pace=Pace.FAST_FORWARD, dilation=K)
+    spec = tiny_spec(tmp_path, pace="fast-forward", dilation=K)
     job = Job(
         spec,
         tmp_path / "sampled",
