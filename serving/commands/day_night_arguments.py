@@ -23,7 +23,7 @@ from serving.server.day_night.day_night_settings import (
     DayNightSettings,
     TrainingSettings,
 )
-from serving.server.training.job_spec import Pace
+from serving.server.training.job_spec import TrainingPace
 from serving.settings import ClockSetting, Settings
 from serving.traffic.slo import parse_slo
 from startup.typed_options import add_options, option
@@ -118,7 +118,7 @@ class TrainingOptions:
         "real: every step is computed, late where this host is slow (default); fast-forward: the "
         "emulated chips train by the clock as the cost model says, and what this host computes "
         "meanwhile is a sample of it",
-        choices=[each.value for each in Pace],
+        choices=[each.value for each in TrainingPace],
     )
     publish: str | None = option(
         None,
@@ -189,9 +189,9 @@ def day_night_settings(
     )
 
 
-def _pace(given: str | None, clock: str) -> Pace:
-    pace = Pace(given or Pace.REAL)
-    if pace is Pace.FAST_FORWARD and ClockSetting.parse(clock).kind == "virtual":
+def _pace(given: str | None, clock: str) -> TrainingPace:
+    pace = TrainingPace(given or TrainingPace.REAL)
+    if pace is TrainingPace.FAST_FORWARD and ClockSetting.parse(clock).kind == "virtual":
         raise ConfigError("train_pace", pace, "real beside a virtual clock")
     return pace
 

@@ -24,7 +24,7 @@ JobPhaseWord = Annotated[
 """A phase of `serving.policy.day_night.handover.JobPhase`; a test compares them."""
 
 PaceWord = Annotated[str, Meta(pattern="^(real|fast-forward)$")]
-"""One of `serving.server.training.job_spec.Pace`; a test compares them."""
+"""One of `serving.server.training.job_spec.TrainingPace`; a test compares them."""
 
 PublishWord = Annotated[str, Meta(pattern="^(never|if-better)$")]
 """One of `day_night_settings.PUBLISH`; a test compares them."""

@@ -13,7 +13,7 @@ import msgspec
 from emulator.errors import ConfigError
 from emulator.specs.shipped_fits import FITTED
 from serving.policy.day_night.handover_settings import HandoverSettings, check_above_0
-from serving.server.training.job_spec import Pace
+from serving.server.training.job_spec import TrainingPace
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 IF_BETTER: Final = "if-better"
@@ -45,7 +45,7 @@ class TrainingSettings:
     first_chip: int
     ray_address: str | None
     assumptions: tuple[str, ...] = ()
-    pace: Pace = Pace.REAL
+    pace: TrainingPace = TrainingPace.REAL
     calibration: str = FITTED
     lnc: int | None = None
 

@@ -20,7 +20,7 @@ from emulator.sim.clock import Clock
 from emulator.sim.pacing import StepPacer
 from emulator.units import NS_PER_S
 from serving.server.training.checkpoint import CheckpointState
-from serving.server.training.job_spec import JobSpec, Pace
+from serving.server.training.job_spec import JobSpec, TrainingPace
 from serving.server.training.job_timing import Spell, job_terms, job_timing
 from serving.simulator.job_cost import JobTerms, best_job
 from serving.simulator.simulated_job import SimulatedJob
@@ -234,6 +234,6 @@ def job_pace(spec: JobSpec, clock: Clock) -> JobPace:
     Raises ConfigError for a model, system or chips that the catalog has not, HbmExhausted for a
     training state that does not fit.
     """
-    if spec.pace == Pace.FAST_FORWARD:
+    if spec.pace == TrainingPace.FAST_FORWARD:
         return FastForward(spec, job_terms(spec), clock)
     return RealPace(spec, clock)

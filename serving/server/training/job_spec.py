@@ -15,7 +15,7 @@ from loadgen.workloads.drawn_defaults import SEED
 from startup.typed_options import REQUIRED, option
 
 
-class Pace(StrEnum):
+class TrainingPace(StrEnum):
     """How emulated time passes; see `job_pace`."""
 
     REAL = "real"
@@ -209,11 +209,11 @@ class JobSpec:
         None, "wall seconds per emulated second (default: does not wait)", metavar="K"
     )
     pace: str = option(
-        Pace.REAL.value,
+        TrainingPace.REAL.value,
         "real: every step is computed, late where the host is slow; fast-forward: the emulated "
         "chips train by the clock as the cost model says, and what the host computes meanwhile is "
         "a sample of it",
-        choices=[each.value for each in Pace],
+        choices=[each.value for each in TrainingPace],
     )
     calibration: str = option(FITTED, "of the cost model", choices=CALIBRATIONS, metavar="NAME")
     lnc: int | None = option(None, "physical cores of a logical core (default: the chip's)")
@@ -246,9 +246,9 @@ class JobSpec:
     def _check_time(self) -> None:
         if self.dilation is not None and not 0 < self.dilation < math.inf:
             raise ConfigError("dilation", self.dilation, "a number above 0")
-        if self.pace not in tuple(Pace):
-            raise ConfigError("pace", self.pace, " or ".join(Pace))
-        if self.pace == Pace.FAST_FORWARD and self.dilation is None:
+        if self.pace not in tuple(TrainingPace):
+            raise ConfigError("pace", self.pace, " or ".join(TrainingPace))
+        if self.pace == TrainingPace.FAST_FORWARD and self.dilation is None:
             raise ConfigError("pace", self.pace, "real without a dilation")
         if self.lnc is not None and self.lnc < 1:
             raise ConfigError("lnc", self.lnc, "a whole number of at least 1")
