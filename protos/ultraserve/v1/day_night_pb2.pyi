@@ -82,22 +82,22 @@ JOB_PHASE_CRASHED: JobPhase.ValueType  # 8
 """Ended without a word; its newest whole checkpoint counts."""
 Global___JobPhase: _TypeAlias = JobPhase  # noqa: Y015
 
-class _JobPace:
+class _TrainingPace:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _JobPaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobPace.ValueType], _builtins.type):
+class _TrainingPaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrainingPace.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    JOB_PACE_UNSPECIFIED: _JobPace.ValueType  # 0
-    JOB_PACE_REAL: _JobPace.ValueType  # 1
-    JOB_PACE_FAST_FORWARD: _JobPace.ValueType  # 2
+    TRAINING_PACE_UNSPECIFIED: _TrainingPace.ValueType  # 0
+    TRAINING_PACE_REAL: _TrainingPace.ValueType  # 1
+    TRAINING_PACE_FAST_FORWARD: _TrainingPace.ValueType  # 2
 
-class JobPace(_JobPace, metaclass=_JobPaceEnumTypeWrapper): ...
+class TrainingPace(_TrainingPace, metaclass=_TrainingPaceEnumTypeWrapper): ...
 
-JOB_PACE_UNSPECIFIED: JobPace.ValueType  # 0
-JOB_PACE_REAL: JobPace.ValueType  # 1
-JOB_PACE_FAST_FORWARD: JobPace.ValueType  # 2
-Global___JobPace: _TypeAlias = JobPace  # noqa: Y015
+TRAINING_PACE_UNSPECIFIED: TrainingPace.ValueType  # 0
+TRAINING_PACE_REAL: TrainingPace.ValueType  # 1
+TRAINING_PACE_FAST_FORWARD: TrainingPace.ValueType  # 2
+Global___TrainingPace: _TypeAlias = TrainingPace  # noqa: Y015
 
 @_typing.final
 class DayNightState(_message.Message):
@@ -371,7 +371,7 @@ class JobState(_message.Message):
     failed_unix_s: _builtins.float
     """When that was, and when a start is due; Unix time."""
     next_try_unix_s: _builtins.float
-    pace: Global___JobPace.ValueType
+    pace: Global___TrainingPace.ValueType
     """Whether emulated chips train by the clock while a sample is computed, or all is computed: real."""
     trained_steps: _builtins.int
     """What the emulated chips have trained in emulated_s; and how long they waited for the host."""
@@ -404,7 +404,7 @@ class JobState(_message.Message):
         trouble: _builtins.str = ...,
         failed_unix_s: _builtins.float | None = ...,
         next_try_unix_s: _builtins.float | None = ...,
-        pace: Global___JobPace.ValueType = ...,
+        pace: Global___TrainingPace.ValueType = ...,
         trained_steps: _builtins.int = ...,
         trained_tokens: _builtins.int = ...,
         lag_s: _builtins.float = ...,
