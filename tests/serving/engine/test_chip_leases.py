@@ -371,6 +371,25 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
     assert lending_s.chip_joules - after.chip_joules == pytest.approx(step_joules + pause_joules)
 
 
+def test_a_job_draws_its_watts_and_joules_on_the_chips_that_work() -> None:
+    running = Running(computes=False)
+    drain(running, 2, 3)
+    running.step(0)
+    running.inject(lose(3))
+    running.step(0)
+    before = running.engine.telemetry()
+    idle_watts = running.parts.machine.cost_model.idle_chip_watts
+
+    running.ask(note(1, watts=500.0, joules=1_500.0, emulated_s=3.0))
+    running.ask(note(1, watts=600.0, joules=2_100.0, emulated_s=4.0))
+
+    after = running.engine.telemetry()
+    assert [chip.watts for chip in running.state().chips[2:]] == [600.0, 0.0]
+    assert after.training_joules == pytest.approx(2_100.0)
+    beyond = 2_100.0 - 4.0 * idle_watts
+    assert after.chip_joules - before.chip_joules == pytest.approx(beyond)
+
+
 def test_notes_for_chips_that_no_job_has_are_refused() -> None:
     running = Running(computes=False)
     reply = running.ask(note(1))
