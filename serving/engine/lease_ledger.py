@@ -74,7 +74,7 @@ class LeaseLedger:
         before = lease.state.training or NO_TRAINING
         lease.change(training=totals)
         joules = totals.joules - before.joules
-        chips = lease.working_chips
+        chips = lease.working_chips or lease.state.chips
         idle_joules = self._idle_chip_watts * len(chips) * (totals.emulated_s - before.emulated_s)
         self._ledger.charge(max(0.0, joules - idle_joules), chips)
         self._add(

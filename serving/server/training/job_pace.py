@@ -167,7 +167,7 @@ class FastForward:
         if self._from is not None:
             self._job = self._new_job()
             self._job.advance(self._clock.now_ns())
-        self._from = state
+        self._from, self._ends_ns = state, 0
         self._job.start(self._chips)
 
     def wait(self, state: CheckpointState, looks: Looks) -> CheckpointState:
