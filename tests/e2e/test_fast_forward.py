@@ -30,7 +30,7 @@ def test_a_night_has_the_tokens_and_joules_of_a_simulated_one(tmp_path: Path) ->
         (corpus / f"{number}.txt").write_text("".join(lines))
     arguments = (
         *("--chips", "4", "--max-num-batched-tokens", "512", "--max-model-len", "1024"),
-        *("--clock", "dilated:0.5", "--day-night", "manual", "--drain-grace", "0.1s"),
+        *("--clock", "real", "--day-night", "manual", "--drain-grace", "0.1s"),
         *("--group-chips", "2", "--lend-chips", "2", "--train-pace", "fast-forward"),
         *("--train-dir", str(directory), "--train-corpus", str(corpus)),
     )
