@@ -1,11 +1,13 @@
 """A live night that is fast-forwarded has the cost model's tokens and joules, and a real loss."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from serving.server.control.control_client import ServerUnreachable
 from serving.server.training.job_spec import read_spec
 from serving.server.training.job_timing import job_terms
 from serving.simulator.job_cost import best_job
@@ -18,7 +20,7 @@ from tests.e2e.server_process import ULTRASERVE, started
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
-WAIT_S = 240.0
+WAIT_S = 360.0
 NS = 1_000_000_000
 
 
@@ -36,15 +38,18 @@ def test_a_night_has_the_tokens_and_joules_of_a_simulated_one(tmp_path: Path) ->
     )
     with started(ULTRASERVE, *arguments) as server:
         server.wait_ready()
-        with control_of(server, timeout_s=WAIT_S) as control:
+        with control_of(server, timeout_s=60.0) as control:
 
             def wait(condition: Callable[[DayNightState], bool]) -> DayNightState:
                 end_s = time.monotonic() + WAIT_S
-                while not condition(state := control.call(control_call.GET_DAY_NIGHT)):
-                    assert time.monotonic() < end_s, f"{state}\n{server.log()[-5000:]}"
+                while time.monotonic() < end_s:
                     server.look()
+                    # A busy host may take a call's time to start the chips that come back.
+                    with contextlib.suppress(ServerUnreachable):
+                        if condition(state := control.call(control_call.GET_DAY_NIGHT)):
+                            return state
                     time.sleep(0.3)  # polls another process
-                return state
+                raise AssertionError(server.log()[-5000:])
 
             control.call(control_call.SET_PHASE, group=1, phase="training")
             wait(lambda state: state.job.step > 5)
