@@ -24,7 +24,8 @@ from serving.server.day_night.day_night_settings import (
     DayNightSettings,
     TrainingSettings,
 )
-from serving.settings import Settings
+from serving.server.training.job_spec import TrainingPace
+from serving.settings import ClockSetting, Settings
 from serving.traffic.slo import parse_slo
 from startup.typed_options import add_options, option
 
@@ -113,6 +114,13 @@ class TrainingOptions:
     train_learning_rate: float | None = option(
         None, "the highest (default: the job's)", metavar="R"
     )
+    train_pace: str | None = option(
+        None,
+        "real: every step is computed, late where this host is slow (default); fast-forward: the "
+        "emulated chips train by the clock as the cost model says, and what this host computes "
+        "meanwhile is a sample of it",
+        choices=[each.value for each in TrainingPace],
+    )
     publish: str | None = option(
         None,
         "if-better: when all groups are called back, the night's weights are served if their "
@@ -189,8 +197,18 @@ def day_night_settings(
             first_chip=served.first_chip,
             ray_address=served.ray_address,
             assumptions=tuple(served.assumptions),
+            pace=_pace(args.train_pace, served.clock),
+            calibration=served.calibration,
+            lnc=served.lnc,
         ),
     )
+
+
+def _pace(given: str | None, clock: str) -> TrainingPace:
+    pace = TrainingPace(given or TrainingPace.REAL)
+    if pace is TrainingPace.FAST_FORWARD and ClockSetting.parse(clock).kind == "virtual":
+        raise ConfigError("train_pace", pace, "real beside a virtual clock")
+    return pace
 
 
 def with_cost_model(

@@ -149,11 +149,32 @@ def _job_lines(job: JobState) -> Iterator[str]:
         loss = "" if job.loss is None else f", loss {job.loss:.4f}{held_out} nats per token"
         saved = "none" if job.checkpoint_step is None else f"step {job.checkpoint_step}"
         yield (
-            f"  step {job.step:,}, {job.tokens:,} tokens{loss}; {job.emulated_s:.3f} emulated s, "
-            f"{job.joules:,.0f} J; checkpoint {saved}"
+            f"  step {job.step:,}, {job.tokens:,} tokens{loss}; {job.tokens_per_wall_s:,.0f} "
+            f"tokens per wall s; checkpoint {saved}, the next at step {job.next_save_step}: a kill "
+            f"now loses {job.step - (job.checkpoint_step or 0):,} steps"
         )
+    yield from _emulated_lines(job)
     if job.trouble:
         yield f"  {job.trouble}"
+
+
+def _emulated_lines(job: JobState) -> Iterator[str]:
+    """What the emulated chips have done, and what the host has of it."""
+    share = job.trained_share
+    if share is None:
+        return
+    line = f"  {job.emulated_s:.3f} emulated s, {job.joules:,.0f} J"
+    if job.watts:
+        line += f", {job.watts:,.0f} W now"
+    if job.trained_tokens != job.tokens:
+        line += f"; fast-forwarded to {job.trained_steps:,} steps, {job.trained_tokens:,} tokens"
+        line += f", of which {job.tokens / max(1, job.trained_tokens):.2%} are computed"
+    if job.lag_s:
+        line += (
+            f"; {job.lag_s:.3f} s late, as this host is slow: {share:.2%} of what its chips would "
+            "train"
+        )
+    yield line
 
 
 def _trained_lines(leases: Sequence[LeaseState]) -> Iterator[str]:
@@ -162,8 +183,10 @@ def _trained_lines(leases: Sequence[LeaseState]) -> Iterator[str]:
         told = lease.training
         if told is not None:
             loss = "" if told.loss is None else f", loss {told.loss:.4f} nats per token"
+            share = told.trained_share
+            late = f", {share:.2%} of what it would" if told.lag_s and share is not None else ""
             yield (
-                f"lease {lease.number} trained {told.steps:,} steps, {told.tokens:,} tokens, "
+                f"lease {lease.number} trained {told.steps:,} steps, {told.tokens:,} tokens{late}, "
                 f"{told.joules:,.0f} J{loss}"
             )
 

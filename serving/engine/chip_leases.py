@@ -155,6 +155,8 @@ class ChipLeases:
     def drain(self, request: DrainRequest, queues: Sequence[RankQueues]) -> tuple[int | None, str]:
         """Begin to drain chips; returns the lease's number (None for a dry run) and the plan.
 
+        Of a group that is to train, chips that have failed or have no rank stay.
+
         Raises ConfigError for unknown chips or a time below 0, LeaseRefused, with figures, for a
         drain that is not possible now.
         """
@@ -162,15 +164,18 @@ class ChipLeases:
             raise ConfigError("grace_s", request.grace_s, "at least 0 seconds")
         machine = self._live.machine
         draining = {c for lease in self._ongoing(HandoverPhase.DRAINING) for c in lease.state.chips}
-        ranks = chips_that_can_leave(request.chips, machine, self._live.actual, self.phases)
-        needs, words = self._fits(request, ranks, draining)
+        trains = request.purpose == FOR_TRAINING
+        chips, ranks = chips_that_can_leave(
+            request.chips, machine, self._live.actual, self.phases, leaves_some=trains
+        )
+        needs, words = self._fits(chips, ranks, draining, trains=trains)
+        if stay := sorted(set(request.chips) - set(chips)):
+            words = f"chips {listed(stay)} have failed, or have no rank, and stay; {words}"
         if request.dry_run:
             return None, f"nothing has been done: {words}"
         self._count += 1
         lease = Lease(
-            state=new_lease_state(
-                self._count, tuple(sorted(request.chips)), ranks, words, request.purpose
-            ),
+            state=new_lease_state(self._count, chips, ranks, words, request.purpose),
             needs=needs,
             requests=requests_on(ranks, queues),
         )
@@ -181,11 +186,15 @@ class ChipLeases:
         return self._count, words
 
     def _fits(
-        self, request: DrainRequest, ranks: Sequence[int], draining: Collection[int]
+        self,
+        chips: Collection[int],
+        ranks: Sequence[int],
+        draining: Collection[int],
+        *,
+        trains: bool,
     ) -> tuple[Mapping[HbmOwner, int], str]:
         """HBM per chip that the job takes, and the departure in words; raises LeaseRefused."""
-        machine, chips = self._live.machine, request.chips
-        trains = request.purpose == FOR_TRAINING
+        machine = self._live.machine
         try:
             plan = machine.departure(chips)
             if draining:
@@ -198,8 +207,8 @@ class ChipLeases:
         except HbmExhausted as error:
             raise LeaseRefused(error.hint or str(error).splitlines()[0]) from None
         taken, whole = gib_text(sum(needs.values())), gib_text(machine.system.chip.hbm_bytes)
-        named = ", ".join(map(str, ranks))
-        words = [f"ranks {named} leave"]
+        leave = f"ranks {listed(ranks)}" if ranks else "chips of ranks that are down"
+        words = [f"{leave} leave"]
         if plan.slots_needed:
             words.append(
                 f"{plan.copied} expert copies go to chips that stay, which have memory for "

@@ -208,9 +208,9 @@ class EngineMeters:
         if window_s:
             watts += window.above_idle_joules / window_s
         for lease in leases:
-            training = _training_watts(lease)
-            if training is not None:
-                watts[list(lease.chips)] = max(training, idle_watts)
+            if lease.phase == "training" and lease.training is not None:
+                chips = [chip for chip in lease.chips if chip not in lease.lost_chips]
+                watts[chips] = max(lease.training.watts / max(1, len(chips)), idle_watts)
         return watts * (health.works | health.hung)
 
     def snapshot(self, at_ns: int, telemetry: Telemetry, state: MachineState) -> MachineSnapshot:
@@ -272,13 +272,6 @@ class EngineMeters:
             )
             for number, (chip, row) in enumerate(zip(state.chips, rows, strict=True))
         )
-
-
-def _training_watts(lease: LeaseState) -> float | None:
-    """Watts of each of a lease's chips, as its job reports; None while it does not train."""
-    if lease.phase != "training" or lease.training is None:
-        return None
-    return lease.training.watts / len(lease.chips)
 
 
 def _failed_stacks(faults: tuple[FaultRecord, ...]) -> Counter[int]:

@@ -112,7 +112,7 @@ def events_between(
     """
     phase, after = group.phase, _S if lease is None else HandoverPhase(lease.phase)
     maintenance = lease is not None and lease.purpose == FOR_MAINTENANCE
-    lost = () if lease is None else tuple(set(lease.lost_chips) & set(group.chips))
+    lost = () if lease is None else _without_work(group, lease)
     reason = "" if lease is None else lease.reason
     had = group.lost_chips
 
@@ -144,6 +144,12 @@ def events_between(
                 had = () if phase is _S else had
     if after in (_T, _M) and set(lost) != set(had):
         yield happened(HandoverEvent.CHIP_LOST, reason)
+
+
+def _without_work(group: HandoverGroup, lease: LeaseState) -> tuple[int, ...]:
+    """The group's chips that have failed in its lease, or were left out of it."""
+    behind = set() if lease.purpose == FOR_MAINTENANCE else set(group.chips) - set(lease.chips)
+    return tuple(sorted(behind | (set(lease.lost_chips) & set(group.chips))))
 
 
 class ReturnTimes:

@@ -35,34 +35,42 @@ def chips_that_can_leave(
     machine: Machine,
     health: Health,
     phases: Mapping[int, str],
-) -> tuple[int, ...]:
-    """The ranks of `chips`, numbered as in the machine's state.
+    *,
+    leaves_some: bool,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Those of `chips` that leave, and those of their ranks that are up, as the machine numbers
+    them.
 
+    With `leaves_some` chips that have failed, or have no rank, stay if others of `chips` leave.
     `health` includes faults that no step has met; `phases` are of leased chips. Raises ConfigError
     for no, unknown or repeated chips, LeaseRefused for chips that cannot be leased now.
     """
     _check_exist(chips, len(health.lost))
+    partition, seats = machine.partition, machine.seating.chip_of_position
+    if leaves_some:
+        held = set(seats.tolist()) | set(phases)
+        chips = [chip for chip in chips if health.works[chip] and chip in held] or chips
     for chip in chips:
         if chip in phases:
             raise LeaseRefused(f"chip {chip} is {phases[chip]} already: it is in another lease")
         if not health.in_service[chip]:
             raise LeaseRefused(f"chip {chip} is not in service: it is {health.state_of(chip)}")
-    partition, seats = machine.partition, machine.seating.chip_of_position
     standing = sorted(set(chips).difference(seats.tolist()))
     if standing:
         raise LeaseRefused(f"chip {standing[0]} stands by and has no rank")
     positions = np.flatnonzero(np.isin(seats, list(chips)))
     ranks = sorted({partition.rank_of_chip(position) for position in positions.tolist()})
     for rank in ranks:
-        mates = [int(seats[position]) for position in partition.chips_of_rank(rank)]
+        seated = (int(seats[position]) for position in partition.chips_of_rank(rank))
+        mates = [chip for chip in seated if chip != VACANT and health.works[chip]]
         if not set(mates) <= set(chips):
-            named = ", ".join(str(mate) for mate in mates if mate != VACANT)
+            named = ", ".join(map(str, mates))
             raise LeaseRefused(
                 f"chips are lent out as whole ranks of {partition.tp}: rank {rank} is chips {named}"
             )
-        if not machine.ranks_up[rank]:
+        if not machine.ranks_up[rank] and len(mates) == partition.tp:
             raise LeaseRefused(f"rank {rank} is down")
-    return tuple(ranks)
+    return tuple(sorted(chips)), tuple(rank for rank in ranks if machine.ranks_up[rank])
 
 
 def _check_exist(chips: Collection[int], count: int) -> None:

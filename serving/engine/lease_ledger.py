@@ -8,13 +8,13 @@ from serving.engine.expert_moves import MovedExperts
 from serving.engine.lease_record import Lease
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
-from serving.wire.machine_state import TrainingTotals
+from serving.wire.machine_state import NO_TRAINING, TrainingTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTotals:
     """Since the engine's start: completed hand-overs, there and back, and their cost; tokens and
-    joules beyond idle that jobs reported.
+    joules, idle power included, that jobs reported.
     """
 
     handovers: int = 0
@@ -71,15 +71,15 @@ class LeaseLedger:
 
     def take_note(self, lease: Lease, totals: TrainingTotals) -> None:
         """Record a job's totals; charge its chips' joules beyond idle since its last note."""
-        before = lease.state.training
+        before = lease.state.training or NO_TRAINING
         lease.change(training=totals)
-        idle_joules = self._idle_chip_watts * len(lease.state.chips) * totals.emulated_s
-        beyond = max(0.0, totals.joules - idle_joules - lease.extra_joules)
-        lease.extra_joules += beyond
-        self._ledger.charge(beyond, lease.state.chips)
+        joules = totals.joules - before.joules
+        chips = lease.working_chips or lease.state.chips
+        idle_joules = self._idle_chip_watts * len(chips) * (totals.emulated_s - before.emulated_s)
+        self._ledger.charge(max(0.0, joules - idle_joules), chips)
         self._add(
-            training_tokens=max(0, totals.tokens - (before.tokens if before else 0)),
-            training_joules=beyond,
+            training_tokens=max(0, totals.tokens - before.tokens),
+            training_joules=max(0.0, joules),
         )
 
     def _idle_joules(self, lease: Lease, duration_ns: int) -> float:

@@ -15,8 +15,7 @@ from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState
 @dataclass(slots=True, kw_only=True, eq=False)
 class Lease:
     """`until_ns` ends the wait of its phase; `requests` were on its ranks when the drain began;
-    `lost` chips had failed when the return began; `weights` are the versions then read, by rank;
-    `extra_joules` of its job are charged already.
+    `lost` chips had failed when the return began; `weights` are the versions then read, by rank.
     """
 
     state: LeaseState
@@ -26,12 +25,16 @@ class Lease:
     until_ns: int = 0
     lost: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
-    extra_joules: float = 0.0
 
     @property
     def phase(self) -> HandoverPhase:
         """Its group's phase of the hand-over."""
         return HandoverPhase(self.state.phase)
+
+    @property
+    def working_chips(self) -> tuple[int, ...]:
+        """Its chips that have not failed."""
+        return tuple(chip for chip in self.state.chips if chip not in self.state.lost_chips)
 
     @property
     def for_maintenance(self) -> bool:

@@ -41,7 +41,7 @@ from serving.simulator.simulated_job import LIMITS, JobWork, SimulatedJob
 from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.traffic.start_time import START_S
 from serving.wire.control_call import DrainRequest, ResumeRequest, TrainingNote
-from serving.wire.machine_state import LeaseState, TrainingTotals
+from serving.wire.machine_state import NO_TRAINING, LeaseState
 
 LOOK_S: Final = 0.3
 """Emulated seconds; a server's controller looks as often by the clock on the wall."""
@@ -242,13 +242,13 @@ class DayNightController:
             shared = set(group.chips) & set(state.job.chips)
             if lease is None or lease.phase != HandoverPhase.TRAINING or not shared:
                 continue
-            share, had = len(shared) / len(state.job.chips), lease.training or _NOTHING
+            share, had = len(shared) / len(state.job.chips), lease.training or NO_TRAINING
             joules = (work.joules - before.joules) * share
             self._noted_joules += joules
             totals = msgspec.structs.replace(
                 had,
                 steps=had.steps + work.steps - before.steps,
-                tokens=had.tokens + work.tokens - before.tokens,
+                tokens=had.tokens + round((work.tokens - before.tokens) * share),
                 joules=had.joules + joules,
                 emulated_s=had.emulated_s + (work.alive_ns - before.alive_ns) / NS_PER_S,
                 watts=self._job.watts * share,
@@ -284,11 +284,6 @@ class DayNightController:
             machine, place = divmod(chip, self._machine_chips)
             found.setdefault(machine, []).append(self._partition.first_chip + place)
         return list(found.values())
-
-
-_NOTHING: Final = TrainingTotals(
-    steps=0, tokens=0, loss=None, joules=0.0, emulated_s=0.0, watts=0.0, hbm_bytes_per_chip=0
-)
 
 
 def check_groups(settings: SimulatedDayNight, deployment: SimulatedDeployment) -> None:

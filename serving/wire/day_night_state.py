@@ -8,13 +8,23 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from serving.wire.machine_state import Count, LeaseState, PhaseWord, Plain, VersionState
+from serving.wire.machine_state import (
+    Count,
+    LeaseState,
+    PhaseWord,
+    Plain,
+    VersionState,
+    share_without_lag,
+)
 
 JobPhaseWord = Annotated[
     str,
     Meta(pattern="^(absent|starting|running|saving|stopped|finished|failed|crashed)$"),
 ]
 """A phase of `serving.policy.day_night.handover.JobPhase`; a test compares them."""
+
+PaceWord = Annotated[str, Meta(pattern="^(real|fast-forward)$")]
+"""One of `serving.server.training.job_spec.TrainingPace`; a test compares them."""
 
 PublishWord = Annotated[str, Meta(pattern="^(never|if-better)$")]
 """One of `day_night_settings.PUBLISH`; a test compares them."""
@@ -33,7 +43,12 @@ class GroupState(Plain, frozen=True, kw_only=True):
 
 
 class JobState(Plain, frozen=True, kw_only=True):
-    """The training job, by its process and its directory. A restart keeps `trouble`."""
+    """The training job, by its process and its directory. A restart keeps `trouble`.
+
+    `step` and `tokens` were computed, the host's `tokens_per_wall_s` of late; `trained_steps` and
+    `trained_tokens` are what its emulated chips did in `emulated_s`, beside the `lag_s` in which
+    they waited. A kill before `next_save_step` loses the steps after `checkpoint_step`.
+    """
 
     phase: JobPhaseWord
     directory: str
@@ -51,6 +66,17 @@ class JobState(Plain, frozen=True, kw_only=True):
     trouble: str
     failed_unix_s: float | None = None
     next_try_unix_s: float | None = None
+    pace: PaceWord = "real"
+    trained_steps: Count = 0
+    trained_tokens: Count = 0
+    lag_s: float = 0.0
+    tokens_per_wall_s: float = 0.0
+    next_save_step: Count = 0
+
+    @property
+    def trained_share(self) -> float | None:
+        """What its chips have trained of what they would have without lag; None before a step."""
+        return share_without_lag(self.emulated_s, self.lag_s)
 
 
 class ForecastState(Plain, frozen=True, kw_only=True):

@@ -184,7 +184,12 @@ class StallState(Plain, frozen=True, kw_only=True):
 
 
 class TrainingTotals(Plain, frozen=True, kw_only=True):
-    """A training job's own totals on a lease's chips."""
+    """A training job's own totals on a lease's chips.
+
+    `tokens` and `joules` are its chips' share of the job's; `emulated_s` the job's time, beside the
+    `lag_s` in which its chips waited for the host. Of `steps` and `tokens` the host has computed
+    `computed_steps` and `computed_tokens`: as many, unless the job is fast-forwarded.
+    """
 
     steps: Count
     tokens: Count
@@ -193,6 +198,32 @@ class TrainingTotals(Plain, frozen=True, kw_only=True):
     emulated_s: float
     watts: float
     hbm_bytes_per_chip: Count
+    lag_s: float = 0.0
+    computed_steps: Count = 0
+    computed_tokens: Count = 0
+
+    @property
+    def trained_share(self) -> float | None:
+        """What its chips have trained of what they would have without lag; None before a step."""
+        return share_without_lag(self.emulated_s, self.lag_s)
+
+    @property
+    def computed_share(self) -> float | None:
+        """What the host has computed of what its chips have trained; None before a step."""
+        return self.computed_tokens / self.tokens if self.tokens else None
+
+
+def share_without_lag(emulated_s: float, lag_s: float) -> float | None:
+    """What a job that passed `emulated_s` and was late by `lag_s` did of what it would have done in
+    both; None before it passed any.
+    """
+    passed_s = emulated_s + lag_s
+    return emulated_s / passed_s if passed_s else None
+
+
+NO_TRAINING: Final = TrainingTotals(
+    steps=0, tokens=0, loss=None, joules=0.0, emulated_s=0.0, watts=0.0, hbm_bytes_per_chip=0
+)
 
 
 class LeaseState(Plain, frozen=True, kw_only=True):

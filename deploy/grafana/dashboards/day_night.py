@@ -180,10 +180,24 @@ def _training() -> Panels:
         ),
         lines(
             "Joules for each trained token",
-            "What training draws beyond idle chips, over its tokens.",
+            "What training draws, idle power included, over its tokens.",
             "joule",
             (over(rate(joules), rate(picked(TRAINED))), EACH),
             width=8,
+        ),
+        lines(
+            "Trained, of what the chips would",
+            "Below 1 the chips wait for this host to compute their steps.",
+            "percentunit",
+            (f"min by (instance, lease) ({picked('ultraserve_training_share')})", LEASE),
+            width=12,
+        ),
+        lines(
+            "Computed, of what is trained",
+            "Below 1 the job is fast-forwarded: the host computes a sample of its steps.",
+            "percentunit",
+            (f"min by (instance, lease) ({picked('ultraserve_training_computed_share')})", LEASE),
+            width=12,
         ),
     )
 

@@ -82,6 +82,23 @@ JOB_PHASE_CRASHED: JobPhase.ValueType  # 8
 """Ended without a word; its newest whole checkpoint counts."""
 Global___JobPhase: _TypeAlias = JobPhase  # noqa: Y015
 
+class _TrainingPace:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TrainingPaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrainingPace.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRAINING_PACE_UNSPECIFIED: _TrainingPace.ValueType  # 0
+    TRAINING_PACE_REAL: _TrainingPace.ValueType  # 1
+    TRAINING_PACE_FAST_FORWARD: _TrainingPace.ValueType  # 2
+
+class TrainingPace(_TrainingPace, metaclass=_TrainingPaceEnumTypeWrapper): ...
+
+TRAINING_PACE_UNSPECIFIED: TrainingPace.ValueType  # 0
+TRAINING_PACE_REAL: TrainingPace.ValueType  # 1
+TRAINING_PACE_FAST_FORWARD: TrainingPace.ValueType  # 2
+Global___TrainingPace: _TypeAlias = TrainingPace  # noqa: Y015
+
 @_typing.final
 class DayNightState(_message.Message):
     """Times of the day are Unix time of the day's calendar, which may pass faster than emulated time."""
@@ -326,10 +343,17 @@ class JobState(_message.Message):
     TROUBLE_FIELD_NUMBER: _builtins.int
     FAILED_UNIX_S_FIELD_NUMBER: _builtins.int
     NEXT_TRY_UNIX_S_FIELD_NUMBER: _builtins.int
+    PACE_FIELD_NUMBER: _builtins.int
+    TRAINED_STEPS_FIELD_NUMBER: _builtins.int
+    TRAINED_TOKENS_FIELD_NUMBER: _builtins.int
+    LAG_S_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_WALL_S_FIELD_NUMBER: _builtins.int
+    NEXT_SAVE_STEP_FIELD_NUMBER: _builtins.int
     phase: Global___JobPhase.ValueType
     directory: _builtins.str
     pid: _builtins.int
     step: _builtins.int
+    """That were computed."""
     tokens: _builtins.int
     loss: _builtins.float
     """Nats per token: of the last step, of the last evaluation."""
@@ -347,6 +371,16 @@ class JobState(_message.Message):
     failed_unix_s: _builtins.float
     """When that was, and when a start is due; Unix time."""
     next_try_unix_s: _builtins.float
+    pace: Global___TrainingPace.ValueType
+    """Whether emulated chips train by the clock while a sample is computed, or all is computed: real."""
+    trained_steps: _builtins.int
+    """What the emulated chips have trained in emulated_s; and how long they waited for the host."""
+    trained_tokens: _builtins.int
+    lag_s: _builtins.float
+    tokens_per_wall_s: _builtins.float
+    """Computed tokens per wall second, of late."""
+    next_save_step: _builtins.int
+    """Until the checkpoint of this step, a killed job loses the steps after checkpoint_step."""
     @_builtins.property
     def chips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those that it was started with, numbered in the partition."""
@@ -370,10 +404,16 @@ class JobState(_message.Message):
         trouble: _builtins.str = ...,
         failed_unix_s: _builtins.float | None = ...,
         next_try_unix_s: _builtins.float | None = ...,
+        pace: Global___TrainingPace.ValueType = ...,
+        trained_steps: _builtins.int = ...,
+        trained_tokens: _builtins.int = ...,
+        lag_s: _builtins.float = ...,
+        tokens_per_wall_s: _builtins.float = ...,
+        next_save_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_failed_unix_s", b"_failed_unix_s", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_next_try_unix_s", b"_next_try_unix_s", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "failed_unix_s", b"failed_unix_s", "held_out_loss", b"held_out_loss", "loss", b"loss", "next_try_unix_s", b"next_try_unix_s", "pid", b"pid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_failed_unix_s", b"_failed_unix_s", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_next_try_unix_s", b"_next_try_unix_s", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "chips", b"chips", "directory", b"directory", "emulated_s", b"emulated_s", "failed_unix_s", b"failed_unix_s", "failures", b"failures", "held_out_loss", b"held_out_loss", "joules", b"joules", "loss", b"loss", "next_try_unix_s", b"next_try_unix_s", "phase", b"phase", "pid", b"pid", "step", b"step", "tokens", b"tokens", "trouble", b"trouble", "watts", b"watts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_failed_unix_s", b"_failed_unix_s", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_next_try_unix_s", b"_next_try_unix_s", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "chips", b"chips", "directory", b"directory", "emulated_s", b"emulated_s", "failed_unix_s", b"failed_unix_s", "failures", b"failures", "held_out_loss", b"held_out_loss", "joules", b"joules", "lag_s", b"lag_s", "loss", b"loss", "next_save_step", b"next_save_step", "next_try_unix_s", b"next_try_unix_s", "pace", b"pace", "phase", b"phase", "pid", b"pid", "step", b"step", "tokens", b"tokens", "tokens_per_wall_s", b"tokens_per_wall_s", "trained_steps", b"trained_steps", "trained_tokens", b"trained_tokens", "trouble", b"trouble", "watts", b"watts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_step: _TypeAlias = _typing.Literal["checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_step: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step"]  # noqa: Y015

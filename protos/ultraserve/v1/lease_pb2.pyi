@@ -217,15 +217,24 @@ class TrainingTotals(_message.Message):
     EMULATED_S_FIELD_NUMBER: _builtins.int
     WATTS_FIELD_NUMBER: _builtins.int
     HBM_BYTES_PER_CHIP_FIELD_NUMBER: _builtins.int
+    LAG_S_FIELD_NUMBER: _builtins.int
+    COMPUTED_STEPS_FIELD_NUMBER: _builtins.int
+    COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
     tokens: _builtins.int
+    """Its chips' share of the job's."""
     loss: _builtins.float
     """Of the last step, nats per token."""
     joules: _builtins.float
-    """All that the chips drew in the emulated seconds of the job."""
+    """All that its chips drew in the emulated seconds of the job."""
     emulated_s: _builtins.float
     watts: _builtins.float
     hbm_bytes_per_chip: _builtins.int
+    lag_s: _builtins.float
+    """Emulated seconds in which its chips waited for the host; not in emulated_s."""
+    computed_steps: _builtins.int
+    """What the host has computed of the steps and tokens: all, unless the job is fast-forwarded."""
+    computed_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -236,10 +245,13 @@ class TrainingTotals(_message.Message):
         emulated_s: _builtins.float = ...,
         watts: _builtins.float = ...,
         hbm_bytes_per_chip: _builtins.int = ...,
+        lag_s: _builtins.float = ...,
+        computed_steps: _builtins.int = ...,
+        computed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "emulated_s", b"emulated_s", "hbm_bytes_per_chip", b"hbm_bytes_per_chip", "joules", b"joules", "loss", b"loss", "steps", b"steps", "tokens", b"tokens", "watts", b"watts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "computed_steps", b"computed_steps", "computed_tokens", b"computed_tokens", "emulated_s", b"emulated_s", "hbm_bytes_per_chip", b"hbm_bytes_per_chip", "joules", b"joules", "lag_s", b"lag_s", "loss", b"loss", "steps", b"steps", "tokens", b"tokens", "watts", b"watts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015

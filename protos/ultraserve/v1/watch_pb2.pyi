@@ -170,7 +170,7 @@ class Telemetry(_message.Message):
     handover_bytes: _builtins.int
     handover_joules: _builtins.float
     training_tokens: _builtins.int
-    """What jobs say that they trained on leased chips, and drew beyond idle ones."""
+    """What jobs say that they trained on leased chips, and drew in that time, idle power included."""
     training_joules: _builtins.float
     clock_epoch: _builtins.int
     """Of the clock: the present epoch, from 0 on, and when it began."""

@@ -52,8 +52,8 @@ _STAY: Final = {_D: 1, _T: 2}
 class HandoverGroup:
     """Chips that change hands together; `desired` is SERVING or TRAINING.
 
-    `failures`: drains while it serves, returns while it is leased. `lost_chips`: failed while
-    leased. `in_maintenance`: with an operator, or on the way there or back.
+    `failures`: drains while it serves, returns while it is leased. `lost_chips`: failed by now, or
+    not leased with the others. `in_maintenance`: with an operator, or on the way there or back.
     """
 
     number: int
@@ -66,7 +66,7 @@ class HandoverGroup:
 
     @property
     def working_chips(self) -> tuple[int, ...]:
-        """Chips that have not failed while it is leased."""
+        """Chips that a job may have while it is leased."""
         return tuple(chip for chip in self.chips if chip not in self.lost_chips)
 
 

@@ -8,10 +8,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from emulator.errors import ConfigError
+from emulator.units import NS_PER_S
 from serving.policy.day_night.burst import burst_response_s
 from serving.policy.day_night.decision_memory import DecisionMemory
 from serving.policy.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter
@@ -234,13 +235,13 @@ class DayNight:
     async def snapshot(self) -> DayNightSnapshot:
         """Observe; changes only records of demand and attempts."""
         watch = await self._asked(WatchRequest(), WatchReply)
-        now_s = self._wall_s()
+        now_s, handover = self._wall_s(), self.handover
+        handover.limits = replace(self._limits, stop_s=self._stop_s(watch.dilation))
         batches = NO_BATCHES if self._batches is None else self._batches.demand()
         # The engine's count is of its last step, the batches' of now: it may lag behind.
         self._arrived = max(self._arrived, watch.arrived_requests - batches.arrived)
         arrived = Arrivals(emulated_s=watch.emulated_s, requests=self._arrived)
         self._demand.append(self._meter.read(arrived))
-        handover = self.handover
         handover.see(watch.leases, self.job.seen(), now_s=now_s, emulated_s=watch.emulated_s)
         observed = self._memory.observed(
             watch.emulated_s,
@@ -332,7 +333,12 @@ class DayNight:
 
     def _return_s_max(self, dilation: float) -> float:
         """A job is killed if it does not save in time; then weights are read."""
-        return self._limits.stop_s / dilation + self.settings.reading_s
+        return self._stop_s(dilation) / dilation + self.settings.reading_s
+
+    def _stop_s(self, dilation: float) -> float:
+        """Wall seconds for a job to save: beside the host's, those of its emulated save."""
+        status = self.job.status() or NO_STATUS
+        return self._limits.stop_s + dilation * status.stop_ns / NS_PER_S
 
     def _ttft_attainment(self) -> float | None:
         """The share of requests in time since the number of serving groups last changed, which was

@@ -101,6 +101,12 @@ def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
         trouble="" if failure is None else failure_words(failure, following),
         failed_unix_s=None if failure is None else failure.unix_s,
         next_try_unix_s=None if failure is None else following.unix_s,
+        pace=day_night.settings.training.pace,
+        trained_steps=status.trained_steps,
+        trained_tokens=status.trained_tokens,
+        lag_s=status.lag_ns / NS_PER_S,
+        tokens_per_wall_s=status.tokens_per_wall_s,
+        next_save_step=status.next_save_step,
     )
 
 

@@ -11,8 +11,10 @@ from typing import Final, Self
 import msgspec
 
 from emulator.errors import ConfigError
+from emulator.specs.shipped_fits import FITTED
 from serving.policy.day_night.handover_settings import HandoverSettings, check_above_0
 from serving.policy.day_night.night_work import NightOrder
+from serving.server.training.job_spec import TrainingPace
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 IF_BETTER: Final = "if-better"
@@ -31,6 +33,8 @@ class TrainingSettings:
         assumptions: of the system, its changed figures among them.
         first_chip: the partition's first chip in the system.
         ray_address: a running Ray cluster; None for the job's own.
+        pace: how the job passes emulated time.
+        calibration, lnc: the server's.
     """
 
     directory: Path
@@ -42,6 +46,9 @@ class TrainingSettings:
     first_chip: int
     ray_address: str | None
     assumptions: tuple[str, ...] = ()
+    pace: TrainingPace = TrainingPace.REAL
+    calibration: str = FITTED
+    lnc: int | None = None
 
     def __post_init__(self) -> None:
         if self.learning_rate is not None:

@@ -126,7 +126,7 @@ STEPS: Final = 1_000_000
 """More than any night takes."""
 
 SAVE_EVERY_STEPS: Final = 50
-"""The most that a killed job loses."""
+"""The most that a killed job loses; fewer before the first checkpoint of all, see `JobSpec`."""
 
 LEARNING_RATE: Final = 5e-4
 """*Assumed*: a quarter of fresh weights' rate, since training continues every night."""
@@ -148,13 +148,16 @@ def job_command(
     command += ["--batch-tokens", str(sequences * SEQUENCE_TOKENS)]
     command += ["--sequence-tokens", str(SEQUENCE_TOKENS), "--steps", str(STEPS)]
     command += ["--learning-rate", f"{rate:g}", "--schedule", "constant"]
-    command += ["--save-every", str(SAVE_EVERY_STEPS)]
+    command += ["--save-every", str(SAVE_EVERY_STEPS), "--pace", training.pace]
+    command += ["--calibration", training.calibration]
     for each in training.assumptions:
         command += ["--assumption", each]
     if dilation:
         command += ["--dilation", f"{dilation!r}"]
     if training.model is not None:
         command += ["--model", training.model]
+    if training.lnc is not None:
+        command += ["--lnc", str(training.lnc)]
     if training.corpus_dir is not None:
         command += ["--corpus", str(training.corpus_dir)]
     if training.ray_address is not None:

@@ -3,7 +3,7 @@
 A killed job counts from its checkpoint again; steps taken twice are work, and energy, twice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from emulator.units import NS_PER_S
 from serving.server.training.job_status import JobStatus
@@ -17,26 +17,32 @@ class _Counts:
     tokens: int = 0
     joules: float = 0.0
     emulated_s: float = 0.0
+    lag_s: float = 0.0
+    computed_steps: int = 0
+    computed_tokens: int = 0
 
     @classmethod
     def of(cls, status: JobStatus) -> "_Counts":
         return cls(
-            steps=status.step,
-            tokens=status.tokens,
+            steps=status.trained_steps,
+            tokens=status.trained_tokens,
             joules=status.joules,
             emulated_s=status.emulated_ns / NS_PER_S,
+            lag_s=status.lag_ns / NS_PER_S,
+            computed_steps=status.step,
+            computed_tokens=status.tokens,
         )
 
     def plus_rise(self, before: "_Counts", now: "_Counts") -> "_Counts":
         """Adds the increase since `before`, unless the job begins again."""
-        if now.steps < before.steps:
+        if now.computed_steps < before.computed_steps:
             return self
-        return _Counts(
-            steps=self.steps + now.steps - before.steps,
-            tokens=self.tokens + now.tokens - before.tokens,
-            joules=self.joules + max(now.joules - before.joules, 0.0),
-            emulated_s=self.emulated_s + max(now.emulated_s - before.emulated_s, 0.0),
-        )
+        rises = {
+            each.name: getattr(self, each.name)
+            + max(getattr(now, each.name) - getattr(before, each.name), 0)
+            for each in fields(self)
+        }
+        return _Counts(**rises)
 
 
 class LeaseNotes:
@@ -62,10 +68,13 @@ class LeaseNotes:
             lease=lease.number,
             totals=TrainingTotals(
                 steps=totals.steps,
-                tokens=totals.tokens,
+                tokens=round(totals.tokens * share),
                 loss=status.loss,
                 joules=totals.joules * share,
                 emulated_s=totals.emulated_s,
+                lag_s=totals.lag_s,
+                computed_steps=totals.computed_steps,
+                computed_tokens=round(totals.computed_tokens * share),
                 watts=status.watts * share,
                 hbm_bytes_per_chip=status.hbm_bytes_per_chip,
             ),

@@ -57,8 +57,9 @@ class CheckpointState:
     """A job's state after `step` steps, besides weights and moments.
 
     `loss` is the last step's, nats a token; the held-out losses are of the same windows, before the
-    first step and now; `emulated_ns`, `joules` and `lag_ns` count from the job's beginning. The
-    data's order and every draw follow from seed and step.
+    first step and now; `emulated_ns`, `joules` and `lag_ns` count from the job's beginning.
+    `tokens` were computed, `trained_steps` and `trained_tokens` are what the emulated chips have
+    trained: the same at a real pace. The data's order and every draw follow from seed and step.
     """
 
     step: int
@@ -71,6 +72,8 @@ class CheckpointState:
     lag_ns: int
     corpus_sha256: str
     seed: int
+    trained_steps: int = 0
+    trained_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

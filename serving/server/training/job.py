@@ -18,7 +18,6 @@ from emulator.compute.checkpoint import check_weights
 from emulator.compute.mixed_precision import Precision
 from emulator.errors import ChannelError, ChipLost, ConfigError
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
-from emulator.sim.pacing import StepPacer
 from emulator.training_fleet import Micro, TrainingFleet, TrainingState
 from emulator.ultraserver.training_lockstep import Optimization, TrainingResult
 from serving.errors import TrainingDiverged
@@ -27,6 +26,7 @@ from serving.server.training.checkpoint import Checkpoint, CheckpointDirectory, 
 from serving.server.training.corpus import Corpus, default_corpus, read_corpus
 from serving.server.training.evaluation import HeldOutLoss, HeldOutText
 from serving.server.training.job_directory import JobDirectory
+from serving.server.training.job_pace import JobPace, job_pace
 from serving.server.training.job_spec import JobSpec
 from serving.server.training.job_status import (
     Curve,
@@ -35,7 +35,6 @@ from serving.server.training.job_status import (
     TrainingPhase,
     write_status,
 )
-from serving.server.training.job_timing import JobTiming, Spell, job_timing
 from serving.server.training.token_file import TokenisedCorpus, tokenise
 
 
@@ -71,6 +70,7 @@ class TrainingJob:
         shows: receives every step and the status after it.
         stop_asked: whether to save and end, called between steps.
         make_trainer: starts from a weights directory and a checkpoint; live chips by default.
+        make_clock: of emulated time; the job's chips have it from the start of the clock on.
 
     Before anything is started, raises ConfigError for an unusable corpus or model, CheckpointError
     for unusable weights, HbmExhausted when the training state does not fit.
@@ -85,6 +85,7 @@ class TrainingJob:
         shows: Callable[[CurvePoint, JobStatus], None],
         stop_asked: Callable[[], bool],
         make_trainer: Callable[[JobSpec, Path, Checkpoint | None], Trainer] | None = None,
+        make_clock: Callable[[JobSpec], Clock] | None = None,
     ) -> None:
         self._spec = spec
         self._directory = directory
@@ -92,7 +93,7 @@ class TrainingJob:
         self._shows = shows
         self._stop_asked = stop_asked
         self._make_trainer = make_trainer or live_chips
-        self._timing: JobTiming = job_timing(spec)
+        self._pace: JobPace = job_pace(spec, (make_clock or wall_clock)(spec))
         self.corpus: Corpus = read_corpus(Path(spec.corpus) if spec.corpus else default_corpus())
         self._weights_dir = directory.first_weights()
         architecture = check_weights(self._weights_dir)
@@ -107,8 +108,7 @@ class TrainingJob:
         self._sample = self.held_out.sample(spec.eval_sequences)
         self._checkpoints: CheckpointDirectory = directory.checkpoints()
         self._curve = Curve(directory.path)
-        self._clock: Clock = DilatedClock(spec.dilation) if spec.dilation else VirtualClock()
-        self._pacer = StepPacer(self._clock)
+        self._saved: CheckpointState | None = None
         self._first = self._state = CheckpointState(
             step=0,
             tokens=0,
@@ -128,13 +128,14 @@ class TrainingJob:
             step=0,
             steps=spec.steps,
             tokens=0,
-            hbm_bytes_per_chip=self._timing.hbm_bytes_per_chip,
+            hbm_bytes_per_chip=self._pace.hbm_bytes_per_chip,
+            stop_ns=self._pace.stop_ns,
         )
 
     @property
     def timed_step(self) -> str:
         """The cost of a step of the declared model, in a line."""
-        return self._timing.described
+        return self._pace.described
 
     def run(self, at_end: Callable[[Trainer], None] | None = None) -> JobStatus:
         """Train until all steps are taken and call `at_end` on the chips, or until asked to stop.
@@ -167,6 +168,7 @@ class TrainingJob:
             self._say(f"refused {line}")
         self._take_up(checkpoint)
         if not self._stop_asked():
+            self._pace.begin(self._state)
             trainer = self._make_trainer(self._spec, self._weights_dir, checkpoint)
             try:
                 trainer.start()
@@ -180,7 +182,11 @@ class TrainingJob:
 
     def _take_up(self, checkpoint: Checkpoint | None) -> None:
         """Return to `checkpoint`, or to the beginning."""
-        self._state = self._first if checkpoint is None else checkpoint.state
+        self._saved = None if checkpoint is None else checkpoint.state
+        state = self._saved or self._first
+        if state.trained_tokens < state.tokens:  # an older release counted what it computed alone
+            state = replace(state, trained_steps=state.step, trained_tokens=state.tokens)
+        self._state = state
         if self._state.corpus_sha256 != self.corpus.digest:
             raise ConfigError(
                 "corpus",
@@ -197,6 +203,7 @@ class TrainingJob:
             checkpoint="" if checkpoint is None else checkpoint.path.name,
             checkpoint_step=self._state.step,
             checkpoint_held_out_nats=self._state.held_out_nats,
+            next_save_step=self._next_save_step(),
         )
         if checkpoint is not None:
             self._say(f"goes on from {checkpoint.path.name}")
@@ -210,12 +217,26 @@ class TrainingJob:
                 held_out_nats=loss.nats_per_token,
             )
             self._show_held_out(loss, first_held_out_nats=loss.nats_per_token)
-        while self._state.step < self._spec.steps and not self._stop_asked():
+        while self._state.step < self._spec.steps and self._may_step():
             self._step(trainer)
-            if self._state.step % self._spec.save_every_steps == 0:
+            if self._state.step >= self.status.next_save_step:
                 self._save(trainer)
-        if self.status.checkpoint_step != self._state.step or not self.status.checkpoint:
+        self._state = self._pace.end(self._state)
+        if self._state != self._saved:
             self._save(trainer)
+        self._pace.hold(self._state, self._goes_on)
+
+    def _may_step(self) -> bool:
+        """Wait for the pace; False when asked to stop."""
+        if not self._stop_asked():
+            self._state = self._pace.wait(self._state, self._goes_on)
+        return not self._stop_asked()
+
+    def _goes_on(self, state: CheckpointState) -> bool:
+        """Show `state` while nothing is computed; False when asked to stop."""
+        self._state = state
+        self._show()
+        return not self._stop_asked()
 
     def _step(self, trainer: Trainer) -> None:
         spec, step = self._spec, self._state.step
@@ -230,9 +251,8 @@ class TrainingJob:
         result = trainer.step(micros, optimization)
         if not result.loss < float("inf"):
             raise TrainingDiverged(step=step + 1, loss=result.loss)
-        self._pass(self._timing.step)
         self._state = replace(
-            self._state,
+            self._pace.stepped(self._state),
             step=step + 1,
             tokens=self._state.tokens + spec.batch_tokens,
             loss=result.loss,
@@ -242,15 +262,6 @@ class TrainingJob:
         if spec.eval_every_steps and self._state.step % spec.eval_every_steps == 0:
             held_out = self._take_held_out(trainer).nats_per_token
         self._note(result, optimization.learning_rate, held_out, rate)
-
-    def _pass(self, spell: Spell) -> None:
-        paced = self._pacer.finish(self._pacer.begin_ns(continues=True), spell.duration_ns)
-        self._state = replace(
-            self._state,
-            emulated_ns=self._state.emulated_ns + spell.duration_ns,
-            joules=self._state.joules + spell.joules,
-            lag_ns=self._state.lag_ns + paced.lag_ns,
-        )
 
     def _note(
         self, result: TrainingResult, rate: float, held_out: float | None, tokens_per_s: float
@@ -273,7 +284,6 @@ class TrainingJob:
         self._show(
             phase=TrainingPhase.TRAINING,
             loss=result.loss,
-            watts=self._timing.step.watts,
             tokens_per_wall_s=smooth,
         )
         self._shows(point, self.status)
@@ -287,7 +297,7 @@ class TrainingJob:
     def _evaluate_sample(self, trainer: Trainer) -> HeldOutLoss:
         self._show(phase=TrainingPhase.EVALUATING)
         loss = self.evaluate(trainer, self._sample)
-        self._pass(self._timing.evaluation(self._sample.tokens.size))
+        self._state = self._pace.evaluated(self._state, self._sample.tokens.size)
         return loss
 
     @property
@@ -306,7 +316,7 @@ class TrainingJob:
         if self.status.held_out_step != self._state.step:
             self._take_held_out(trainer)
         self._show(phase=TrainingPhase.SAVING)
-        self._pass(self._timing.checkpoint)
+        self._state = self._saved = self._pace.saved(self._state)
         learned = trainer.state()
         self._curve.sync()
         path = self._checkpoints.write(
@@ -320,8 +330,16 @@ class TrainingJob:
             checkpoint=path.name,
             checkpoint_step=self._state.step,
             checkpoint_held_out_nats=self._state.held_out_nats,
+            next_save_step=self._next_save_step(),
             restarts=0,
         )
+
+    def _next_save_step(self) -> int:
+        """The first is early: a killed job begins again from the newest checkpoint."""
+        every = self._spec.save_every_steps
+        if self._saved is None:
+            return min(every, self._spec.first_save_steps)
+        return (self._state.step // every + 1) * every
 
     def _show_held_out(self, loss: HeldOutLoss, **more: float) -> None:
         self._show(
@@ -339,9 +357,17 @@ class TrainingJob:
             "emulated_ns": state.emulated_ns,
             "joules": state.joules,
             "lag_ns": state.lag_ns,
+            "trained_steps": state.trained_steps,
+            "trained_tokens": state.trained_tokens,
+            "watts": self._pace.watts,
         }
         self.status = replace(self.status, **(now | changes))  # type: ignore[arg-type]
         write_status(self._directory.path, self.status)
+
+
+def wall_clock(spec: JobSpec) -> Clock:
+    """A clock that follows the wall by the spec's dilation, or virtual time without one."""
+    return DilatedClock(spec.dilation) if spec.dilation else VirtualClock()
 
 
 def live_chips(spec: JobSpec, weights_dir: Path, checkpoint: Checkpoint | None) -> TrainingFleet:

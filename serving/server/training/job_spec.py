@@ -10,8 +10,16 @@ import msgspec
 
 from emulator.data import BUNDLED_WEIGHTS
 from emulator.errors import ConfigError
+from emulator.specs.shipped_fits import CALIBRATIONS, FITTED
 from loadgen.workloads.drawn_defaults import SEED
 from startup.typed_options import REQUIRED, option
+
+
+class TrainingPace(StrEnum):
+    """How emulated time passes; see `job_pace`."""
+
+    REAL = "real"
+    FAST_FORWARD = "fast-forward"
 
 
 class Decay(StrEnum):
@@ -78,6 +86,7 @@ _WHOLE_NUMBERS: Final = {
     "micro_batch_tokens": 1,
     "warmup_steps": 0,
     "seed": 0,
+    "first_save_steps": 1,
     "save_every_steps": 1,
     "eval_every_steps": 0,
     "eval_sequences": 1,
@@ -89,20 +98,27 @@ _WHOLE_NUMBERS: Final = {
 
 _PRECISIONS: Final = ("bf16", "fp32")
 
+FIRST_SAVE_STEPS: Final = 5
+"""*Assumed*: a checkpoint takes a host as long as a few steps."""
+
 MAY_CHANGE: Final = frozenset(
     {
         "chips",
         "first_chip",
         "steps",
         "micro_batch_tokens",
+        "first_save_steps",
         "save_every_steps",
         "eval_every_steps",
         "eval_sequences",
         "keep_checkpoints",
         "dilation",
+        "pace",
         "model",
         "system",
         "assumptions",
+        "calibration",
+        "lnc",
         "ray_address",
         "learning_rate",
         "warmup_steps",
@@ -164,7 +180,12 @@ class JobSpec:
     )
     seed: int = option(SEED, "of the order of the data")
     one_batch: bool = option(False, "learn the first batch again and again", "--overfit")
-    save_every_steps: int = option(200, "steps between checkpoints", "--save-every")
+    first_save_steps: int = option(
+        FIRST_SAVE_STEPS, "steps until the first checkpoint, if they are fewer", "--first-save"
+    )
+    save_every_steps: int = option(
+        200, "steps between checkpoints: the most that a killed job loses", "--save-every"
+    )
     eval_every_steps: int = option(
         50,
         "steps between held-out losses; 0 takes them with checkpoints alone",
@@ -187,6 +208,15 @@ class JobSpec:
     dilation: float | None = option(
         None, "wall seconds per emulated second (default: does not wait)", metavar="K"
     )
+    pace: str = option(
+        TrainingPace.REAL.value,
+        "real: every step is computed, late where the host is slow; fast-forward: the emulated "
+        "chips train by the clock as the cost model says, and what the host computes meanwhile is "
+        "a sample of it",
+        choices=[each.value for each in TrainingPace],
+    )
+    calibration: str = option(FITTED, "of the cost model", choices=CALIBRATIONS, metavar="NAME")
+    lnc: int | None = option(None, "physical cores of a logical core (default: the chip's)")
     ray_address: str | None = option(None, "a Ray cluster to join", metavar="HOST:PORT")
     restarts_max: int = option(
         3, "restarts of lost chips in a row without a new checkpoint in between"
@@ -205,14 +235,23 @@ class JobSpec:
             raise ConfigError("clip_norm", self.clip_norm, "a number above 0")
         if self.fresh_seed is not None and self.fresh_seed < 0:
             raise ConfigError("fresh_seed", self.fresh_seed, "a whole number of at least 0")
-        if self.dilation is not None and not 0 < self.dilation < math.inf:
-            raise ConfigError("dilation", self.dilation, "a number above 0")
         if self.precision not in _PRECISIONS:
             raise ConfigError("precision", self.precision, " or ".join(_PRECISIONS))
         if self.schedule not in tuple(Decay):
             raise ConfigError("schedule", self.schedule, " or ".join(Decay))
+        self._check_time()
         self._check_batch()
         self.rate  # noqa: B018  refuses a wrong schedule
+
+    def _check_time(self) -> None:
+        if self.dilation is not None and not 0 < self.dilation < math.inf:
+            raise ConfigError("dilation", self.dilation, "a number above 0")
+        if self.pace not in tuple(TrainingPace):
+            raise ConfigError("pace", self.pace, " or ".join(TrainingPace))
+        if self.pace == TrainingPace.FAST_FORWARD and self.dilation is None:
+            raise ConfigError("pace", self.pace, "real without a dilation")
+        if self.lnc is not None and self.lnc < 1:
+            raise ConfigError("lnc", self.lnc, "a whole number of at least 1")
 
     def _check_batch(self) -> None:
         if self.batch_tokens % self.sequence_tokens:
@@ -233,6 +272,11 @@ class JobSpec:
     def sequences(self) -> int:
         """Of a step, on all chips."""
         return self.batch_tokens // self.sequence_tokens
+
+    @property
+    def system_chips(self) -> range:
+        """Its chips, numbered in the system."""
+        return range(self.first_chip, self.first_chip + self.chips)
 
     @property
     def micro_batches(self) -> int:

@@ -36,8 +36,14 @@ class JobStatus:
     """A job between two steps.
 
     `loss` is the last step's; the held-out losses are of the same windows, in nats a token: before
-    the first step, and the newest, after `held_out_step`. `watts` are all chips' in the last step.
-    `checkpoint` is the newest one's directory name, or ""; `message` is the last error.
+    the first step, and the newest, after `held_out_step`. `watts` are all chips', now.
+    `checkpoint` is the newest one's directory name, or ""; a killed job loses the steps after it,
+    at most those until `next_save_step`. `message` is the last error.
+
+    `step` and `tokens` were computed here, at `tokens_per_wall_s`; `trained_steps` and
+    `trained_tokens` are what the emulated chips have trained, in `emulated_ns` and beside the
+    `lag_ns` in which they waited for this host. `stop_ns`: the longest emulated time from asking
+    the job to stop until it has saved.
     """
 
     phase: TrainingPhase
@@ -46,6 +52,8 @@ class JobStatus:
     step: int
     steps: int
     tokens: int
+    trained_steps: int = 0
+    trained_tokens: int = 0
     loss: float | None = None
     held_out_nats: float | None = None
     held_out_step: int = 0
@@ -59,6 +67,8 @@ class JobStatus:
     tokens_per_wall_s: float = 0.0
     checkpoint: str = ""
     checkpoint_step: int = 0
+    next_save_step: int = 0
+    stop_ns: int = 0
     checkpoint_held_out_nats: float | None = None
     restarts: int = 0
     message: str = ""

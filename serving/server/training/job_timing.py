@@ -9,16 +9,18 @@ import numpy as np
 
 from emulator.data import weights_name
 from emulator.errors import CheckpointError
+from emulator.faults.recovery_time import RecoveryRates
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
-from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.handover_cost import checkpoint_write
 from emulator.ultraserver.training_cost import TrainingCost
 from emulator.units import NS_PER_S
 from serving.server.training.job_spec import JobSpec
+from serving.simulator.job_cost import JobTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +86,11 @@ def job_timing(spec: JobSpec) -> JobTiming:
         sequence_tokens=spec.sequence_tokens,
         sequences_per_chip=math.ceil(spec.sequences / spec.chips / spec.micro_batches),
         micro_batches=spec.micro_batches,
+        lnc=spec.lnc,
     )
-    system = with_assumptions(system_by_name(spec.system), spec.assumptions)
-    chips = np.arange(spec.first_chip, spec.first_chip + spec.chips)
-    fitted = calibration_for(system.chip.name, name=FITTED)
-    model = _timed_model(spec)
-    cost = TrainingCost(system, model, chips, recipe, calibration=fitted)
+    terms, chips = job_terms(spec), np.array(spec.system_chips)
+    system, model = terms.system, terms.model
+    cost = TrainingCost(system, model, chips, recipe, calibration=terms.calibration)
     step = Spell(duration_ns=cost.step.duration_ns, joules=cost.step.joules)
     parts_ns = cost.step.parts_ns
     share = (parts_ns["forward"] + parts_ns["dispatch_combine"] / 2) / cost.step.duration_ns
@@ -109,6 +110,20 @@ def job_timing(spec: JobSpec) -> JobTiming:
         mfu=cost.step.model_flops / able,
         hfu=float(cost.step.flops.sum()) / able,
         peak_flops_per_s=peak,
+    )
+
+
+def job_terms(spec: JobSpec) -> JobTerms:
+    """The declared model's training on the declared system by the usual recipe; raises ConfigError
+    for a model or a system that the catalog has not.
+    """
+    system = with_assumptions(system_by_name(spec.system), spec.assumptions)
+    return JobTerms(
+        system=system,
+        model=_timed_model(spec),
+        recipe=TrainingRecipe(lnc=spec.lnc),
+        calibration=calibration_for(system.chip.name, name=spec.calibration),
+        rates=RecoveryRates(),
     )
 
 

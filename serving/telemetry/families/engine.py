@@ -166,13 +166,13 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         "ultraserve_training_tokens",
-        "Tokens that training jobs say they have trained on lent chips.",
+        "Tokens that training jobs say their leased chips have trained.",
         kind="counter",
     ),
     SnapshotFamily(
         "ultraserve_training_joules",
-        "Modelled energy that training drew on lent chips beyond idle ones; part of all "
-        "chips' energy.",
+        "Modelled energy that leased chips drew while their jobs trained, idle power included; "
+        "part of all chips' energy.",
         kind="counter",
     ),
 )

@@ -87,6 +87,23 @@ TRAINING_LOSS: Final = Family(
     unit="nats",
     labels=("lease",),
 )
+TRAINING_LAG: Final = Family(
+    "ultraserve_training_lag_seconds",
+    "Emulated seconds for which the chips of a lease have waited for this host to compute their "
+    "job's steps; 0 where it is fast-forwarded.",
+    labels=("lease",),
+)
+TRAINING_SHARE: Final = Family(
+    "ultraserve_training_share",
+    "What the chips of a lease have trained, of what they would have without lag: 0 to 1.",
+    labels=("lease",),
+)
+TRAINING_COMPUTED: Final = Family(
+    "ultraserve_training_computed_share",
+    "What this host has computed of the tokens that a lease's chips have trained: 1, or a sample "
+    "where its job is fast-forwarded.",
+    labels=("lease",),
+)
 RANK_RUNNING: Final = Family(
     "ultraserve_rank_requests_running", "Requests that a rank computes.", labels=("rank",)
 )
@@ -120,6 +137,7 @@ SNAPSHOT_DURATION: Final = Family(
 PARTITION: Final = (
     *(ENGINE_UTILIZATION, TOKENS, TOKENS_PER_MEGAWATT, PUE, IT_POWER, FACILITY_PART, RACK_POWER),
     *(RACK_BUDGET, CHIP_BUDGET, SWITCH_TRAYS_UP, SWITCH_TRAYS, STEP_PART, STEPS_BY_PHASE),
-    *(FAULTS_BY_KIND, FAULTS_OPEN, HANDOVER_AGE, TRAINING_LOSS, RANK_RUNNING, RANK_WAITING),
+    *(FAULTS_BY_KIND, FAULTS_OPEN, HANDOVER_AGE, TRAINING_LOSS, TRAINING_LAG, TRAINING_SHARE),
+    *(TRAINING_COMPUTED, RANK_RUNNING, RANK_WAITING),
     *(RANK_KV, RANK_UP, SNAPSHOT_AGE, SNAPSHOT_DURATION),
 )

@@ -15,6 +15,7 @@ from serving.telemetry.neuron_tools.heat_grid import (
 )
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent, seconds, watts
 from serving.telemetry.neuron_tools.top_figures import CATEGORY_WORDS, HostFigures, TopFigures
+from serving.wire.machine_state import TrainingTotals
 
 _NAME: Final = 17
 
@@ -105,6 +106,7 @@ def rank_lines(figures: TopFigures) -> Iterator[Text]:
         if training is not None:
             loss = "-" if training.loss is None else f"{training.loss:.4f}"
             text.append(f"; step {training.steps:,}, loss {loss}, {watts(training.watts)}")
+            text.append(_pace_words(training))
         yield text
     yield Text()
     yield Text(f"{'rank':>5} {'up':<4}{'run':>7}{'wait':>7}{'KV':>9}{'version':>9}  chips", "bold")
@@ -120,6 +122,16 @@ def rank_lines(figures: TopFigures) -> Iterator[Text]:
             f"{' '.join(chips.get(rank.rank, ['-']))}",
             style="" if rank.up else "bold reverse",
         )
+
+
+def _pace_words(training: TrainingTotals) -> str:
+    """What the chips trained of what they would, or the host computed of what they trained."""
+    share, computed = training.trained_share, training.computed_share
+    if training.lag_s and share is not None:
+        return f"; lag {seconds(training.lag_s)}, trains {share:.1%} of what its chips would"
+    if computed is not None and computed < 1:
+        return f"; {computed:.1%} of it computed"
+    return ""
 
 
 def cores_view(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:

@@ -1,17 +1,28 @@
 """The page of one snapshot, its age and its content, and the partition's families in it."""
 
+from collections.abc import Iterable, Mapping
+from typing import Final
+
 import numpy as np
 
 from serving.telemetry.families import partition as families
+from serving.telemetry.families.family import Family
 from serving.telemetry.families.partition import SNAPSHOT_AGE, SNAPSHOT_DURATION
 from serving.telemetry.host_meter import HostReading
 from serving.telemetry.page.chip_page import add_chips
 from serving.telemetry.page.neuron_page import Instance, add_neuron
 from serving.telemetry.page.text_page import TextPage
 from serving.wire.machine_snapshot import MachineSnapshot
-from serving.wire.machine_state import ChipHealth
+from serving.wire.machine_state import ChipHealth, LeaseState
 
 _CHANGING = ("draining", "restoring")
+_TRAINING: Final[Mapping[Family, str]] = {
+    families.TRAINING_LOSS: "loss",
+    families.TRAINING_LAG: "lag_s",
+    families.TRAINING_SHARE: "trained_share",
+    families.TRAINING_COMPUTED: "computed_share",
+}
+"""Families of a lease's job, by field of its totals."""
 
 
 def add_partition(page: TextPage, snapshot: MachineSnapshot) -> None:
@@ -29,13 +40,18 @@ def add_partition(page: TextPage, snapshot: MachineSnapshot) -> None:
         if lease.phase in _CHANGING
     ]
     page.add(families.HANDOVER_AGE, ages)
-    losses = [
-        ((str(lease.number),), lease.training.loss)
-        for lease in state.leases
+    _add_training(page, state.leases)
+
+
+def _add_training(page: TextPage, leases: Iterable[LeaseState]) -> None:
+    jobs = [
+        ((str(lease.number),), lease.training)
+        for lease in leases
         if lease.phase == "training" and lease.training is not None
-        if lease.training.loss is not None
     ]
-    page.add(families.TRAINING_LOSS, losses)
+    for family, field in _TRAINING.items():
+        values = [(label, getattr(job, field)) for label, job in jobs]
+        page.add(family, [(label, value) for label, value in values if value is not None])
 
 
 def _add_power(page: TextPage, snapshot: MachineSnapshot) -> None:

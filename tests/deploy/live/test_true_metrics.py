@@ -12,7 +12,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.telemetry.families.guide_table import FAMILIES
-from serving.telemetry.families.partition import HANDOVER_AGE, TRAINING_LOSS
+from serving.telemetry.families.partition import (
+    HANDOVER_AGE,
+    TRAINING_COMPUTED,
+    TRAINING_LAG,
+    TRAINING_LOSS,
+    TRAINING_SHARE,
+)
 from serving.wire import control_call
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
@@ -29,7 +35,11 @@ TIMES = (
 """vLLM's histograms of seconds with one value of each request."""
 
 Usages = list[dict[str, int]]
-OF_SOME = {HANDOVER_AGE.name, TRAINING_LOSS.name, "ultraserve_admission_limit"}
+OF_TRAINING = (TRAINING_LOSS, TRAINING_LAG, TRAINING_SHARE, TRAINING_COMPUTED)
+OF_SOME = {
+    *(each.name for each in (HANDOVER_AGE, *OF_TRAINING)),
+    "ultraserve_admission_limit",
+}
 """Families that are absent where nothing is lent and no bound is set."""
 
 

@@ -1,5 +1,7 @@
 """Tables of a running server's state, each held against its golden file."""
 
+from msgspec import structs
+
 from serving.commands.daynight import day_night_lines
 from serving.commands.engine import admission_lines
 from serving.policy.admission.work import WorkClass
@@ -62,6 +64,11 @@ def test_day_and_night_are_a_table_of_groups_and_one_of_hand_overs(golden: Golde
         checkpoint_step=1_000,
         failures=0,
         trouble="",
+        trained_steps=1_200,
+        trained_tokens=9_830_400,
+        lag_s=2_889.0,
+        tokens_per_wall_s=4_321.0,
+        next_save_step=1_250,
     )
     state = DayNightState(
         policy="schedule:22:00-06:00",
@@ -94,6 +101,12 @@ def test_day_and_night_are_a_table_of_groups_and_one_of_hand_overs(golden: Golde
     )
 
     golden.holds("daynight.txt", "\n".join(day_night_lines(state)))
+
+    sampled = structs.replace(
+        job, pace="fast-forward", trained_steps=54_000, trained_tokens=442_368_000, lag_s=0.0
+    )
+    lines = day_night_lines(structs.replace(state, job=sampled, leases=()))
+    golden.holds("daynight_fast_forward.txt", "\n".join(lines))
 
 
 def test_admission_is_a_table_of_classes(golden: GoldenFolder) -> None:

@@ -307,50 +307,6 @@ def test_two_groups_leave_and_come_back_in_either_order() -> None:
     assert running.step(0, 2).snapshot.handovers == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "chips", "message"),
-    [
-        ({}, (0, 1, 2, 3), "ranks to lend=0, 1, 2, 3: expected ranks of which at least one other"),
-        ({"tp": 2}, (1, 2), "chips are lent out as whole ranks of 2: rank 0 is chips 0, 1"),
-        ({"spares": 1}, (4,), "chip 4 stands by and has no rank"),
-        ({}, (9,), "chips=9: expected 0 to 3"),
-        ({}, (), "chips=none: expected the chips of at least one rank"),
-        ({}, (2, 2), "chips=[2, 2]: expected each chip once"),
-        (
-            {"model": "qwen3-30b-a3b"},
-            (3,),
-            "each of 1 chips would hold 580,259,117,568 bytes to train qwen3-30b-a3b",
-        ),
-    ],
-)
-def test_what_cannot_be_lent_is_refused_in_one_line(
-    settings: dict[str, object], chips: tuple[int, ...], message: str
-) -> None:
-    running = Running(computes=False, **({"model": "gpt-oss-20b"} if settings else {}) | settings)
-    said = refused_drain(running, *chips)
-
-    assert said.startswith(message)
-    assert "\n" not in said
-    assert running.state().leases == ()
-
-
-def test_experts_that_do_not_fit_on_what_stays_refuse_the_drain_with_the_figures() -> None:
-    running = Running(computes=False, model="deepseek-v3", chips=64, tp=4)
-    said = refused_drain(running, *range(4, 64))
-
-    assert "13, 14, 15: expected ranks without which the 256 experts of a layer still fit: " in said
-    assert "expert group 0 has memory for " in said
-
-
-def test_chips_in_a_lease_are_not_lent_twice_and_lost_ones_not_at_all() -> None:
-    running = Running(computes=False)
-    running.step(0)
-    drain(running, 3)
-    assert refused_drain(running, 3) == "chip 3 is training already: it is in another lease"
-    running.inject(lose(2))
-    assert refused_drain(running, 2) == "chip 2 is not in service: it is lost"
-
-
 def test_a_dry_run_says_what_would_happen_and_changes_nothing() -> None:
     running = Running(computes=False)
     report = drain(running, 3, dry_run=True)
@@ -393,7 +349,7 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
         assert not isinstance(lending.ask(job), Refusal)
     after = lending.engine.telemetry()
     assert after.chip_joules - before.chip_joules == pytest.approx(2_000.0)
-    assert after.training_joules == pytest.approx(2_000.0)
+    assert after.training_joules == pytest.approx(2.0 * (1_000.0 + 4 * idle_watts))
     assert after.training_tokens == 64
     assert after.facility_joules - before.facility_joules > 2_000.0
     training = lease_of(lending, 1).training
@@ -413,6 +369,25 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
     step_joules = float(last.chip_watts.sum()) * last.duration_ns / 1e9
     pause_joules = 8 * idle_watts * pause_s
     assert lending_s.chip_joules - after.chip_joules == pytest.approx(step_joules + pause_joules)
+
+
+def test_a_job_draws_its_watts_and_joules_on_the_chips_that_work() -> None:
+    running = Running(computes=False)
+    drain(running, 2, 3)
+    running.step(0)
+    running.inject(lose(3))
+    running.step(0)
+    before = running.engine.telemetry()
+    idle_watts = running.parts.machine.cost_model.idle_chip_watts
+
+    running.ask(note(1, watts=500.0, joules=1_500.0, emulated_s=3.0))
+    running.ask(note(1, watts=600.0, joules=2_100.0, emulated_s=4.0))
+
+    after = running.engine.telemetry()
+    assert [chip.watts for chip in running.state().chips[2:]] == [600.0, 0.0]
+    assert after.training_joules == pytest.approx(2_100.0)
+    beyond = 2_100.0 - 4.0 * idle_watts
+    assert after.chip_joules - before.chip_joules == pytest.approx(beyond)
 
 
 def test_notes_for_chips_that_no_job_has_are_refused() -> None:

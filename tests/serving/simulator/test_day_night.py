@@ -295,6 +295,25 @@ def test_a_job_s_energy_is_counted_also_when_it_loses_a_chip() -> None:
     assert handovers.trained_steps * cost_of(range(8)).step_tokens == handovers.trained_tokens
 
 
+def test_a_group_with_a_lost_chip_lends_the_others() -> None:
+    asked = replace(HOURS, policy="fixed:1")
+    traffic = Traffic(
+        arrival_s=np.array([0.0, 40.0]), prompt_tokens=np.full(2, 9), output_tokens=np.full(2, 4)
+    )
+    loss = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=9))
+    calls = [TimedCall(at_s=0.0, call=loss, replica=0)]
+    run = simulate(ALONE, traffic, day_night=asked, calls=calls)
+
+    handovers = run.handovers
+    assert handovers is not None
+    assert (handovers.refused, handovers.handovers, handovers.job_starts) == (0, 1, 1)
+    cost = cost_of([8, *range(10, 16)])
+    assert cost.chips == GROUP_CHIPS - 1
+    assert handovers.trained_tokens == handovers.trained_steps * cost.step_tokens > 0
+    chips = handovers.leased_chip_s / run.served.emulated_s
+    assert chips == pytest.approx(GROUP_CHIPS - 1, rel=0.05)
+
+
 def test_a_night_after_the_last_step_counts_no_negative_time() -> None:
     traffic = Traffic(
         arrival_s=np.array([0.0, 500.0]), prompt_tokens=np.full(2, 9), output_tokens=np.full(2, 4)

@@ -32,6 +32,7 @@ export function DayNightCard({ state, leases }: { state: DayNight; leases: reado
           <Fact id="ttft_attainment" name="TTFT in time" value={state.ttft_attainment} shown={share(state.ttft_attainment)} />
         )}
         {state.job && <Fact id="job_step" name="Training job" value={state.job.step} shown={jobWords(state.job)} />}
+        {state.job && state.job.emulated_s > 0 && <Fact id="job_share" name="Its chips" value={trainedShare(state.job)} shown={paceWords(state.job)} />}
         {state.job?.loss != null && <Fact id="job_loss" name="Loss" value={state.job.loss} shown={`${state.job.loss.toFixed(3)} nats/token`} />}
       </dl>
       {(state.trouble || state.job?.trouble) && <p class="trouble">{state.trouble || state.job?.trouble}</p>}
@@ -70,6 +71,17 @@ function nextWords(state: DayNight): string {
 function jobWords(job: NonNullable<DayNight["job"]>): string {
   if (job.phase === "absent") return "not started";
   return `${job.phase}, step ${count(job.step)}, ${text(scaled(job.tokens, ""))} tokens${job.watts ? `, ${watts(job.watts)}` : ""}`;
+}
+
+function trainedShare(job: NonNullable<DayNight["job"]>): number {
+  return job.emulated_s / (job.emulated_s + job.lag_s);
+}
+
+function paceWords(job: NonNullable<DayNight["job"]>): string {
+  if (job.trained_tokens > job.tokens) {
+    return `fast-forwarded to ${text(scaled(job.trained_tokens, ""))} tokens, ${share(job.tokens / job.trained_tokens)} computed`;
+  }
+  return job.lag_s > 0 ? `train ${share(trainedShare(job))} of what they would: ${text(duration(job.lag_s))} late` : "train at their pace";
 }
 
 function GroupRow({ group, manual, lease }: { group: Group; manual: boolean; lease: Lease | undefined }) {

@@ -196,6 +196,12 @@ export interface JobState {
   trouble: string;
   failed_unix_s: number | null;
   next_try_unix_s: number | null;
+  pace: "real" | "fast-forward";
+  trained_steps: number;
+  trained_tokens: number;
+  lag_s: number;
+  tokens_per_wall_s: number;
+  next_save_step: number;
 }
 
 export interface LatencyReport {
@@ -457,6 +463,9 @@ export interface TrainingTotals {
   emulated_s: number;
   watts: number;
   hbm_bytes_per_chip: number;
+  lag_s: number;
+  computed_steps: number;
+  computed_tokens: number;
 }
 
 export interface VersionState {

@@ -40,13 +40,14 @@ from serving.server.control.control_messages import (
 )
 from serving.server.control.sleep_calls import MODES
 from serving.server.day_night.day_night_settings import PUBLISH
+from serving.server.training.job_spec import TrainingPace
 from serving.wire.control_call import (
     FORMER_NAMES,
     RPCS,
     FaultReport,
     HealReport,
 )
-from serving.wire.day_night_state import JobPhaseWord, PublishWord
+from serving.wire.day_night_state import JobPhaseWord, PaceWord, PublishWord
 from serving.wire.machine_state import (
     FOR_MAINTENANCE,
     FOR_TRAINING,
@@ -59,7 +60,11 @@ from serving.wire.machine_state import (
 from serving.wire.telemetry import MachineEvent, Telemetry
 from tests.serving.telemetry.machine_states import a_broken_chip, a_state, anything_of, faults
 
-ENUMS: dict[str, type[StrEnum]] = {"Phase": HandoverPhase, "JobPhase": JobPhase}
+ENUMS: dict[str, type[StrEnum]] = {
+    "Phase": HandoverPhase,
+    "JobPhase": JobPhase,
+    "TrainingPace": TrainingPace,
+}
 """Of fields that our types have as text, because the words' own package is not below theirs."""
 
 PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
@@ -167,7 +172,12 @@ def test_vllm_s_modes_are_the_wire_s() -> None:
 
 @pytest.mark.parametrize(
     ("alias", "words"),
-    [(PhaseWord, [*HandoverPhase]), (JobPhaseWord, [*JobPhase]), (PublishWord, [*PUBLISH])],
+    [
+        (PhaseWord, [*HandoverPhase]),
+        (JobPhaseWord, [*JobPhase]),
+        (PublishWord, [*PUBLISH]),
+        (PaceWord, [*TrainingPace]),
+    ],
 )
 def test_a_word_that_is_text_here_is_one_of_its_own_package(
     alias: typing.Any, words: list[str]

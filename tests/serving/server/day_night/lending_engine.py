@@ -128,13 +128,14 @@ class LendingEngine:
 
     def _drain(self, request: DrainRequest) -> ControlReply:
         taken = {chip for lease in self.going for chip in lease.chips}
-        if self.refuses or (taken | self.lost) & set(request.chips):
-            words = self.refuses or "a chip is lent or lost"
+        chips = tuple(chip for chip in request.chips if chip not in self.lost)
+        if self.refuses or taken & set(chips) or not chips:
+            words = self.refuses or "a chip is lent, or all are lost"
             return Refusal(code=RefusalCode.PRECONDITION, message=words)
         if request.dry_run:
             return LeaseReport(lease=None, reason="they can leave")
         lease = a_lease(
-            len(self.leases) + 1, request.chips, since_s=self.emulated_s, purpose=request.purpose
+            len(self.leases) + 1, chips, since_s=self.emulated_s, purpose=request.purpose
         )
         self.leases.append(lease)
         return LeaseReport(lease=lease, reason="drains")
@@ -244,7 +245,8 @@ JOB = textwrap.dedent(
     step = int(saved.read_text()) if saved.exists() else 0
     def show(phase):
         status = {"phase": phase, "pid": os.getpid(), "chips": chips, "step": step, "steps": 10**6,
-                  "tokens": 64 * step, "loss": 9.0 / (1 + step), "joules": 2.0 * step,
+                  "tokens": 64 * step, "trained_steps": step, "trained_tokens": 64 * step,
+                  "loss": 9.0 / (1 + step), "joules": 2.0 * step,
                   "emulated_ns": 10**9 * step, "watts": 100.0, "first_held_out_nats": 9.0,
                   "checkpoint": f"step-{step}" if saved.exists() else "",
                   "checkpoint_step": step, "checkpoint_held_out_nats": 9.0 / (1 + step)}

@@ -52,8 +52,35 @@ def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:
     assert saved > 0
     training = [lease.training for lease in lender.leases]
     assert [told is not None and told.steps for told in training] == [saved] * 3
-    # Each chip of three is told a third of the job's energy: 2 J a step.
+    # Each chip of three is told a third of the job's tokens and energy: 2 J a step.
+    assert sum(told.tokens for told in training if told) == pytest.approx(64 * saved, abs=3 / 2)
     assert sum(told.joules for told in training if told) == pytest.approx(2.0 * saved)
+
+
+@pytest.mark.process
+def test_a_group_with_a_lost_chip_trains_on_the_others(
+    lender: LendingEngine, directory: Path
+) -> None:
+    lender.lost.add(2)
+    controller = a_controller(lender, directory, group_chips=2, lend_groups=1)
+
+    async def night() -> DayNightState:
+        at(lender, NIGHT)
+        await until(controller, trains(controller, chips=1))
+        seen = day_night_state(controller, await controller.snapshot())
+        at(lender, MORNING)
+        await until(controller, lambda: phases(lender) == ["serving"])
+        return seen
+
+    seen = asyncio.run(night())
+    assert seen.job.chips == (3,)
+    assert [(group.phase, group.failures) for group in seen.groups] == [
+        ("serving", 0),
+        ("training", 0),
+    ]
+    training = lender.leases[0].training
+    assert training is not None
+    assert training.joules == pytest.approx(2.0 * int((directory / "saved").read_text()))
 
 
 @pytest.mark.process

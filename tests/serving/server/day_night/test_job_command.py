@@ -9,7 +9,7 @@ import pytest
 
 from serving.commands import train
 from serving.server.day_night.job_process import job_commands
-from serving.server.training.job_spec import JobSpec, check_same_job
+from serving.server.training.job_spec import JobSpec, TrainingPace, check_same_job
 from tests.serving.server.day_night.lending_engine import a_settings
 
 
@@ -32,11 +32,15 @@ def test_a_job_on_two_chips_by_hand(tmp_path: Path) -> None:
         corpus_dir=tmp_path,
         learning_rate=1e-4,
         assumptions=("hbm=nki", "hbm_bandwidth=2x"),
+        pace=TrainingPace.FAST_FORWARD,
+        calibration="roofline",
+        lnc=1,
     )
     spec = spec_of(job_commands(replace(made, training=training))((2, 3), 10.0))
 
     assert (spec.chips, spec.first_chip, spec.dilation) == (2, 10, 10.0)
     assert tuple(spec.assumptions) == ("hbm=nki", "hbm_bandwidth=2x")
+    assert (spec.pace, spec.calibration, spec.lnc) == (TrainingPace.FAST_FORWARD, "roofline", 1)
     assert (spec.weights, spec.corpus) == ("/weights", str(tmp_path))
     assert (spec.model, spec.learning_rate, spec.schedule) == ("qwen3-30b-a3b", 1e-4, "constant")
 

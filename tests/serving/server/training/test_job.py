@@ -124,6 +124,28 @@ def test_a_job_that_is_killed_anywhere_has_the_same_losses_bit_for_bit(
         assert mine.read_bytes() == theirs.read_bytes()
 
 
+def test_the_first_checkpoint_is_early_and_a_kill_loses_no_more_than_the_status_says(
+    root: Path,
+) -> None:
+    spec = tiny_spec(root, first_save_steps=2, save_every_steps=50, eval_every_steps=0)
+    path = root / "young"
+
+    def fails(_trainer: InProcessTraining) -> None:
+        if first.steps[-1:] == [4]:
+            raise Killed
+
+    first = Job(spec, path, fails)
+    with pytest.raises(Killed):
+        first.run()
+    status = read_status(path)
+    assert status is not None
+    assert (status.step, status.checkpoint_step, status.next_save_step) == (4, 2, 50)
+
+    second = Job(spec, path)
+    second.run()
+    assert second.steps == [3, 4, 5, 6]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("stop_after", [1, 3, 5])
 def test_a_job_that_is_asked_to_stop_saves_and_goes_on_the_same(

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from emulator.errors import ConfigError
-from serving.server.training.job_spec import MAY_CHANGE, JobSpec, check_same_job, read_spec
+from serving.server.training.job_spec import (
+    MAY_CHANGE,
+    JobSpec,
+    TrainingPace,
+    check_same_job,
+    read_spec,
+)
 
 SPEC = JobSpec(weights="w")
 
@@ -26,6 +32,13 @@ SPEC = JobSpec(weights="w")
         ({"learning_rate": -1.0}, "learning_rate=-1.0: expected a number above 0"),
         ({"clip_norm": 0.0}, "clip_norm=0.0: expected a number above 0"),
         ({"dilation": 0.0}, "dilation=0.0: expected a number above 0"),
+        ({"first_save_steps": 0}, "first_save_steps=0: expected a whole number of at least 1"),
+        ({"lnc": 0}, "lnc=0: expected a whole number of at least 1"),
+        ({"pace": "slow"}, "pace=slow: expected real or fast-forward"),
+        (
+            {"pace": TrainingPace.FAST_FORWARD},
+            "pace=fast-forward: expected real without a dilation",
+        ),
         ({"weight_decay": float("nan")}, "weight_decay=nan: expected a number of at least 0"),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serving.server.training.job_spec import JobSpec
+from serving.server.training.job_spec import FIRST_SAVE_STEPS, JobSpec
 from serving.server.training.job_status import JobStatus, TrainingPhase, read_curve, read_status
 from tests.serving.server.training.tiny_job import Job, tiny_spec
 
@@ -112,6 +112,24 @@ def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_o
     alone.run()
     assert losses(path) == losses(alone.path)
     assert len(losses(path)) == steps
+
+
+def test_a_new_job_that_is_killed_begins_again_from_its_early_first_checkpoint(root: Path) -> None:
+    path = root / "young"
+    process = started(command(root, path, 100_000, "--save-every", "100000"))
+    wait(path, process, lambda status: status.step >= FIRST_SAVE_STEPS + 2)
+    process.kill()
+    process.wait()
+    killed = read_status(path)
+    assert killed is not None
+    assert (killed.checkpoint_step, killed.next_save_step) == (FIRST_SAVE_STEPS, 100_000)
+    assert killed.step < 1_000  # far from the second one
+
+    output = subprocess.run(
+        command(root, path, FIRST_SAVE_STEPS + 1), check=True, capture_output=True, text=True
+    ).stdout
+
+    assert f"goes on from step-{FIRST_SAVE_STEPS}" in output
 
 
 def test_a_job_that_is_told_to_end_saves_a_checkpoint_and_no_other_trains_in_its_place(

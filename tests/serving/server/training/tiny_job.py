@@ -10,8 +10,9 @@ from typing import Any
 from emulator.compute.adamw import AdamWSettings
 from emulator.compute.mixed_precision import Precision
 from emulator.data import SMALL_MOE_DIR
+from emulator.sim.clock import Clock
 from serving.server.training.checkpoint import Checkpoint
-from serving.server.training.job import TrainingJob
+from serving.server.training.job import TrainingJob, wall_clock
 from serving.server.training.job_directory import JobDirectory
 from serving.server.training.job_spec import JobSpec
 from serving.server.training.job_status import JobStatus
@@ -65,7 +66,11 @@ class Job:
     """A job in `path`; `fails` may raise at any message round of its chips."""
 
     def __init__(
-        self, spec: JobSpec, path: Path, fails: Callable[[InProcessTraining], None] | None = None
+        self,
+        spec: JobSpec,
+        path: Path,
+        fails: Callable[[InProcessTraining], None] | None = None,
+        make_clock: Callable[[JobSpec], Clock] = wall_clock,
     ) -> None:
         self.spec = spec
         self.path = path
@@ -73,6 +78,7 @@ class Job:
         self.steps: list[int] = []
         self.trainers: list[InProcessTraining] = []
         self._fails = fails
+        self._make_clock = make_clock
 
     def run(self, stop_after: int | None = None) -> JobStatus:
         """Run it to its end, or stop it after that many steps."""
@@ -84,6 +90,7 @@ class Job:
                 shows=lambda point, _status: self.steps.append(point.step),
                 stop_asked=lambda: stop_after is not None and len(self.steps) >= stop_after,
                 make_trainer=self._trainer,
+                make_clock=self._make_clock,
             )
             return job.run()
 

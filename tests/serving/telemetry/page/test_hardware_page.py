@@ -13,7 +13,14 @@ from serving.telemetry.device_memory import CATEGORIES
 from serving.telemetry.families.chips import CHIPS, HBM
 from serving.telemetry.families.guide_table import FAMILIES
 from serving.telemetry.families.neuron import NEURON
-from serving.telemetry.families.partition import HANDOVER_AGE, PARTITION, TRAINING_LOSS
+from serving.telemetry.families.partition import (
+    HANDOVER_AGE,
+    PARTITION,
+    TRAINING_COMPUTED,
+    TRAINING_LAG,
+    TRAINING_LOSS,
+    TRAINING_SHARE,
+)
 from serving.telemetry.host_meter import HostReading
 from serving.telemetry.page.neuron_page import Instance
 from serving.telemetry.page.snapshot_page import age_page, snapshot_page
@@ -23,7 +30,8 @@ from tests.serving.plugin.running_engine import lose
 from tests.serving.plugin.seen_engine import Seen, full_system
 
 SHOWN = [name for each in (*PARTITION, *CHIPS, *NEURON) for name in each.names]
-OF_LEASES = {HANDOVER_AGE.name, TRAINING_LOSS.name}  # absent while no chip is lent
+OF_TRAINING = (TRAINING_LOSS, TRAINING_LAG, TRAINING_SHARE, TRAINING_COMPUTED)
+OF_LEASES = {each.name for each in (HANDOVER_AGE, *OF_TRAINING)}  # absent while no chip is lent
 CORES_PER_CHIP = 4
 HOST = HostReading(
     cpus=2,
