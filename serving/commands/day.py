@@ -20,6 +20,7 @@ from serving.commands.analysis_options import (
     interruptible,
     print_answer,
 )
+from serving.commands.demand_source import DemandSourceOptions
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.commands.leases import GRACE_S
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
@@ -45,7 +46,7 @@ _HEADLINE_SHARE: Final = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemandOptions(LengthOptions):
+class DemandOptions(LengthOptions, DemandSourceOptions):
     """Demand and latency target."""
 
     GROUP = "demand"
@@ -54,12 +55,6 @@ class DemandOptions(LengthOptions):
         SLO,
         "of TTFT and TPOT, which requests keep both at once",
         metavar="TARGET",
-    )
-    trace: str = option(
-        "sample",
-        "requests by hour (CSV as the Azure 2024 traces were digitised), nodes by time of day (CSV "
-        "as DeepSeek's), recorded requests, or built in: deepseek, sample",
-        metavar="FILE",
     )
     days: int | None = option(None, "to walk (default: 1)", one_of="length")
     week: bool = option(False, "7 days", one_of="length")
@@ -196,7 +191,6 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from emulator.specs.models import model_by_name
     from serving.analysis.day.curve_search import CurveTerms
     from serving.analysis.day.day_result import ValueUnit
-    from serving.analysis.day.day_trace_file import day_trace
     from serving.analysis.day.exact_hour import HourCheck
     from serving.analysis.day.virtual_day import DaySettings
     from serving.policy.day_night.options import duration_s
@@ -206,7 +200,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     schedulers = read_options(SchedulerLimits, args)
     slo = parse_slo(options.slo)
     model = model_by_name(options.model)
-    trace = day_trace(options.trace)
+    trace = options.day_trace(seed=options.seed)
     lengths, words = _lengths(options, model, trace)
     sweep = options.mean_sweep(lengths.prompt_tokens, lengths.output_tokens, schedulers)
     check = None
@@ -283,7 +277,9 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
     from loadgen.workloads.traffic import Traffic
 
     context = model.max_context_tokens
-    recorded = Traffic.recorded(options.lengths) if options.lengths is not None else trace.traffic
+    recorded = trace.traffic
+    if options.lengths is not None:
+        recorded = Traffic.recorded(options.lengths, seed=options.seed)
     if options.input is not None or options.output is not None:
         recorded = None
     if recorded is not None:
