@@ -6,7 +6,9 @@ Starts no server: one replica is simulated exactly at several rates, then polici
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -140,6 +142,11 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
     ultraservers: int = option(
         1, "machines, alike and independent; groups, such as those of fixed:N, are of each"
     )
+    no_cache: bool = option(
+        False,
+        "simulate the replica anew, and keep nothing (without it: what a run before simulated for "
+        "the same question is taken from the user's cache, ~/.cache/ultraserve)",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,11 +177,13 @@ def run(args: argparse.Namespace) -> int:
     from reporting.plain_text import document_lines
     from serving.analysis.day.compared_policies import compared_data, compared_document
     from serving.analysis.day.day_report import day_data, day_document
+    from serving.analysis.day.kept_figures import FigureStore
     from serving.analysis.day.virtual_day import virtual_day
 
     ended = "ultraserve day: interrupted, no day was walked"
     options = read_options(DayOptions, args)
-    found = interruptible(virtual_day, settings_of(args), options=options, ended=ended)
+    walked = partial(virtual_day, store=None if options.no_cache else FigureStore(_cache_folder()))
+    found = interruptible(walked, settings_of(args), options=options, ended=ended)
     if options.plot:
         from serving.analysis.day.day_chart import day_chart
 
@@ -184,6 +193,12 @@ def run(args: argparse.Namespace) -> int:
         document, data = compared_document, compared_data
     print_answer(document_lines(document(found)), lambda: data(found), json=options.json)
     return 0
+
+
+def _cache_folder() -> Path:
+    """Of the user's own, as the XDG base directories are."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "ultraserve"
 
 
 def settings_of(args: argparse.Namespace) -> DaySettings:
