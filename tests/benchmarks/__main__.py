@@ -21,6 +21,7 @@ NAMES = (
     "metrics_page",
     "step_cost",
     "virtual_time",
+    "day",
 )
 LONG_NAMES = (
     "soak",
