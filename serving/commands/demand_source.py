@@ -36,8 +36,8 @@ class DemandSourceOptions:
     trace: str = option(
         "sample",
         "rates (a CSV with any header), nodes by time of day (CSV as DeepSeek's), recorded "
-        "requests (Azure 2023, BurstGPT, Mooncake, a folder of ServeGen's clients), or built in: "
-        "deepseek, sample",
+        "requests (Azure 2023 and 2024, BurstGPT, Mooncake, a folder of ServeGen's clients), or "
+        "built in: deepseek, sample",
         metavar="FILE",
         one_of="source",
     )

@@ -73,7 +73,8 @@ class TrafficOptions(LengthOptions):
     )
     trace: Path | None = option(
         None,
-        "recorded requests (Azure 2023, BurstGPT, Mooncake, a folder of ServeGen's clients)",
+        "recorded requests (Azure 2023 and 2024, BurstGPT, Mooncake, a folder of ServeGen's "
+        "clients)",
         one_of="source",
     )
     rate: float | None = option(None, "requests per second, Poisson", metavar="R", one_of="source")
