@@ -7,11 +7,11 @@ is none. Must not know where a user's files are (`serving.commands.day` does).
 
 import hashlib
 import os
-import pickle
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from time import time
@@ -58,11 +58,13 @@ class FigureStore:
         compute: Callable[[], MachineFigures],
         unwritable: Callable[[OSError], None],
     ) -> MachineFigures:
-        """Those kept for a `question`, which pickles alike in every run, else newly computed ones.
+        """Those kept for a `question`, which is made of dataclasses, arrays and plain values.
 
-        The latter are kept; where they cannot be, `unwritable` gets the reason.
+        Computes others and keeps them; where it cannot, `unwritable` gets the reason. Raises
+        TypeError for a question of something else.
         """
-        path = self._folder / f"{_checksum(pickle.dumps(question), _program()).hex()}{_SUFFIX}"
+        name = _checksum(_program(), *_parts(question)).hex()
+        path = self._folder / f"{name}{_SUFFIX}"
         found = _read(path)
         if found is not None:
             return found
@@ -123,6 +125,26 @@ def _sources(folder: Path) -> Iterator[bytes]:
         if file.suffix in _SOURCES:
             yield str(file.relative_to(folder)).encode()
             yield file.read_bytes()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """All that a value is, type by type and field by field."""
+    yield type(value).__qualname__.encode()
+    if is_dataclass(value):
+        for each in fields(value):
+            yield each.name.encode()
+            yield from _parts(getattr(value, each.name))
+    elif isinstance(value, np.ndarray):
+        yield f"{value.dtype} {value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, (tuple, list, Mapping)):
+        yield str(len(value)).encode()
+        for one in value.items() if isinstance(value, Mapping) else value:
+            yield from _parts(one)
+    elif value is None or isinstance(value, (str, int, float, np.generic, Enum)):
+        yield repr(value).encode()
+    else:
+        raise TypeError(f"{type(value)}: expected a dataclass, an array or a plain value")
 
 
 def _checksum(*parts: bytes) -> bytes:

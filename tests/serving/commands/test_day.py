@@ -13,7 +13,6 @@ from serving.commands import day as command
 from tests.prometheus_server import DEPLOYED, PrometheusServer
 from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
 
-DEFAULT_CACHE = "/home/operator/.cache/ultraserve"
 NOT_THERE = ("--from-prometheus", "http://127.0.0.1:1")
 
 
@@ -181,12 +180,15 @@ def test_a_query_is_asked_from_when_to_when_it_says(tmp_path: Path) -> None:
         assert in_berlin.days == 2
 
 
-@pytest.mark.parametrize("given", ["", "relative", "/tmp/cache"])
-def test_what_is_kept_is_in_the_users_cache(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", given)
-    monkeypatch.setenv("HOME", "/home/operator")
-    expected = "/tmp/cache/ultraserve" if given == "/tmp/cache" else DEFAULT_CACHE
-    assert str(command._cache_folder()) == expected
+def test_what_is_kept_is_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for nowhere in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", nowhere)
+        assert command._cache_folder() == tmp_path / ".cache" / "ultraserve"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "else"))
+    assert command._cache_folder() == tmp_path / "else" / "ultraserve"
 
 
 @pytest.mark.slow

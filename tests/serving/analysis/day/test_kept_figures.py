@@ -1,7 +1,8 @@
 """Figures of a machine that are kept from run to run."""
 
 import os
-from dataclasses import fields
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from emulator.specs.fault import FaultKind
 from serving.analysis.day import kept_figures
 from serving.analysis.day.kept_figures import FILES_MAX, FigureStore, MachineFigures
 from serving.analysis.day.replica_curve import ReplicaCurve
@@ -56,6 +58,40 @@ def test_a_question_is_computed_once_and_another_anew(tmp_path: Path) -> None:
     assert asked.computed == 1
     assert asked(("a", 2)).kept_unix_s is None
     assert asked.computed == 2
+
+
+@dataclass(frozen=True)
+class Question:
+    one: Any
+    two: Any = None
+
+
+@dataclass(frozen=True)
+class OtherQuestion:
+    one: Any
+    two: Any = None
+
+
+QUESTIONS = (
+    *(Question(1), OtherQuestion(1), Question(True), Question(1.0), Question("1")),
+    *(Question(None, 1), Question(np.float64(1)), Question(np.int64(1))),
+    *(Question((1, 2)), Question((1,), 2), Question(((1,), 2)), Question([1, 2]), Question({1: 2})),
+    *(Question({2: 1}), Question(np.array([1, 2])), Question(np.array([1.0, 2]))),
+    *(Question(np.array([[1], [2]])), Question(np.array([[1, 2]])), Question(1.0000000000000002)),
+    *(Question(FaultKind.LOSE_CHIP), Question(FaultKind.HANG_CHIP), Question(("ab", "c"))),
+    *(Question(("a", "bc")), Question("nan"), Question(float("nan"))),
+)  # fmt: skip
+
+
+def test_questions_that_differ_in_anything_are_different_questions(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    for question in QUESTIONS:
+        asked(question)
+    assert asked.computed == len(QUESTIONS)
+    for question in deepcopy(QUESTIONS):
+        assert asked(question).kept_unix_s is not None
+    with pytest.raises(TypeError, match="expected a dataclass"):
+        asked(Question({1, 2}))
 
 
 @given(rate=st.floats(1e-300, 0.33), seconds=st.floats(allow_nan=True, allow_infinity=True))
