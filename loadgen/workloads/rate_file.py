@@ -39,19 +39,19 @@ Row: TypeAlias = tuple[int, list[str]]  # its line and its cells
 class RateColumns:
     """Names of the columns; None is found where the file leaves no choice.
 
-    Times without a zone of their own are in `zone`.
+    Times without a zone of their own are in `zone`, UTC where none is named.
     """
 
     time: str | None = None
     rate: str | None = None
-    zone: tzinfo = UTC
+    zone: tzinfo | None = None
 
 
 def read_rates(path: Path, columns: RateColumns) -> tuple[RateSeries, str]:
     """The rates, and the name of their column; the first wrong row stops the reading.
 
-    Counts under Azure's header become requests per second.
-    Raises FileError for an unusable file, OptionError for a column that it does not have.
+    Counts under Azure's header become requests per second. Raises FileError for an unusable file,
+    OptionError for a column that it does not have.
     """
     header, rows = _cells(path)
     first = rows[0][1]
@@ -69,7 +69,7 @@ def read_rates(path: Path, columns: RateColumns) -> tuple[RateSeries, str]:
         rate_column = _only(path, header, numbers)
     if time_column == rate_column:
         raise OptionError("--rate-column", header[rate_column], "another than the time's")
-    series = _series(path, header, rows, (time_column, rate_column), columns.zone)
+    series = _series(path, header, rows, (time_column, rate_column), columns.zone or UTC)
     return replace(series, rates=series.rates / unit_s), header[rate_column]
 
 

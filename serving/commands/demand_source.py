@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
@@ -53,9 +53,10 @@ class DemandSourceOptions:
         "number beside the time)",
         metavar="NAME",
     )
-    timezone: str = option(
-        "UTC",
-        "of times that name none, and of the day's hours",
+    timezone: str | None = option(
+        None,
+        "of times that name none, and of the day's hours (default: UTC, of a file as DeepSeek's "
+        "China's)",
         metavar="ZONE",
     )
     from_prometheus: str | None = option(
@@ -90,9 +91,9 @@ class DemandSourceOptions:
         from serving.analysis.day import day_trace_file
         from serving.policy.day_night.schedule import checked_zone
 
-        zone = ZoneInfo(checked_zone(self.timezone))
+        zone = None if self.timezone is None else ZoneInfo(checked_zone(self.timezone))
         if self.from_prometheus is not None:
-            return self._queried(self.from_prometheus, zone)
+            return self._queried(self.from_prometheus, zone or UTC)
         for field, name in _QUERIED.items():
             value = getattr(self, field)
             if value is not None:

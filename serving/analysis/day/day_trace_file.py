@@ -39,13 +39,15 @@ _BY_COLUMNS: Final = RateColumns()
 def day_trace(name: str, columns: RateColumns = _BY_COLUMNS, *, seed: int = 0) -> DayTrace:
     """The built-in day or trace file of that name; raises UltraServeError or LoadError.
 
-    `columns` are of rates: a file whose columns are named is one. Clients of a folder are drawn by
-    `seed`.
+    `columns` are of rates: a file whose columns are named is one; the zone is that of any file.
+    Clients of a folder are drawn by `seed`.
     """
-    named = columns.time or columns.rate
+    named, zone = columns.time or columns.rate, columns.zone
     if name in BUILT_IN:
         if named:
             raise ConfigError("trace", name, "a CSV that has the columns that are named")
+        if zone is not None:
+            raise ConfigError("timezone", zone, "none beside a built-in day, which has its own")
         if name == "deepseek":
             return _of_nodes(list(DEEPSEEK_NODES), DEEPSEEK_SOURCE)
         return sample_week()
@@ -54,12 +56,15 @@ def day_trace(name: str, columns: RateColumns = _BY_COLUMNS, *, seed: int = 0) -
         raise ConfigError("trace", name, f"a trace file or one of {', '.join(BUILT_IN)}")
     if not named:
         if known_format(path) is not None:
-            return _of_requests(path, seed)
+            return _of_requests(path, seed, zone or UTC)
         lines = read_lines(path)
         if lines and lines[0].replace(" ", "") == STEPS_HEADER:
-            return _of_steps(path, lines[1:])
+            trace = _of_steps(path, lines[1:])
+            return (
+                trace if zone is None else replace(trace, begins=trace.begins.replace(tzinfo=zone))
+            )
     series, column = read_rates(path, columns)
-    return rates_trace(series, source=f"{path.name}, {column}", zone=columns.zone)
+    return rates_trace(series, source=f"{path.name}, {column}", zone=zone or UTC)
 
 
 def rates_trace(series: RateSeries, *, source: str, zone: tzinfo) -> DayTrace:
@@ -117,7 +122,7 @@ def _of_nodes(steps: list[tuple[float, float, float]], source: str) -> DayTrace:
     return replace(trace, is_schedule=True)
 
 
-def _of_requests(path: Path, seed: int) -> DayTrace:
+def _of_requests(path: Path, seed: int, zone: tzinfo) -> DayTrace:
     """Counted in bins of five minutes, linear between their middles."""
     traffic = Traffic.recorded(path, seed=seed)
     bins = int(traffic.span_s // _BIN_S)
@@ -127,7 +132,7 @@ def _of_requests(path: Path, seed: int) -> DayTrace:
     return DayTrace(
         source=f"{path.name}: {len(traffic):,} requests in bins of {_BIN_S:g} s; its begin is "
         "taken for midnight",
-        begins=_SAMPLE_DAY,
+        begins=_SAMPLE_DAY.replace(tzinfo=zone),
         length_s=bins * _BIN_S,
         knots_s=np.arange(bins, dtype=np.float64) * _BIN_S + _BIN_S / 2,
         rates_per_s=counts / _BIN_S,

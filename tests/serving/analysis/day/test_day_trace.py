@@ -126,6 +126,23 @@ def test_columns_make_a_file_of_rates_and_a_built_in_day_has_none(tmp_path: Path
         day_trace("sample", columns)
 
 
+def test_a_zone_is_that_of_any_file_and_of_no_built_in_day(tmp_path: Path) -> None:
+    berlin = RateColumns(zone=ZoneInfo("Europe/Berlin"))
+    requests = tmp_path / "requests.jsonl"
+    lines = (
+        f'{{"timestamp": {at * 1_000}, "input_length": 7, "output_length": 3}}' for at in range(400)
+    )
+    requests.write_text("\n".join(lines) + "\n")
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("local_start,local_end,h800_nodes\n00:00,24:00,278\n")
+    for path, own in ((requests, "UTC"), (nodes, "Asia/Shanghai")):
+        assert day_trace(str(path)).zone == own
+        trace = day_trace(str(path), berlin)
+        assert (trace.zone, trace.begins.hour) == ("Europe/Berlin", 0)
+    with pytest.raises(ConfigError, match="timezone=Europe/Berlin: expected none beside"):
+        day_trace("sample", berlin)
+
+
 def test_clients_are_drawn_by_the_seed(tmp_path: Path) -> None:
     (tmp_path / "chunk-0-trace.csv").write_text("0,2,1,Gamma,1,1\n600,1,1,Gamma,1,1\n")
     lengths = '{"0": {"input_tokens": "{7: 1.0}", "output_tokens": "{3: 1.0}"}}'
