@@ -1,7 +1,9 @@
-"""The Azure LLM inference trace of 2023 (AzurePublicDataset; Patel et al., Splitwise, ISCA 2024).
+"""The Azure LLM inference traces of 2023 and 2024 (AzurePublicDataset; Patel et al., Splitwise,
+ISCA 2024; Stojkovic et al., DynamoLLM, HPCA 2025).
 
 A CSV of TIMESTAMP,ContextTokens,GeneratedTokens, with timestamps in ticks of 100 ns (seven
-fractional digits). Without shared prefixes: every prompt is one of its own.
+fractional digits; of 2024 in microseconds, and with their zone, UTC). Without shared prefixes:
+every prompt is one of its own.
 """
 
 import re
@@ -14,7 +16,9 @@ from loadgen.workloads.trace_lines import TraceRow, csv_fields, read_csv, read_r
 
 HEADER: Final = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
-_TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?(?:\+00:00)?", re.ASCII
+)
 _EPOCH = datetime(1970, 1, 1)  # naive, as the trace's own timestamps are: only differences count
 
 

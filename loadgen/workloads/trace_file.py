@@ -55,9 +55,14 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None, seed: int = 0
     return kept
 
 
-def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
-    """Read every row of a trace with arrival times; raises FileError for any other file."""
+def read_recording(path: Path, *, kind: TraceFormat = "auto", seed: int = 0) -> Recording:
+    """Read every row of a trace with arrival times; raises FileError for any other file.
+
+    A folder of clients is drawn by `seed`.
+    """
     kind = trace_format(path) if kind == "auto" else kind
+    if kind == "servegen":
+        return read_servegen(path, seed=seed)
     if kind not in _READERS:
         raise FileError(path, f"its format is {kind}: expected a trace with arrival times")
     return _READERS[kind](path)
@@ -68,22 +73,37 @@ def trace_format(path: Path) -> TraceFormat:
 
     A folder is a mix of clients.
     """
-    if path.is_dir():
-        return "servegen"
-    head = read_bytes(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
-    first = head.lstrip()[:1]
-    if first == "[" or (first == "{" and '"conversations"' in head):
-        return "sharegpt"
-    if first == "{":
-        return "mooncake"
-    header = head.split("\n", 1)[0].rstrip("\r")
-    if header in burstgpt.HEADERS:
-        return "burstgpt"
-    if header == azure2023.HEADER:
-        return "azure2023"
-    found = f"begins with {header.strip()[:80]!r}" if head.strip() else "is empty"
+    kind = known_format(path)
+    if kind is not None:
+        return kind
+    head = _head(path)
+    found = f"begins with {_header(head).strip()[:80]!r}" if head.strip() else "is empty"
     reason = (
         f"{found}: expected the header {azure2023.HEADER} (Azure 2023) or {burstgpt.HEADERS[0]}"
         " (BurstGPT), JSON lines (Mooncake), or a JSON list of conversations (ShareGPT)"
     )
     raise FileError(path, reason, line=1)
+
+
+def known_format(path: Path) -> TraceFormat | None:
+    """As `trace_format`; None for another file. Raises FileError for one that cannot be read."""
+    if path.is_dir():
+        return "servegen"
+    head = _head(path)
+    first = head.lstrip()[:1]
+    if first == "[" or (first == "{" and '"conversations"' in head):
+        return "sharegpt"
+    if first == "{":
+        return "mooncake"
+    header = _header(head)
+    if header in burstgpt.HEADERS:
+        return "burstgpt"
+    return "azure2023" if header == azure2023.HEADER else None
+
+
+def _head(path: Path) -> str:
+    return read_bytes(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
+
+
+def _header(head: str) -> str:
+    return head.split("\n", 1)[0].rstrip("\r")

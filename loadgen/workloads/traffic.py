@@ -243,12 +243,12 @@ class Traffic:
             raise OptionError(f"{name}[{request}]", getattr(self, name)[request], expected)
 
     @classmethod
-    def recorded(cls, path: Path) -> Self:
+    def recorded(cls, path: Path, *, seed: int = 0) -> Self:
         """Read a trace with arrival times, in any format; the first request arrives at 0.
 
-        Raises FileError for an unusable file.
+        A folder of clients is drawn by `seed`. Raises FileError for an unusable file.
         """
-        recording = read_recording(path)
+        recording = read_recording(path, seed=seed)
         return cls(
             arrival_s=recording.arrivals_ns / NS_PER_S,
             prompt_tokens=recording.input_tokens,

@@ -77,7 +77,7 @@ class WorkloadSpec:
 
     trace: Path | None = option(
         None,
-        "recorded workload: Azure 2023 CSV, Mooncake JSONL, ShareGPT JSON, BurstGPT CSV, "
+        "recorded workload: Azure 2023 and 2024 CSV, Mooncake JSONL, ShareGPT JSON, BurstGPT CSV, "
         "or a folder of ServeGen's clients, drawn by the seed (default of ultraserve-loadgen: a "
         "synthetic one in the Azure format that comes with it)",
     )

@@ -6,7 +6,9 @@ Starts no server: one replica is simulated exactly at several rates, then polici
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -20,6 +22,7 @@ from serving.commands.analysis_options import (
     interruptible,
     print_answer,
 )
+from serving.commands.demand_source import DemandSourceOptions
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.commands.leases import GRACE_S
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
@@ -45,7 +48,7 @@ _HEADLINE_SHARE: Final = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemandOptions(LengthOptions):
+class DemandOptions(LengthOptions, DemandSourceOptions):
     """Demand and latency target."""
 
     GROUP = "demand"
@@ -54,12 +57,6 @@ class DemandOptions(LengthOptions):
         SLO,
         "of TTFT and TPOT, which requests keep both at once",
         metavar="TARGET",
-    )
-    trace: str = option(
-        "sample",
-        "requests by hour (CSV as the Azure 2024 traces were digitised), nodes by time of day (CSV "
-        "as DeepSeek's), recorded requests, or built in: deepseek, sample",
-        metavar="FILE",
     )
     days: int | None = option(None, "to walk (default: 1)", one_of="length")
     week: bool = option(False, "7 days", one_of="length")
@@ -145,6 +142,11 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
     ultraservers: int = option(
         1, "machines, alike and independent; groups, such as those of fixed:N, are of each"
     )
+    no_cache: bool = option(
+        False,
+        "simulate the replica anew, and keep nothing (without it: what a run before simulated for "
+        "the same question is taken from the user's cache, ~/.cache/ultraserve)",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,11 +177,13 @@ def run(args: argparse.Namespace) -> int:
     from reporting.plain_text import document_lines
     from serving.analysis.day.compared_policies import compared_data, compared_document
     from serving.analysis.day.day_report import day_data, day_document
+    from serving.analysis.day.kept_figures import FigureStore
     from serving.analysis.day.virtual_day import virtual_day
 
     ended = "ultraserve day: interrupted, no day was walked"
     options = read_options(DayOptions, args)
-    found = interruptible(virtual_day, settings_of(args), options=options, ended=ended)
+    walked = partial(virtual_day, store=None if options.no_cache else FigureStore(_cache_folder()))
+    found = interruptible(walked, settings_of(args), options=options, ended=ended)
     if options.plot:
         from serving.analysis.day.day_chart import day_chart
 
@@ -191,12 +195,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _cache_folder() -> Path:
+    """Of the user's own, as the XDG base directories are."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "ultraserve"
+
+
 def settings_of(args: argparse.Namespace) -> DaySettings:
     """The day by the arguments; raises UltraServeError."""
     from emulator.specs.models import model_by_name
     from serving.analysis.day.curve_search import CurveTerms
     from serving.analysis.day.day_result import ValueUnit
-    from serving.analysis.day.day_trace_file import day_trace
     from serving.analysis.day.exact_hour import HourCheck
     from serving.analysis.day.virtual_day import DaySettings
     from serving.policy.day_night.options import duration_s
@@ -206,7 +215,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     schedulers = read_options(SchedulerLimits, args)
     slo = parse_slo(options.slo)
     model = model_by_name(options.model)
-    trace = day_trace(options.trace)
+    trace = options.day_trace(seed=options.seed)
     lengths, words = _lengths(options, model, trace)
     sweep = options.mean_sweep(lengths.prompt_tokens, lengths.output_tokens, schedulers)
     check = None
@@ -283,7 +292,9 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
     from loadgen.workloads.traffic import Traffic
 
     context = model.max_context_tokens
-    recorded = Traffic.recorded(options.lengths) if options.lengths is not None else trace.traffic
+    recorded = trace.traffic
+    if options.lengths is not None:
+        recorded = Traffic.recorded(options.lengths, seed=options.seed)
     if options.input is not None or options.output is not None:
         recorded = None
     if recorded is not None:

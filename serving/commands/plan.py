@@ -73,7 +73,8 @@ class TrafficOptions(LengthOptions):
     )
     trace: Path | None = option(
         None,
-        "recorded: Azure's CSV or Mooncake's JSON lines",
+        "recorded requests (Azure 2023 and 2024, BurstGPT, Mooncake, a folder of ServeGen's "
+        "clients)",
         one_of="source",
     )
     rate: float | None = option(None, "requests per second, Poisson", metavar="R", one_of="source")
@@ -353,7 +354,7 @@ def _demand(
     if classes or options.trace is None:
         drawn = _rate_demand(options, model, classes)
         return drawn if part is None else part.of_rate(drawn), day or deepseek_day()
-    recorded, words = _recorded(options.trace, model, part)
+    recorded, words = _recorded(options.trace, model, part, seed=options.seed)
     blocks = recorded.blocks if prefix_caching else None
     recorded = replace(recorded, blocks=blocks and blocks.shared())
     window_s = _WINDOW_S if options.peak_window is None else options.peak_window
@@ -385,7 +386,7 @@ def _rate_demand(
         raise ConfigError("rate", "", "requests per second, or a --trace, or --traffic-class")
     lengths: LengthPairs
     if options.lengths is not None:
-        recorded, words = _recorded(options.lengths, model)
+        recorded, words = _recorded(options.lengths, model, seed=options.seed)
         lengths, words = recorded.lengths, f"lengths of {words}"
     else:
         for name in ("input", "output"):
@@ -403,12 +404,14 @@ def _rate_demand(
     )
 
 
-def _recorded(path: Path, model: ModelSpec, part: TrafficPart | None = None) -> tuple[Traffic, str]:
+def _recorded(
+    path: Path, model: ModelSpec, part: TrafficPart | None = None, *, seed: int
+) -> tuple[Traffic, str]:
     """A trace, or a part, within the context; its name with the number of left out requests."""
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.plan_demand import too_long
 
-    everything = Traffic.recorded(path)
+    everything = Traffic.recorded(path, seed=seed)
     words = path.name
     if part is not None:
         everything = part.of_trace(everything)

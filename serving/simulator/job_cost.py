@@ -16,6 +16,8 @@ from emulator.memory.training_memory import (
     checkpoint_bytes,
     smallest_training_chips,
     trained_model,
+    training_cores,
+    training_memory,
 )
 from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
@@ -157,12 +159,17 @@ def _together(costs: Sequence[HandoverCost]) -> HandoverCost:
 
 def _job(terms: JobTerms, chips: Sequence[int], ep: int) -> JobCost | None:
     recipe, physical = replace(terms.recipe, ep=ep), np.array(chips)
-    try:
-        cost = TrainingCost(
-            terms.system, terms.model, physical, recipe, calibration=terms.calibration
-        )
-    except HbmExhausted:
+    memory = training_memory(terms.system, terms.model, len(chips), recipe)
+    if not memory.fits(training_cores(terms.system, recipe)):
         return None
+    cost = TrainingCost(
+        terms.system,
+        terms.model,
+        physical,
+        recipe,
+        calibration=terms.calibration,
+        checks_hbm=False,
+    )
     step = cost.step
     return JobCost(
         chips=len(chips),

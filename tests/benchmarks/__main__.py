@@ -22,6 +22,7 @@ NAMES = (
     "step_cost",
     "token_path",
     "virtual_time",
+    "day",
 )
 LONG_NAMES = (
     "soak",

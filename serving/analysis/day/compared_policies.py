@@ -1,6 +1,7 @@
 """Policies side by side at each load, as a table and as plain data: `ultraserve day --compare`."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from reporting.document import Column, Document, Lines, Table, table_of
@@ -112,7 +113,18 @@ def compared_document(day: VirtualDay) -> Document:
     )
 
 
+def kept_in_words(day: VirtualDay) -> Iterator[str]:
+    """That a run before simulated the replica, where it did."""
+    if day.kept_unix_s is not None:
+        at = datetime.fromtimestamp(day.kept_unix_s, tz=UTC)
+        yield (
+            f"the replica's curve and the training are those that a run of {at:%Y-%m-%d %H:%M} UTC "
+            "computed and kept; --no-cache computes them anew"
+        )
+
+
 def _words(day: VirtualDay) -> Iterator[str]:
+    yield from kept_in_words(day)
     yield f"value: {UNIT_WORDS[day.machine.unit]} per MWh at the meter; modelled, not measured"
     if day.settings.machines > 1:
         yield "machines are alike and independent; groups and splits are those of one"
@@ -126,6 +138,7 @@ def compared_data(day: VirtualDay) -> dict[str, Any]:
         "ultraservers": day.settings.machines,
         "slo": str(day.settings.slo),
         "required_share": day.machine.curve.required_share,
+        "kept_unix_s": day.kept_unix_s,
         **load_data(day.headline),
         "loads": [load_data(load) for load in day.loads],
     }

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Document, Lines, Table
-from serving.analysis.day.compared_policies import marks_in_words
+from serving.analysis.day.compared_policies import kept_in_words, marks_in_words
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_tables import (
     BILLION,
@@ -69,7 +69,9 @@ def day_document(day: VirtualDay) -> Document:
                 rows=tuple(f"- {line}" for line in assumptions(day)),
             ),
             Lines(title="Policies", rows=tuple(f"- {words}" for words in described.values())),
-            Lines(rows=(f"wall time: {sum(day.wall_s.values()):.1f} s ({walls})",)),
+            Lines(
+                rows=(*kept_in_words(day), f"wall time: {sum(day.wall_s.values()):.1f} s ({walls})")
+            ),
         ),
     )
 
@@ -168,6 +170,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
         "model_error": plain_error(error),
         "wall_s": sum(day.wall_s.values()),
         "wall_parts_s": day.wall_s,
+        "kept_unix_s": day.kept_unix_s,
         "peak_share": headline.peak_share,
         "system": day.settings.sweep.system.name,
         "ultraservers": day.settings.machines,

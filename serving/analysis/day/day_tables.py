@@ -120,8 +120,8 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
     settings, handover = day.settings, day.handover
     question, sweep, trained = settings.question, settings.sweep, day.machine.trained
     said = [
-        f"demand: {question.trace.source}; the rate within an hour runs in straight lines between "
-        "the hours' middles, and its highest value is scaled to the load"
+        f"demand: {question.trace.source}; the rate runs in straight lines between the middles of "
+        "its steps, and its highest value is scaled to the load"
         if len(question.trace.knots_s) == len(set(question.trace.knots_s.tolist()))
         else f"demand: {question.trace.source}; steps as recorded, the highest scaled to the load",
         f"{settings.lengths_in_words}; they do not depend on the hour"

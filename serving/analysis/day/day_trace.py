@@ -28,7 +28,8 @@ class DayTrace:
         source: with assumptions.
         begins: the time of second 0, with its zone.
         knots_s: ascending; two equal ones make a step. [knots]
-        rates_per_s: requests per second at the knots. [knots]
+        rates_per_s: requests per second at the knots, or, until it is `scaled`, what stands for
+            them. [knots]
         traffic: the requests, where they were recorded one by one.
         is_schedule: an operator's capacity schedule, a proxy for demand.
 

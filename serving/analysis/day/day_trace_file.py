@@ -1,16 +1,13 @@
-"""Reads demand over days: two CSV formats, recorded requests, two built-in days.
+"""Reads demand over days: rates of a CSV, an operator's schedule, recorded requests, built-in days.
 
-- Hourly counts, as the Azure 2024 traces were digitised: a header `hour_index,utc_hour_start,
-  requests_est,rps_est`, hours in order, times like 2024-05-10T00:00Z.
+- Rates by time, in a CSV with any header (`loadgen.workloads.rate_file`).
 - A day's steps, as DeepSeek's: a header `local_start,local_end,h800_nodes`, times of one day like
   08:30. Nodes in service stand for demand (assumed).
 - Requests, in the formats of `loadgen.workloads.trace_file`.
 """
 
-import csv
-import io
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -18,14 +15,16 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from emulator.errors import ConfigError
-from loadgen.errors import FileError
-from loadgen.workloads.trace_lines import read_text
+from loadgen.records.plain_number import plain_number
+from loadgen.workloads.rate_file import RateColumns, read_rates
+from loadgen.workloads.rate_series import RateSeries
+from loadgen.workloads.trace_file import known_format
+from loadgen.workloads.trace_lines import csv_fields, read_lines
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.day.day_trace import DAY_S, HOUR_S, DayTrace
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
 
-HOURLY_HEADER: Final = ["hour_index", "utc_hour_start", "requests_est", "rps_est"]
-STEPS_HEADER: Final = ["local_start", "local_end", "h800_nodes"]
+STEPS_HEADER: Final = "local_start,local_end,h800_nodes"
 BUILT_IN: Final = ("deepseek", "sample")
 
 _DEEPSEEK_DAY: Final = datetime(2025, 2, 24, tzinfo=ZoneInfo("Asia/Shanghai"))
@@ -34,28 +33,60 @@ _SAMPLE_PEAK_PER_HOUR: Final = 200_000
 _SAMPLE_TROUGH_SHARE: Final = 0.1
 _SAMPLE_WEEKEND_SHARE: Final = 0.2
 _BIN_S: Final = 300.0
+_BY_COLUMNS: Final = RateColumns()
 
 
-def day_trace(name: str) -> DayTrace:
-    """The built-in day or trace file of that name; raises UltraServeError for a bad file."""
-    if name == "deepseek":
-        return _of_nodes(list(DEEPSEEK_NODES), DEEPSEEK_SOURCE)
-    if name == "sample":
+def day_trace(name: str, columns: RateColumns = _BY_COLUMNS, *, seed: int = 0) -> DayTrace:
+    """The built-in day or trace file of that name; raises UltraServeError or LoadError.
+
+    `columns` are of rates: a file whose columns are named is one; the zone is that of any file.
+    Clients of a folder are drawn by `seed`.
+    """
+    named, zone = columns.time or columns.rate, columns.zone
+    if name in BUILT_IN:
+        if named:
+            raise ConfigError("trace", name, "a CSV that has the columns that are named")
+        if zone is not None:
+            raise ConfigError("timezone", zone, "none beside a built-in day, which has its own")
+        if name == "deepseek":
+            return _of_nodes(list(DEEPSEEK_NODES), DEEPSEEK_SOURCE)
         return sample_week()
     path = Path(name)
-    try:
-        is_csv = path.name.lower().removesuffix(".gz").endswith(".csv")
-        rows = list(csv.reader(io.StringIO(read_text(path), newline=""))) if is_csv else []
-    except (FileError, csv.Error) as error:
-        reason = error.reason if isinstance(error, FileError) else str(error)
-        expected = f"a trace file or one of {', '.join(BUILT_IN)} ({reason})"
-        raise ConfigError("trace", name, expected) from error
-    header = [cell.strip() for cell in rows[0]] if rows else []
-    if header == HOURLY_HEADER:
-        return _of_hours(path, rows[1:])
-    if header == STEPS_HEADER:
-        return _of_steps(path, rows[1:])
-    return _of_requests(path)
+    if not path.exists():
+        raise ConfigError("trace", name, f"a trace file or one of {', '.join(BUILT_IN)}")
+    if not named:
+        if known_format(path) is not None:
+            return _of_requests(path, seed, zone or UTC)
+        lines = read_lines(path)
+        if lines and lines[0].replace(" ", "") == STEPS_HEADER:
+            trace = _of_steps(path, lines[1:])
+            return (
+                trace if zone is None else replace(trace, begins=trace.begins.replace(tzinfo=zone))
+            )
+    series, column = read_rates(path, columns)
+    return rates_trace(series, source=f"{path.name}, {column}", zone=zone or UTC)
+
+
+def rates_trace(series: RateSeries, *, source: str, zone: tzinfo) -> DayTrace:
+    """Rates, linear between the middles of their steps.
+
+    Raises ConfigError for a series that is all 0, or shorter than five minutes.
+    """
+    if series.length_s < _BIN_S:
+        expected = f"rates over {_BIN_S:g} s or more, not {series.length_s:g} s"
+        raise ConfigError("trace", source, expected)
+    begins = _SAMPLE_DAY.replace(tzinfo=zone)
+    words = "; its begin is taken for midnight"
+    if series.begins_unix_s is not None:
+        begins = datetime.fromtimestamp(series.begins_unix_s, tz=zone)
+        words = f" from {begins:%Y-%m-%d %H:%M %Z}"
+    return DayTrace(
+        source=f"{source}: {series.words}{words}",
+        begins=begins,
+        length_s=series.length_s,
+        knots_s=series.times_s + series.step_s / 2,
+        rates_per_s=series.rates,
+    )
 
 
 def sample_week() -> DayTrace:
@@ -73,33 +104,14 @@ def sample_week() -> DayTrace:
     return DayTrace.hourly(requests, source=source, begins=_SAMPLE_DAY)
 
 
-def _of_hours(path: Path, rows: list[list[str]]) -> DayTrace:
-    requests: list[float] = []
-    begins: datetime | None = None
-    for line, row in enumerate(rows, start=2):
-        try:
-            at = datetime.strptime(row[1].strip(), "%Y-%m-%dT%H:%MZ").replace(tzinfo=UTC)
-            count = float(row[2])
-        except (ValueError, IndexError):
-            raise _refused(path, line, "an hour like 2024-05-10T00:00Z and its requests") from None
-        begins = begins or at
-        if (at - begins).total_seconds() != len(requests) * HOUR_S or not 0 <= count < np.inf:
-            raise _refused(path, line, "the next hour, with requests from 0 on")
-        requests.append(count)
-    if begins is None:
-        raise _refused(path, 2, "at least one hour")
-    source = f"{path.name}: {len(requests)} hours from {begins:%Y-%m-%d %H:%M} UTC"
-    return DayTrace.hourly(np.array(requests), source=source, begins=begins)
-
-
-def _of_steps(path: Path, rows: list[list[str]]) -> DayTrace:
+def _of_steps(path: Path, lines: list[str]) -> DayTrace:
     steps = []
-    for line, row in enumerate(rows, start=2):
+    for line, text in enumerate(lines, start=2):
         try:
-            begin_h, end_h, nodes = _hours(row[0]), _hours(row[1]), float(row[2])
-        except (ValueError, IndexError):
+            begin, end, nodes = csv_fields(text, 3)
+            steps.append((_hours(begin), _hours(end), plain_number(nodes.strip())))
+        except ValueError:
             raise _refused(path, line, "two times like 08:30 and a number of nodes") from None
-        steps.append((begin_h, end_h, nodes))
     if not steps:
         raise _refused(path, 2, "at least one step")
     return _of_nodes(steps, f"{path.name}, nodes in service taken for demand (assumed)")
@@ -110,9 +122,9 @@ def _of_nodes(steps: list[tuple[float, float, float]], source: str) -> DayTrace:
     return replace(trace, is_schedule=True)
 
 
-def _of_requests(path: Path) -> DayTrace:
+def _of_requests(path: Path, seed: int, zone: tzinfo) -> DayTrace:
     """Counted in bins of five minutes, linear between their middles."""
-    traffic = Traffic.recorded(path)
+    traffic = Traffic.recorded(path, seed=seed)
     bins = int(traffic.span_s // _BIN_S)
     if not bins:
         raise ConfigError("trace", path, f"requests over {_BIN_S:g} s or more")
@@ -120,7 +132,7 @@ def _of_requests(path: Path) -> DayTrace:
     return DayTrace(
         source=f"{path.name}: {len(traffic):,} requests in bins of {_BIN_S:g} s; its begin is "
         "taken for midnight",
-        begins=_SAMPLE_DAY,
+        begins=_SAMPLE_DAY.replace(tzinfo=zone),
         length_s=bins * _BIN_S,
         knots_s=np.arange(bins, dtype=np.float64) * _BIN_S + _BIN_S / 2,
         rates_per_s=counts / _BIN_S,

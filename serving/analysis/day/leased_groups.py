@@ -8,7 +8,7 @@ Groups that go the same way are one group of the machine, with their numbers as 
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -74,9 +74,13 @@ class HandoverTotals:
 
     def add(self, other: "HandoverTotals", times: int = 1) -> None:
         """Count these too, so many times."""
-        for each in fields(self):
-            more = times * getattr(other, each.name)
-            setattr(self, each.name, getattr(self, each.name) + more)
+        self.left += times * other.left
+        self.came_back += times * other.came_back
+        self.job_starts += times * other.job_starts
+        self.seconds += times * other.seconds
+        self.joules += times * other.joules
+        self.tokens_lost += times * other.tokens_lost
+        self.tokens_undone += times * other.tokens_undone
 
 
 @dataclass(slots=True, kw_only=True)

@@ -82,11 +82,14 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Look:
-    """A look's rewards and where it leads, [states, wishes, backlogs]."""
+    """A look's rewards and where it leads, [states, wishes, backlogs].
+
+    `then`: the state and the backlog at its end, as one number: state * backlogs + backlog.
+    """
 
     kept: Float64s
     mwh: Float64s
-    backlog: Int64s  # at its end, by its number
+    then: Int64s
     wishes: Wishes
 
 
@@ -133,12 +136,13 @@ def _look(
     least_per_s = min(before_per_s / machine.groups, curve.saturated_per_s)
     rates = np.where(backlogs > 0, curve.saturated_per_s, least_per_s)  # [backlogs]
     kept = kept - moved_per_rate_s * wishes.left[:, :, None] * rates
+    end = wishes.after[:, :, None] * len(then) + _rounded_down(waiting, then)
     length_s = len(arrivals) * interval_s
     watts = machine.facility_watts(joules / length_s + machine.left_over_watts)
     return Look(
         kept=kept,
         mwh=watts * length_s / JOULES_PER_MWH,
-        backlog=_rounded_down(waiting, then),
+        then=end,
         wishes=wishes,
     )
 
@@ -211,22 +215,23 @@ class PlannedDay:
         for number in range(len(self._looks) - 1, -1, -1):
             look = self._looks[number]
             trained = machine.token_value * look.wishes.tokens[:, :, None]
-            then = worth[look.wishes.after[:, :, None], look.backlog]
-            ways = trained - ratio * look.mwh + price * look.kept + then
+            ways = ratio * look.mwh
+            np.subtract(trained, ways, out=ways)
+            ways += price * look.kept
+            ways += worth.take(look.then)
             choices[number] = ways.argmax(axis=1)
             worth = ways.max(axis=1)
         return self._followed(choices)
 
     def _followed(self, choices: Int64s) -> PricedPlan:
-        state = backlog = 0
+        state, backlog, count = 0, 0, self._backlogs.shape[1]
         tokens = kept = mwh = 0.0
         for look, wanted in zip(self._looks, choices, strict=True):
             wish = int(wanted[state, backlog])
             tokens += float(look.wishes.tokens[state, wish])
             kept += float(look.kept[state, wish, backlog])
             mwh += float(look.mwh[state, wish, backlog])
-            after = int(look.wishes.after[state, wish])
-            state, backlog = after, int(look.backlog[state, wish, backlog])
+            state, backlog = divmod(int(look.then[state, wish, backlog]), count)
         served = self._requests - float(self._backlogs[-1, backlog])
         machine = self._machine
         return PricedPlan(

@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
 from serving.analysis.day.replica_run import RatePoint
@@ -51,7 +50,7 @@ class ReplicaCurve:
         fitted = {}
         for name in _SHARES:
             raw = np.array([getattr(point, name) for point in self.points])
-            fit = isotonic_regression(raw, weights=weights, increasing=False).x
+            fit = falling_fit(raw, weights)
             fitted[name] = np.concatenate([fit[:1], fit])
         return fitted
 
@@ -102,3 +101,35 @@ class ReplicaCurve:
         times = np.array([getattr(point, name) for point in self.points])
         found: Float64s = np.interp(rates_per_s, rates, times)
         return found
+
+
+def falling_fit(values: Float64s, weights: Float64s) -> Float64s:
+    """The weighted least-squares fit that never rises, [values], by pooling adjacent violators.
+
+    As `scipy.optimize.isotonic_regression` computes it, to the bit, whose import takes longer than
+    the walks of some policies.
+    """
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, values; from the end, means rise
+    pairs = list(zip(values[::-1].tolist(), weights[::-1].tolist(), strict=True))
+    number = 0
+    while number < len(pairs):
+        mean, weight = pairs[number]
+        number, count = number + 1, 1
+        if blocks and blocks[-1][0] >= mean:
+            last_mean, last_weight, last_count = blocks.pop()
+            total = last_weight * last_mean + weight * mean
+            weight, count = weight + last_weight, count + last_count
+            mean = total / weight
+            while number < len(pairs) and mean >= pairs[number][0]:
+                total += pairs[number][1] * pairs[number][0]
+                weight, count = weight + pairs[number][1], count + 1
+                mean, number = total / weight, number + 1
+            while blocks and blocks[-1][0] >= mean:
+                last_mean, last_weight, last_count = blocks.pop()
+                total += last_weight * last_mean
+                weight, count = weight + last_weight, count + last_count
+                mean = total / weight
+        blocks.append((mean, weight, count))
+    means, _, counts = zip(*blocks, strict=True)
+    fit: Float64s = np.repeat(means, counts)[::-1]
+    return fit

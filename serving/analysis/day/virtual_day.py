@@ -15,11 +15,11 @@ from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
-from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.kept_figures import FigureStore, MachineFigures
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import group_handover, training_yield
-from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.analysis.day.training_yield import GroupHandover
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
@@ -142,11 +142,15 @@ class DaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VirtualDay:
-    """The answer; `wall_s` by stage, in order of execution."""
+    """The answer; `wall_s` by stage, in order of execution.
+
+    `kept_unix_s`: when a run before simulated the replica; None for this one.
+    """
 
     settings: DaySettings
     choice: ReplicaChoice
     machine: DayMachine
+    kept_unix_s: float | None
     handover: GroupHandover
     loads: tuple[LoadComparison, ...]
     slower: tuple[SlowerHandovers, ...]
@@ -165,8 +169,12 @@ def virtual_day(
     *,
     workers: SimulationWorkers = THIS_PROCESS,
     progress: Progress = lambda _: None,
+    store: FigureStore | None = None,
 ) -> VirtualDay:
-    """Raises ConfigError when no replica keeps the target or the trained model does not fit."""
+    """What a `store` has is not simulated again.
+
+    Raises ConfigError when no replica keeps the target or the trained model does not fit.
+    """
     wall_s: dict[str, float] = {}
     began = perf_counter()
 
@@ -183,12 +191,25 @@ def virtual_day(
         f"{choice.candidate.replicas} of them on a {settings.sweep.system.name}"
     )
     lap("choice")
-    groups = choice.candidate.replicas
-    trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
-    lap("training")
-    curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
-    lap("curve")
-    answer = _walked(settings, choice, replica, curve, trained, wall_s)
+
+    def compute() -> MachineFigures:
+        groups = choice.candidate.replicas
+        trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
+        lap("training")
+        curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
+        lap("curve")
+        return MachineFigures(curve=curve, trained=trained)
+
+    if store is None:
+        figures = compute()
+    else:
+        figures = store.figures(
+            (replica, choice.guess, settings.curve, settings.job),
+            compute,
+            lambda error: progress(f"what is simulated is not kept: {error}"),
+        )
+        lap("kept")
+    answer = _walked(settings, choice, replica, figures, wall_s)
     lap("walks")
     if settings.check is None:
         return answer
@@ -208,8 +229,7 @@ def _walked(
     settings: DaySettings,
     choice: ReplicaChoice,
     replica: ReplicaUnderTest,
-    curve: ReplicaCurve,
-    trained: TrainingYield,
+    figures: MachineFigures,
     wall_s: dict[str, float],
 ) -> VirtualDay:
     served = settings.sweep.model_at(choice.precision)
@@ -217,8 +237,8 @@ def _walked(
         system=settings.sweep.system,
         machines=settings.machines,
         group_chips=choice.chips,
-        curve=curve,
-        trained=trained,
+        curve=figures.curve,
+        trained=figures.trained,
         mean_prompt_tokens=replica.mean_prompt_tokens,
         mean_output_tokens=replica.mean_output_tokens,
         flops_per_request=mean_request_flops(served, settings.lengths),
@@ -229,7 +249,7 @@ def _walked(
         settings.job,
         served,
         choice.candidate,
-        curve,
+        figures.curve,
         settings.lengths,
         grace_s=settings.grace_s,
     )
@@ -237,6 +257,7 @@ def _walked(
         settings=settings,
         choice=choice,
         machine=machine,
+        kept_unix_s=figures.kept_unix_s,
         handover=handover,
         loads=compare(settings.question, machine, handover),
         slower=(),

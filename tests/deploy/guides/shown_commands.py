@@ -23,6 +23,7 @@ FOLLOWED: Final[Mapping[str, str]] = {
 NOT_RUN: Final[Mapping[str, str]] = {
     r"make demo$": "`ultraserve demo` with fewer requests is run by test_hostile_directory.py",
     r"make test$": "it would run itself",
+    r"\S*ultraserve day .*--from-prometheus": "test_day.py asks a Prometheus of its own",
     r"prometheus --config": "tests/deploy/prometheus starts one from the same configuration",
 }
 """Commands that no test runs, and why; test_markdown_pages.py parses them."""

@@ -66,6 +66,8 @@ def folder(tmp_path: Path) -> Path:
     stamps = [f"2023-11-16 18:{at // 60:02}:{at % 60:02}.0000000" for at in range(200)]
     rows = [f"{stamp},{300 + at % 7},{3 + at % 4}" for at, stamp in enumerate(stamps)]
     (tmp_path / "requests.csv").write_text("\n".join([TRACE_HEADING, *rows]) + "\n")
+    rates = [f"2024-05-10 {hour:02}:00,{100 + hour},{hour}" for hour in range(24)]
+    (tmp_path / "rates.csv").write_text("\n".join(["start,ok,failed", *rates]) + "\n")
     bad = [TRACE_HEADING, f"{stamps[0]},10,5", f"{stamps[1]},10,-1"]
     (tmp_path / "bad.csv").write_text("\n".join(bad) + "\n")
     (tmp_path / "night.jsonl").write_text(BATCH_LINE + "\n")

@@ -30,6 +30,17 @@ def write(folder: Path, *lines: str) -> Path:
     return path
 
 
+def test_rows_of_2024_have_microseconds_and_their_zone(tmp_path: Path) -> None:
+    rows = ("2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 00:00:01+00:00,2399,6")
+    assert columns(read_azure2023(write(tmp_path, HEADER, *rows))) == [
+        (0, 2162, 5),
+        (990_070_000, 2399, 6),
+    ]
+    other = write(tmp_path, HEADER, "2024-05-10 00:00:00+02:00,1,1")
+    with pytest.raises(FileError, match="is not like 2023-11-16"):
+        read_azure2023(other)
+
+
 def test_rows_are_read_in_order_with_arrivals_counted_from_the_first(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -5,7 +5,7 @@ from pathlib import Path
 SMALL_DAY = (
     *("--model", "qwen3-30b-a3b", "--chips", "2", "--lnc", "2", "--ep", "2", "--tp", "1"),
     *("--policy", "fixed:54", "--requests", "40", "--slo", "ttft=200ms,tpot=30ms@p90"),
-    *("--peak", "50", "--processes", "1", "--max-num-seqs", "32"),
+    *("--peak", "50", "--processes", "1", "--max-num-seqs", "32", "--no-cache"),
 )
 
 

@@ -8,8 +8,12 @@ import pytest
 
 from emulator.errors import ConfigError, UltraServeError
 from loadgen.errors import LoadError
+from serving.analysis.day.day_trace import DayTrace
 from serving.commands import day as command
+from tests.prometheus_server import DEPLOYED, PrometheusServer
 from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
+
+NOT_THERE = ("--from-prometheus", "http://127.0.0.1:1")
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -75,6 +79,19 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
         (("--policies", "schedule:22:00-06:00"), "expected the time zone of its hours too"),
         (("--policies", "oracle:headroom=0"), "policy=oracle:headroom=0"),
         (("--requests", "0"), "judged"),
+        (("--trace", "deepseek", "--rate-column", "n"), "trace=deepseek"),
+        (("--timezone", "Berlin"), "time zone=Berlin"),
+        (("--query", "up"), "query=up: expected it beside --from-prometheus"),
+        (("--from", "7d"), "from=7d: expected it beside --from-prometheus"),
+        (("--step", "5m"), "step=300.0: expected it beside --from-prometheus"),
+        (NOT_THERE, "query=: expected an expression"),
+        ((*NOT_THERE, "--query", "1", "--rate-column", "n"), "rate-column=n"),
+        ((*NOT_THERE, "--query", "1"), "from-prometheus=http://127.0.0.1:1: expected a Prometheus"),
+        ((*NOT_THERE, "--query", "1", "--to", "tomorrow"), "to=tomorrow: expected a time as"),
+        ((*NOT_THERE, "--query", "1", "--from", "1e400d"), "from=-inf s"),
+        ((*NOT_THERE, "--query", "1", "--from", "2024-02-30"), "from=2024-02-30: expected a time"),
+        ((*NOT_THERE, "--query", "1", "--from", "soon"), "from=soon: expected a time such as 90s"),
+        ((*NOT_THERE, "--query", "1", "--from", "9m"), "expected two steps of 300 s or more"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_line_that_names_it(
@@ -133,6 +150,64 @@ def test_all_policies_have_their_hours_in_the_zone_of_the_trace() -> None:
     chinese = policies("--trace", "deepseek", "--compare")
     assert chinese == ("demand", "schedule:22:00-06:00@Asia/Shanghai", "price:assumed")
     assert policies("--compare", "--policies", "never") == ("demand", "never")
+
+
+def test_rates_are_read_by_the_columns_and_the_zone_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    rows = (f"2024-05-10 {hour:02}:00,{hour},{100 - hour}" for hour in range(24))
+    path.write_text("start,ok,failed\n" + "\n".join(rows) + "\n")
+    asked = ("--trace", str(path), "--rate-column", "failed", "--timezone", "Europe/Berlin")
+    trace = command.settings_of(parsed("--model", "qwen3-30b-a3b", *asked)).question.trace
+    assert trace.begins.isoformat() == "2024-05-10T00:00:00+02:00"
+    assert (trace.days, trace.peak_per_s) == (1, 100.0)
+
+
+@pytest.mark.process
+def test_a_query_is_asked_from_when_to_when_it_says(tmp_path: Path) -> None:
+    with PrometheusServer(DEPLOYED, targets=[], folder=tmp_path) as prometheus:
+        asked = ("--from-prometheus", prometheus.url, "--query", "1 + hour()", "--to", "1715385600")
+
+        def trace(*arguments: str) -> DayTrace:
+            args = parsed("--model", "qwen3-30b-a3b", *asked, *arguments)
+            return command.settings_of(args).question.trace
+
+        by_length = trace("--step", "1h")
+        assert by_length.begins.isoformat() == "2024-05-10T00:00:00+00:00"
+        assert by_length.length_s == 86_400
+        assert len(trace().knots_s) == 288  # a day, by five minutes
+        in_berlin = trace("--from", "2024-05-09T02:00", "--timezone", "Europe/Berlin")
+        assert in_berlin.begins.isoformat() == "2024-05-09T02:00:00+02:00"
+        assert in_berlin.days == 2
+
+
+def test_what_is_kept_is_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for nowhere in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", nowhere)
+        assert command._cache_folder() == tmp_path / ".cache" / "ultraserve"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "else"))
+    assert command._cache_folder() == tmp_path / "else" / "ultraserve"
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_second_run_says_what_was_kept_and_has_the_same_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
+    words = [word for word in (*SMALL_DAY, *files, "--compare") if word != "--no-cache"]
+    texts = []
+    for _ in range(2):
+        args = parsed(*words)
+        assert args.run(args) == 0
+        texts.append(capsys.readouterr().out.splitlines())
+    first, second = texts
+    (kept,) = [line for line in second if line not in first]
+    assert kept.startswith("the replica's curve and the training are those that a run of ")
+    assert [line for line in second if line != kept] == first
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Demand over days: rates between knots, and the files that they come from."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, UltraServeError
-from loadgen.errors import LoadError
+from loadgen.errors import FileError, LoadError
+from loadgen.workloads.rate_file import RateColumns
 from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import day_trace
 
@@ -67,7 +69,7 @@ def test_the_busiest_day_is_the_one_with_the_highest_hour() -> None:
     assert hourly(1, 2).busiest_day() == 0
 
 
-def test_an_hourly_file_is_read_and_a_missing_hour_is_named(tmp_path: Path) -> None:
+def test_an_hourly_file_is_read_and_missing_hours_are_named(tmp_path: Path) -> None:
     path = tmp_path / "hours.csv"
     head = "hour_index,utc_hour_start,requests_est,rps_est\n"
     rows = ["0,2024-05-10T00:00Z,3600,1", "1,2024-05-10T01:00Z,7200,2"]
@@ -76,9 +78,81 @@ def test_an_hourly_file_is_read_and_a_missing_hour_is_named(tmp_path: Path) -> N
     assert trace.begins == BEGINS
     assert trace.peak_per_s == 2.0
 
-    path.write_text(head + rows[0] + "\n2,2024-05-10T02:00Z,1,1\n")
-    with pytest.raises(ConfigError, match=r"hours.csv:3"):
+    path.write_text(head + "\n".join(rows) + "\n9,2024-05-10T09:00Z,1,1\n")
+    with pytest.raises(FileError, match=r"hours.csv:4: .* missing"):
         day_trace(str(path))
+
+
+def test_rates_of_any_file_are_linear_between_the_middles_of_their_steps(tmp_path: Path) -> None:
+    path = tmp_path / "rates.txt"
+    path.write_text("when;rps\n2024-05-10 00:00;1\n2024-05-10 00:10;3\n2024-05-10 00:20;2\n")
+
+    trace = day_trace(str(path), RateColumns(zone=ZoneInfo("Europe/Berlin")))
+    assert trace.length_s == 1_800
+    assert trace.rates_at(np.array([0.0, 300.0, 600.0, 900.0, 1_800.0])).tolist() == [1, 1, 2, 3, 2]
+    assert trace.zone == "Europe/Berlin"
+    assert trace.begins == BEGINS - timedelta(hours=2)
+    assert trace.source == "rates.txt, rps: 3 steps of 600 s from 2024-05-10 00:00 CEST"
+
+
+def test_a_count_of_seconds_begins_at_midnight_and_lasts_five_minutes_at_least(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text("t,rps\n0,1\n150,3\n")
+    trace = day_trace(str(path))
+    assert (trace.begins.hour, trace.length_s) == (0, 300)
+    assert trace.source.endswith("its begin is taken for midnight")
+    path.write_text("t,rps\n0,1\n149,3\n")
+    with pytest.raises(ConfigError, match="expected rates over 300 s or more, not 298 s"):
+        day_trace(str(path))
+
+
+def test_rates_that_are_all_zero_are_no_demand(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text("t,rps\n0,0\n600,0\n")
+    with pytest.raises(ConfigError, match="expected some requests"):
+        day_trace(str(path))
+
+
+def test_columns_make_a_file_of_rates_and_a_built_in_day_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    rows = (f"2023-11-16 18:{minute}:00.0000000,{minute},1" for minute in range(15, 25))
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    assert day_trace(str(path)).traffic is not None
+    columns = RateColumns(time="TIMESTAMP", rate="ContextTokens")
+    assert day_trace(str(path), columns).peak_per_s == 24
+    with pytest.raises(ConfigError, match="trace=sample"):
+        day_trace("sample", columns)
+
+
+def test_a_zone_is_that_of_any_file_and_of_no_built_in_day(tmp_path: Path) -> None:
+    berlin = RateColumns(zone=ZoneInfo("Europe/Berlin"))
+    requests = tmp_path / "requests.jsonl"
+    lines = (
+        f'{{"timestamp": {at * 1_000}, "input_length": 7, "output_length": 3}}' for at in range(400)
+    )
+    requests.write_text("\n".join(lines) + "\n")
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("local_start,local_end,h800_nodes\n00:00,24:00,278\n")
+    for path, own in ((requests, "UTC"), (nodes, "Asia/Shanghai")):
+        assert day_trace(str(path)).zone == own
+        trace = day_trace(str(path), berlin)
+        assert (trace.zone, trace.begins.hour) == ("Europe/Berlin", 0)
+    with pytest.raises(ConfigError, match="timezone=Europe/Berlin: expected none beside"):
+        day_trace("sample", berlin)
+
+
+def test_clients_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    (tmp_path / "chunk-0-trace.csv").write_text("0,2,1,Gamma,1,1\n600,1,1,Gamma,1,1\n")
+    lengths = '{"0": {"input_tokens": "{7: 1.0}", "output_tokens": "{3: 1.0}"}}'
+    (tmp_path / "chunk-0-dataset.json").write_text(lengths)
+    first, again, other = (day_trace(str(tmp_path), seed=seed) for seed in (1, 1, 2))
+    assert first.traffic is not None
+    assert other.traffic is not None
+    assert len(first.traffic) == len(other.traffic) == 1_800
+    assert first.rates_per_s.tolist() == again.rates_per_s.tolist()
+    assert first.traffic.arrival_s.tolist() != other.traffic.arrival_s.tolist()
 
 
 def test_a_file_of_nodes_by_time_is_read_in_any_order(tmp_path: Path) -> None:

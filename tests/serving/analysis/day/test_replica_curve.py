@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import isotonic_regression
 
 from emulator.errors import ConfigError
-from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.replica_curve import ReplicaCurve, falling_fit
 from tests.serving.analysis.day.days import CURVE, point
 
 
@@ -58,3 +59,16 @@ def test_points_beyond_saturation_are_refused() -> None:
         ReplicaCurve(
             points=(point(2.0, 1.0),), saturated_per_s=1.0, required_share=0.99, idle_watts=1.0
         )
+
+
+@given(
+    points=st.lists(
+        st.tuples(st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 9_999)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_the_fit_is_scipys_to_the_bit(points: list[tuple[float, int]]) -> None:
+    values, weights = np.array(points, dtype=np.float64).T
+    scipys = isotonic_regression(values, weights=weights, increasing=False).x
+    assert falling_fit(values, weights).tolist() == scipys.tolist()
