@@ -7,6 +7,7 @@ import numpy as np
 from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from serving.analysis.day.training_yield import TrainingYield
+from serving.analysis.tenants.checkpoint_store import CheckpointStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +36,7 @@ class TrainingTenant:
         tokens: that it is to train; None without an end.
         deadline_s: of the walk; None without one.
         resharding: None for a job that restarts from its checkpoint when its groups change.
-        checkpoint: where it saves, in words.
+        checkpoint: where it saves.
 
     Raises ConfigError for a deadline without tokens, and figures out of range.
     """
@@ -47,7 +48,7 @@ class TrainingTenant:
     tokens: float | None = None
     deadline_s: float | None = None
     resharding: Resharding | None = None
-    checkpoint: str = "drives"
+    checkpoint: CheckpointStore = CheckpointStore.DRIVES
 
     def __post_init__(self) -> None:
         _check(self.name, "weight", self.weight)
