@@ -119,6 +119,7 @@ class _Reader:
         )
 
     def _served(self, entry: ServedEntry, trace: DayTrace) -> ServedQuestion:
+        from serving.analysis.day.day_comparison import zoned_policy
         from serving.analysis.tenants.tenant_day import ServedQuestion
         from serving.traffic.slo import parse_slo
 
@@ -128,7 +129,7 @@ class _Reader:
             trace=trace,
             begin_s=first_day(self._options, trace) * DAY_S,
             peak_share=entry.peak / 100,
-            policy=entry.policy,
+            policy=zoned_policy(entry.policy, trace.zone),
         )
 
     def _replica(
@@ -143,7 +144,7 @@ class _Reader:
             model=entry.model,
             input=entry.input,
             output=entry.output,
-            lengths=entry.lengths,
+            lengths=None if entry.lengths is None else Path(entry.lengths),
         )
         lengths, words = lengths_of_day(options, model, trace)
         sweep = options.mean_sweep(lengths.prompt_tokens, lengths.output_tokens, self._schedulers)

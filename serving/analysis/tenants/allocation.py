@@ -17,6 +17,8 @@ from emulator.errors import ConfigError
 
 KEEP_S: Final = 3_600.0
 """Assumed: how long a division lasts that pauses are weighed against."""
+HOLD_S: Final = 3_600.0
+"""Assumed: spare time at which work that pressed may be put off again."""
 UNCERTAIN_SHARE: Final = 0.1
 """Assumed: of the groups foretold to be free, those that deadlines do not count on."""
 
@@ -61,9 +63,13 @@ class Claim:
             raise ConfigError("work_per_s", "less work of more groups", "work that never falls")
 
     def most(self, look_s: float) -> int:
-        """Groups beyond which more are of no use until the next look."""
-        enough = np.minimum(self.work_per_s, self.work_left / look_s)
-        return int(enough.argmax()) if self.work_left > 0 else 0
+        """Groups beyond which more are of no use until the next look. With little left to do, a
+        tenant that would pause for fewer keeps those that it has.
+        """
+        if not self.work_left > 0:
+            return 0
+        enough = int(np.minimum(self.work_per_s, self.work_left / look_s).argmax())
+        return max(enough, min(self.groups, self.widest)) if self.pause_s else enough
 
     @property
     def widest(self) -> int:
@@ -71,12 +77,12 @@ class Claim:
         return int(self.work_per_s.argmax())
 
     def group_seconds(self, work: float) -> float:
-        """Of some work, on as many groups as it can use, with the pause before it."""
+        """Of some work, on as many groups as it can use, with a pause."""
         widest = self.widest
         if not widest:
             return float("inf")
-        starts = 0.0 if self.groups else self.pause_s + self.join_s
-        return widest * (work / float(self.work_per_s[widest]) + starts)
+        pause_s = self.pause_s + self.join_s
+        return widest * (work / float(self.work_per_s[widest]) + pause_s)
 
     def gain(self, groups: int, keep_s: float) -> float:
         """Value in `keep_s` of so many groups, the change to them counted."""
@@ -126,16 +132,12 @@ def urgent(claims: Sequence[Claim], free: int, terms: AllocationTerms) -> list[i
     """Claims that may not wait for the next look, by deadline.
 
     One may wait while what is due until each deadline, its own and all earlier work together, fits
-    the groups that are left until then without those of this look.
+    the groups that are left until then without those of this look. One that has groups keeps them
+    until it could wait for `HOLD_S`.
     """
     due = sorted(
-        (
-            (work.in_s, number, work.work)
-            for number, claim in enumerate(claims)
-            for work in claim.due
-        )
+        (work.in_s, number, work.work) for number, claim in enumerate(claims) for work in claim.due
     )
-    wait = free * terms.look_s
     together, late = 0.0, -1
     own = [0.0] * len(claims)
     pressed: set[int] = set()
@@ -144,17 +146,19 @@ def urgent(claims: Sequence[Claim], free: int, terms: AllocationTerms) -> list[i
         needs = claim.group_seconds(work)
         together += needs
         own[number] += needs
-        if terms.free_group_s(in_s) - together < wait:
+        left = terms.free_group_s(in_s) - together
+        if left < free * terms.look_s:
             late = place
-        widest = claim.widest
-        if terms.free_group_s(in_s, widest) - own[number] < min(free, widest) * terms.look_s:
+        usable = min(free, claim.widest)
+        wait_s = max(HOLD_S, terms.look_s) if claim.groups else terms.look_s
+        if min(left, terms.free_group_s(in_s, claim.widest) - own[number]) < usable * wait_s:
             pressed.add(number)
     in_order = dict.fromkeys(number for _, number, _ in due)
     pressed |= {number for _, number, _ in due[: late + 1]}
     return [number for number in in_order if number in pressed]
 
 
-@dataclass(kw_only=False)
+@dataclass
 class _Division:
     """Groups divided by value among claims of one priority."""
 

@@ -82,10 +82,10 @@ def _due_of_job(pool: JobPool, now_s: float) -> tuple[DueWork, ...]:
 
 
 def _pause_s(pool: JobPool, groups: int) -> float:
-    """In which it trains nothing when its number of groups changes."""
+    """In which it trains nothing when its number of groups changes; of a start, its save too."""
     trained, resharding = pool.tenant.trained, pool.tenant.resharding
     if not groups:
-        return float(trained.start_s[-1])
+        return float(trained.save_s[-1] + trained.start_s[-1])
     if resharding is not None:
         near = resharding.seconds[groups, max(groups - 1, 0) : groups + 2]
         slowest = float(near.max())

@@ -102,7 +102,8 @@ class FleetGroups:
         return sum(use.model == model for use in self._uses)
 
     def want(self, uses: Sequence[Use]) -> None:
-        """Ask for these, by group; every model keeps a group that serves it until another does.
+        """Ask for these, by group. The last group that serves a model stays until another does, for
+        as long as a refused drain is tried again.
 
         Raises ConfigError for a number of uses other than that of groups.
         """

@@ -159,6 +159,7 @@ class JobPool(Pool):
 
     def work(self, seconds: float, *, now_s: float) -> None:
         """Train, or pause; groups that the job has not, idle."""
+        del now_s
         job, trained = self.state.job, self.tenant.trained
         at_job = len(job.chips) if job.phase.alive else 0
         self.count_idle(len(self.there) - at_job, seconds)

@@ -169,6 +169,13 @@ class FleetAccount:
         return _seconds(self.idle) / HOUR_S
 
     @property
+    def idle_joules(self) -> float:
+        """Of the chips of these groups, and of those outside of groups."""
+        spare_watts = self.day.models[0].machine.left_over_watts
+        of_groups = sum(each.joules for each in self.idle)
+        return of_groups + spare_watts * self.day.settings.length_s
+
+    @property
     def group_hours(self) -> float:
         """Of all groups, by who had them: what `day` says they are."""
         served = sum(each.group_hours for each in self.models)

@@ -36,7 +36,7 @@ from serving.analysis.tenants.claims import Worth
 from serving.analysis.tenants.fleet_walk import FleetModel, FleetWalk, NightFleet, walk_fleet
 from serving.analysis.tenants.resharding import resharding
 from serving.analysis.tenants.tenant import BatchTenant, Submission, TrainingTenant
-from serving.policy.day_night.policy_text import parse_policy
+from serving.policy.day_night.policy import Policy
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 from serving.simulator.job_cost import JobCost, JobTerms
 from serving.traffic.engine_limits import SchedulerLimits
@@ -96,7 +96,7 @@ class ServedQuestion:
     trace: DayTrace
     begin_s: float
     peak_share: float
-    policy: str
+    policy: Policy
 
     @property
     def name(self) -> str:
@@ -307,7 +307,7 @@ def _fleet_model(
             of.replica.lengths,
             grace_s=settings.grace_s,
         ),
-        policy=parse_policy(of.policy),
+        policy=of.policy,
     )
 
 

@@ -71,7 +71,7 @@ def _models_table(account: FleetAccount) -> Table:
         Column("Gtok", lambda each: each.result.served_output_tokens, ",.2f", scale=BILLION),
         Column("chips' kWh", lambda each: _kwh(each.joules_by_interval), ",.1f"),
         Column("groups left+back", lambda each: f"{_totals(each).left}+{_totals(each).came_back}"),
-        Column("too few at", lambda each: each.denied_looks, ",d", unit="looks"),
+        Column("too few groups,", lambda each: each.denied_looks, ",d", unit="looks"),
         Column("", lambda each: mark(each.result)),
     )
     return table_of(columns, account.models, title="Served models")
@@ -248,6 +248,7 @@ def tenant_data(account: FleetAccount) -> dict[str, Any]:
         "chip_joules": float(account.chip_joules.sum()),
         "group_hours": account.group_hours,
         "idle_group_hours": account.idle_hours,
+        "idle_joules": account.idle_joules,
         "models": [_model_data(each) for each in account.models],
         "tenants": [_tenant_data(each) for each in account.tenants],
         "method": list(_method(account)),

@@ -33,7 +33,7 @@ class ServedEntry(_Entry, frozen=True, kw_only=True):
     policy: str = "demand"
     input: str | None = None
     output: str | None = None
-    lengths: Path | None = None
+    lengths: str | None = None
 
 
 class _TenantEntry(_Entry, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class BatchEntry(_TenantEntry, frozen=True, kw_only=True):
     at_hours: Annotated[tuple[From0, ...], msgspec.Meta(min_length=1)] = (0.0,)
     input: str | None = None
     output: str | None = None
-    lengths: Path | None = None
+    lengths: str | None = None
 
 
 class TenantsFile(_Entry, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def read_tenants_file(path: Path) -> TenantsFile:
     try:
         found = msgspec.convert(tables, TenantsFile)
     except msgspec.ValidationError as error:
-        raise ConfigError("tenants", path, f"its form: {error}") from error
+        raise ConfigError("tenants", path, f"other entries ({error})") from error
     if found.kwh_usd and found.worth is not WorthUnit.USD:
         expected = 'none, or worth = "usd": power has a price in dollars alone'
         raise ConfigError("kwh_usd", found.kwh_usd, expected)

@@ -62,6 +62,7 @@ def fleet_walk(
     )
 
 
+@pytest.mark.long
 @given(
     numbers=st.lists(st.integers(1, GROUPS), min_size=1, max_size=12),
     load=st.integers(0, 300),
