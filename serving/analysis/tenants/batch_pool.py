@@ -30,7 +30,7 @@ class BatchPool(Pool):
     def arrived(self, now_s: float) -> list[int]:
         """Submissions that have requests left, by deadline."""
         of = self.tenant.submissions
-        return [n for n, left in enumerate(self.left) if left > _ROUNDING and of[n].at_s <= now_s]
+        return [n for n, left in enumerate(self.left) if left and of[n].at_s <= now_s]
 
     def waiting(self, now_s: float) -> float:
         """Requests that have arrived and are not served."""
@@ -48,7 +48,7 @@ class BatchPool(Pool):
     @property
     def is_done(self) -> bool:
         """Whether no request is left, of those to come neither."""
-        return not any(left > _ROUNDING for left in self.left)
+        return not any(self.left)
 
     def enter(self, group: int, phase: HandoverPhase, *, now_s: float) -> None:
         """It loads the weights as soon as its chips are here."""
@@ -106,11 +106,13 @@ class BatchPool(Pool):
             return
         number = arrived[0]
         served = min(rate * seconds, self.left[number])
+        if self.left[number] - served <= _ROUNDING:
+            served = self.left[number]
         self.left[number] -= served
         end_s = now_s + seconds
         if end_s <= tenant.submissions[number].due_s:
             self.in_time[number] += served
-        if self.left[number] <= _ROUNDING:
+        if not self.left[number]:
             self.done_s[number] = end_s
         self.times.training_s += ready * seconds
         self.times.tokens += served * tenant.output_tokens

@@ -15,8 +15,8 @@ from emulator.arrays import Float64s
 from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_trace import DAY_S
 from serving.analysis.day.day_walk import DayWalk, Observer, WalkUnderWay
-from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
-from serving.analysis.day.look_outcomes import GroupsLeft, LookOutcome, UnsavedTokens
+from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals, UnsavedTokens
+from serving.analysis.day.look_outcomes import GroupsLeft, LookOutcome
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover
 from serving.analysis.tenants.allocation import KEEP_S, AllocationTerms, allocate, divided

@@ -28,7 +28,7 @@ class ModelAccount:
 
     name: str
     result: DayResult
-    denied_looks: int  # at which it got fewer groups than its policy asked for
+    denied_share: float  # of the times that its policy asked, when it got fewer groups
 
     @property
     def group_hours(self) -> float:
@@ -144,7 +144,7 @@ class FleetAccount:
         return cls(
             day=day,
             models=tuple(
-                ModelAccount(name=of.name, result=result, denied_looks=_denied(walk, number))
+                ModelAccount(name=of.name, result=result, denied_share=_denied(walk, number))
                 for number, (of, result) in enumerate(
                     zip(walk.fleet.models, day.models, strict=True)
                 )
@@ -206,9 +206,9 @@ class FleetAccount:
 
 
 def _seconds(times: Iterable[GroupTimes], names: tuple[str, ...] = GROUP_SECONDS) -> float:
-    return sum(getattr(each, name) for each in times for name in names)
+    return float(sum(getattr(each, name) for each in times for name in names))
 
 
-def _denied(walk: FleetWalk, number: int) -> int:
-    granted = walk.models[number].wanted
-    return sum(asked[number] > given for asked, given in zip(walk.wanted, granted, strict=True))
+def _denied(walk: FleetWalk, number: int) -> float:
+    asked = np.array([each[number] for each in walk.wanted])
+    return float((asked > np.array(walk.models[number].wanted)).mean())

@@ -71,7 +71,7 @@ def _models_table(account: FleetAccount) -> Table:
         Column("Gtok", lambda each: each.result.served_output_tokens, ",.2f", scale=BILLION),
         Column("chips' kWh", lambda each: _kwh(each.joules_by_interval), ",.1f"),
         Column("groups left+back", lambda each: f"{_totals(each).left}+{_totals(each).came_back}"),
-        Column("too few groups,", lambda each: each.denied_looks, ",d", unit="looks"),
+        Column("too few groups", lambda each: each.denied_share, ".1%"),
         Column("", lambda each: mark(each.result)),
     )
     return table_of(columns, account.models, title="Served models")
@@ -275,7 +275,7 @@ def _model_data(each: ModelAccount) -> dict[str, Any]:
         "groups_left": result.totals.left,
         "groups_came_back": result.totals.came_back,
         "requests_moved": result.moved_requests,
-        "denied_looks": each.denied_looks,
+        "denied_share": each.denied_share,
         "joules": float(each.joules_by_interval.sum()),
     }
 

@@ -14,7 +14,6 @@ from serving.analysis.tenants.tenant import (
     BatchTenant,
     Resharding,
     Submission,
-    Tenant,
     TrainingTenant,
 )
 from tests.serving.analysis.day.days import HANDOVER, trained
@@ -68,9 +67,12 @@ def batch(groups: int = 4, *submissions: Submission, **changes: Any) -> BatchTen
     return BatchTenant(**(fields | changes))
 
 
-def pool(tenant: Tenant, groups: int = 4) -> JobPool | BatchPool:
-    kind = JobPool if isinstance(tenant, TrainingTenant) else BatchPool
-    return kind(tenant, groups=groups, group_idle_watts=IDLE_WATTS)  # type: ignore[arg-type]
+def job_pool(tenant: TrainingTenant, groups: int = 4) -> JobPool:
+    return JobPool(tenant, groups=groups, group_idle_watts=IDLE_WATTS)
+
+
+def batch_pool(tenant: BatchTenant, groups: int = 4) -> BatchPool:
+    return BatchPool(tenant, groups=groups, group_idle_watts=IDLE_WATTS)
 
 
 def fleet(
@@ -102,4 +104,5 @@ def uses(text: str) -> tuple[Use, ...]:
 def seconds_of(times: FleetTimes) -> float:
     """Group-seconds of all."""
     names = ("serving_s", "leaving_s", "restoring_s", "paused_s", "training_s", "idle_s")
-    return sum(getattr(each, name) for each in (*times.models, *times.tenants) for name in names)
+    every = (*times.models, *times.tenants)
+    return float(sum(getattr(each, name) for each in every for name in names))

@@ -113,7 +113,7 @@ def test_earlier_deadlines_press_together() -> None:
     assert urgent(works, 2, terms(2, 1)) == [1, 0]
 
 
-def test_no_more_groups_than_finish_within_the_look() -> None:
+def test_no_more_groups_than_finish_until_the_next_time() -> None:
     ends = claim(1, 2, 3, 4, value=9.0, work_left=450.0)
 
     assert allocate([ends, claim(1, 2, 3, 4)], 4, terms(4)) == (2, 2)

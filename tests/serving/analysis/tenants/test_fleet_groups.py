@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.analysis.tenants.assignment import assigned, places
-from serving.analysis.tenants.batch_pool import BatchPool
 from serving.analysis.tenants.fleet_groups import FleetGroups
 from serving.analysis.tenants.job_pool import JobPool
 from serving.analysis.tenants.tenant import Submission
@@ -19,10 +18,11 @@ from tests.serving.analysis.tenants.fleets import (
     IDLE_WATTS,
     SLOWER,
     batch,
+    batch_pool,
     elastic,
     fleet,
     job,
-    pool,
+    job_pool,
     seconds_of,
     uses,
 )
@@ -74,7 +74,7 @@ def test_every_model_keeps_a_group_until_another_one_serves_it() -> None:
 
 
 def test_a_job_saves_before_a_group_goes_to_another_tenant() -> None:
-    first, second = pool(job(name="first")), pool(job(name="second", least=1))
+    first, second = job_pool(job(name="first")), job_pool(job(name="second", least=1))
     two = fleet(first, second)
     two.want(uses("a000"))
     two.advance(100.0)  # 30 s to drain, 20 s to start, 50 s of training
@@ -92,7 +92,7 @@ def test_a_job_saves_before_a_group_goes_to_another_tenant() -> None:
 
 
 def test_an_elastic_job_goes_on_without_a_checkpoint() -> None:
-    own = pool(job(resharding=elastic()))
+    own = job_pool(job(resharding=elastic()))
     night = fleet(own)
     night.want(uses("a000"))
     night.advance(100.0)
@@ -111,7 +111,7 @@ def test_an_elastic_job_goes_on_without_a_checkpoint() -> None:
 
 
 def test_a_job_ends_when_its_tokens_are_trained_and_saved() -> None:
-    own = pool(job(tokens=600.0))
+    own = job_pool(job(tokens=600.0))
     night = fleet(own)
     night.want(uses("a000"))
     times = night.advance(200.0)
@@ -127,7 +127,7 @@ def test_a_job_ends_when_its_tokens_are_trained_and_saved() -> None:
 def test_a_job_too_slow_to_save_loses_its_work() -> None:
     slow = job()
     slow.trained.save_s[:] = 100.0  # above the 60 s that a job is given
-    own = pool(slow)
+    own = job_pool(slow)
     night = fleet(own)
     night.want(uses("a000"))
     night.advance(100.0)
@@ -139,8 +139,7 @@ def test_a_job_too_slow_to_save_loses_its_work() -> None:
 
 
 def test_a_batch_group_loads_and_serves_by_itself() -> None:
-    own = pool(batch())
-    assert isinstance(own, BatchPool)
+    own = batch_pool(batch())
     night = fleet(own)
     night.want(uses("aa00"))
     times = night.advance(180.0)
@@ -160,14 +159,13 @@ def test_a_batch_group_loads_and_serves_by_itself() -> None:
 
 
 def test_requests_after_their_deadline_are_late_and_served_all_the_same() -> None:
-    own = pool(
+    own = batch_pool(
         batch(
             4,
             Submission(at_s=0.0, requests=300.0, due_s=130.0),
             Submission(at_s=200.0, requests=10.0, due_s=1_000.0),
         )
     )
-    assert isinstance(own, BatchPool)
     night = fleet(own)
     night.want(uses("aaa0"))
     night.advance(500.0)
@@ -211,10 +209,10 @@ def test_a_group_has_one_user_and_nothing_is_lost(
 ) -> None:
     size = 6
     jobs = [
-        pool(job(size, name="endless", resharding=elastic(size) if is_elastic else None), size),
-        pool(job(size, name="ends", least=1, tokens=4_000.0), size),
+        job_pool(job(size, name="endless", resharding=elastic(size) if is_elastic else None), size),
+        job_pool(job(size, name="ends", least=1, tokens=4_000.0), size),
     ]
-    requests = pool(batch(size, *SUBMISSIONS), size)
+    requests = batch_pool(batch(size, *SUBMISSIONS), size)
     night = fleet(*jobs, requests, first=(0, 0, 0, 0, 1, 1))
     tokens = np.zeros(3)
     for look, (one, two, asked) in enumerate(looks):
@@ -233,7 +231,6 @@ def test_a_group_has_one_user_and_nothing_is_lost(
         assert pool_of.totals.tokens_undone <= done + 1e-6
         if isinstance(pool_of, JobPool):
             assert pool_of.trained == pytest.approx(done - pool_of.totals.tokens_undone)
-    assert isinstance(requests, BatchPool)
     served = tokens[2] - requests.totals.tokens_undone
     assert sum(requests.left) == pytest.approx(1_400 - served / 5)
     for left, in_time, of in zip(requests.left, requests.in_time, SUBMISSIONS, strict=True):
@@ -267,7 +264,8 @@ def test_numbers_are_kept_and_as_few_groups_move_as_can_be(
 ) -> None:
     size = 6
     night = fleet(
-        *(pool(job(size, name=name), size) for name in ("x", "y", "z")), first=(0, 0, 0, 0, 1, 1)
+        *(job_pool(job(size, name=name), size) for name in ("x", "y", "z")),
+        first=(0, 0, 0, 0, 1, 1),
     )
     for look, (one, two, asked) in enumerate(looks):
         free = size - one - two

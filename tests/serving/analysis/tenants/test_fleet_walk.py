@@ -24,7 +24,7 @@ from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.policy import Fixed, Policy
 from tests.serving.analysis.day.days import CURVE, HANDOVER
-from tests.serving.analysis.tenants.fleets import IDLE_WATTS, SLOWER, batch, elastic, job, pool
+from tests.serving.analysis.tenants.fleets import IDLE_WATTS, SLOWER, batch, elastic, job, job_pool
 
 TERMS = WalkTerms(interval_s=60.0, look_s=300.0)
 HOURS = 24
@@ -82,7 +82,8 @@ def two_models() -> tuple[FleetModel, ...]:
 def group_hours(walk: FleetWalk) -> float:
     names = ("serving_s", "leaving_s", "restoring_s", "paused_s", "training_s", "idle_s")
     every = (*(each.times for each in walk.models), *walk.times)
-    return sum(getattr(each, name) for times in every for each in times for name in names) / 3_600
+    seconds = sum(getattr(each, name) for times in every for each in times for name in names)
+    return float(seconds) / 3_600
 
 
 def test_groups_follow_the_models_that_need_them() -> None:
@@ -178,7 +179,9 @@ def test_joules_of_a_worthless_night_are_those_of_idle_groups() -> None:
 )
 def test_the_value_of_three_groups_by_hand(worth: Worth, expected: float) -> None:
     # Three groups train 30 tokens/s at 300 W each, of which 100 W are drawn idle.
-    found = claim_of(pool(job(weight=2.0)), worth, groups=0, group_idle_watts=IDLE_WATTS, now_s=0.0)
+    found = claim_of(
+        job_pool(job(weight=2.0)), worth, groups=0, group_idle_watts=IDLE_WATTS, now_s=0.0
+    )
 
     assert found.value_per_s[3] == pytest.approx(expected)
     assert found.value_per_s[1] == 0  # too few to train

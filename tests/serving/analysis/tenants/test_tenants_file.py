@@ -35,7 +35,8 @@ def test_a_model_and_its_peak_are_enough(tmp_path: Path) -> None:
     found = read_tenants_file(written(tmp_path, SERVED))
 
     assert found.serve[0].policy == "demand"
-    assert found.train == found.batch == ()
+    assert not found.train
+    assert not found.batch
     assert found.worth is WorthUnit.TOKENS
 
 
