@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _OF_THE_FILE: Final = (
     *("slo", "trace", "peak", "input", "output", "lengths", "cold"),
     *("policy", "policies", "compare", "unit", "train_model", "train_recipe"),
-    *("check_hour", "check_minutes", "plot", "ultraservers"),
+    *("check_hour", "check_minutes", "ultraservers"),
 )
 """Options that the file has the place of, or that its day has no use for."""
 _HOUR_S: Final = 3_600.0
@@ -57,6 +57,10 @@ def run_tenants(args: argparse.Namespace, path: Path) -> int:
     settings = tenant_settings(args, path)
     ended = "ultraserve day: interrupted, no day was walked"
     account = FleetAccount.of(interruptible(tenant_day, settings, options=options, ended=ended))
+    if options.plot:
+        from serving.analysis.tenants.tenant_chart import tenant_chart
+
+        options.write_plots(lambda: tenant_chart(account))
     print_answer(
         document_lines(tenant_document(account)), lambda: tenant_data(account), json=options.json
     )

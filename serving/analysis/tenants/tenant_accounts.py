@@ -193,11 +193,16 @@ class FleetAccount:
         return joules + self.day.models[0].machine.left_over_watts * interval_s
 
     @cached_property
+    def facility_watts(self) -> Float64s:
+        """At the utility's meter, [intervals]."""
+        interval_s = self.day.settings.terms.interval_s
+        return self.day.models[0].machine.facility_watts(self.chip_joules / interval_s)
+
+    @property
     def energy_mwh(self) -> float:
         """At the utility's meter."""
-        interval_s = self.day.settings.terms.interval_s
-        watts = self.day.models[0].machine.facility_watts(self.chip_joules / interval_s)
-        return float(watts.sum()) * interval_s / JOULES_PER_MWH
+        joules = float(self.facility_watts.sum()) * self.day.settings.terms.interval_s
+        return joules / JOULES_PER_MWH
 
     @property
     def value(self) -> float:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from emulator.errors import ConfigError
+from emulator.specs.partition import divisors
 from emulator.specs.system import SystemSpec
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
@@ -38,7 +39,7 @@ from serving.analysis.tenants.resharding import resharding
 from serving.analysis.tenants.tenant import BatchTenant, Submission, TrainingTenant
 from serving.policy.day_night.policy import Policy
 from serving.simulator import THIS_PROCESS, SimulationWorkers
-from serving.simulator.job_cost import JobCost, JobTerms
+from serving.simulator.job_cost import JobCost, JobTerms, best_job
 from serving.traffic.engine_limits import SchedulerLimits
 
 _ANY_TIME: Final = Slo.parse("ttft=100000h@p50")
@@ -316,6 +317,8 @@ def _job(
 ) -> TrainingTenant:
     terms = replace(asked.terms, rates=asked.checkpoint.rates)
     try:
+        if asked.elastic and not terms.searched:
+            terms = replace(terms, ep=_one_ep(terms, group_chips=group_chips, groups=groups))
         jobs = jobs_by_groups(terms, group_chips=group_chips, groups=groups)
     except ConfigError as error:
         raise ConfigError(f"{asked.name}: model", error.value, error.expected) from error
@@ -339,6 +342,21 @@ def _job(
         resharding=resharding(system, within, group_chips=group_chips) if asked.elastic else None,
         checkpoint=asked.checkpoint,
     )
+
+
+def _one_ep(terms: JobTerms, *, group_chips: int, groups: int) -> int | None:
+    """Chips of an expert group with which all sizes together train the most, so that they differ
+    in data parallelism alone; None where no size fits.
+    """
+    sums: dict[int, float] = {}
+    for ep in divisors(group_chips):
+        sizes = (
+            best_job(replace(terms, ep=ep), range(count * group_chips))
+            for count in range(1, groups + 1)
+        )
+        sums[ep] = sum(job.tokens_per_s for job in sizes if job)
+    best = max(sums, key=lambda ep: sums[ep])
+    return best if sums[best] else None
 
 
 def _bounds(asked: JobQuestion | BatchQuestion, group_chips: int, groups: int) -> tuple[int, int]:

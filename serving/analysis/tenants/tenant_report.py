@@ -105,9 +105,7 @@ def _costs_table(account: FleetAccount) -> Table:
         Column("starts", lambda each: each.totals.job_starts, ",d"),
         Column("resizes", lambda each: each.resizes, ",d"),
         Column("pauses, group-h", lambda each: each.hours(*_PAUSES), ",.1f"),
-        Column(
-            "not done in them, Mtok", lambda each: each.totals.tokens_lost, ",.1f", scale=MILLION
-        ),
+        Column("missed in them, Mtok", lambda each: each.totals.tokens_lost, ",.1f", scale=MILLION),
         Column("lost, Mtok", lambda each: each.totals.tokens_undone, ",.1f", scale=MILLION),
         Column("idle, group-h", lambda each: each.hours("idle_s"), ",.1f"),
     )
@@ -226,7 +224,7 @@ def _tenant_words(each: TenantAccount) -> str:
     known = np.isfinite(tenant.resharding.seconds) & (tenant.resharding.seconds > 0)
     if not known.any():
         return f"{words}; no two of its sizes have one recipe, so that it starts anew each time"
-    moved = tenant.resharding.seconds[known]
+    moved = tenant.resharding.seconds[known]  # [pairs of sizes]
     return (
         f"{words}; between sizes of one recipe its state goes over the fabric in "
         f"{moved.min():.3g} to {moved.max():.3g} s"

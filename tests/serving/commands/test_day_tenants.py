@@ -71,7 +71,9 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_a_night_of_tenants_is_walked_and_adds_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = parsed("--tenants", str(small_night(tmp_path)), *SMALL, *QUICK, "--json")
+    picture = tmp_path / "night.png"
+    outputs = ("--json", "--plot", str(picture))
+    args = parsed("--tenants", str(small_night(tmp_path)), *SMALL, *QUICK, *outputs)
     assert args.run(args) == 0
     data = json.loads(capsys.readouterr().out)
 
@@ -99,6 +101,8 @@ def test_a_night_of_tenants_is_walked_and_adds_up(
     assert offline["due_share"] == pytest.approx(1)
     assert [each["at_s"] for each in offline["submissions"]] == [1_800, 3_600]
     assert offline["tokens"] == pytest.approx(4_000 * 4.5)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 30_000  # a picture that was not drawn is a title alone
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,6 @@ def test_a_night_of_tenants_is_walked_and_adds_up(
         (("--policy", "never"), "policy"),
         (("--ultraservers", "2"), "ultraservers"),
         (("--compare",), "compare"),
-        (("--plot", "day.png"), "plot"),
         (("--days", "0"), "days"),
     ],
 )
