@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from reporting.document import Column, Document, Lines, Table, table_of
-from serving.analysis.day.compared_policies import mark, marks_in_words
+from serving.analysis.day.compared_policies import MISSED, MISSED_5MIN, mark
 from serving.analysis.day.day_tables import BILLION, KWH_J, MILLION
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.tenants.allocation import KEEP_S, UNCERTAIN_SHARE
@@ -32,14 +32,14 @@ def tenant_document(account: FleetAccount) -> Document:
     settings = day.settings
     names = " and ".join(each.name for each in account.models)
     begins = day.models[0].walk.demand.begins
-    required = {each.name: each.result.machine.curve.required_share for each in account.models}
     return Document(
         title=f"{names} served, and {len(account.tenants)} tenants of the night, on a "
         f"{settings.system.name}, {settings.length_s / HOUR_S:g} hours from "
         f"{begins:%a %Y-%m-%d %H:%M %Z}",
         subtitle=f"{day.groups} groups of {day.group_chips} chips; {account.energy_mwh:,.3f} MWh "
         f"at the meter, {float(account.chip_joules.sum()) / KWH_J:,.1f} kWh of it the chips'",
-        verdict=marks_in_words(max(required.values())),
+        verdict=f"a model with fewer requests within its target than that asks for is marked "
+        f"{MISSED}, one that has them over the day but not in its worst 5 minutes {MISSED_5MIN}",
         sections=(
             _models_table(account),
             _tenants_table(account),

@@ -9,55 +9,7 @@ import pytest
 from emulator.errors import ConfigError
 from serving.commands import day as command
 from serving.commands.day_tenants import tenant_settings
-from tests.serving.commands.small_day import hours, lengths
-
-SMALL = ("--chips", "2", "--lnc", "2", "--ep", "2", "--tp", "1", "--requests", "40")
-QUICK = ("--processes", "1", "--max-num-seqs", "32")
-
-
-def small_night(folder: Path) -> Path:
-    """Two models by turns on 72 groups for three hours, two jobs, and batch work."""
-    own, trace = lengths(folder), hours(folder)
-    served = f'slo = "ttft=200ms,tpot=30ms@p90"\ntrace = "{trace}"\nlengths = "{own}"'
-    path = folder / "tenants.toml"
-    path.write_text(
-        f"""
-        worth = "usd"
-        kwh_usd = 0.1
-
-        [[serve]]
-        model = "qwen3-30b-a3b"
-        peak = 40
-        policy = "fixed:40"
-        {served}
-
-        [[serve]]
-        model = "gpt-oss-20b"
-        peak = 20
-        policy = "fixed:20"
-        {served}
-
-        [[train]]
-        name = "tuning"
-        model = "gpt-oss-20b"
-        weight = 0.1
-        priority = 1
-        smallest_chips = 8
-        largest_chips = 16
-        tokens = 2e7
-        deadline_hours = 2
-
-        [[batch]]
-        name = "offline"
-        model = "qwen3-30b-a3b"
-        weight = 0.2
-        requests = 2000
-        at_hours = [1, 0.5]
-        deadline_hours = 1
-        lengths = "{own}"
-        """
-    )
-    return path
+from tests.serving.commands.small_day import SMALL_NIGHT, small_night
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -73,7 +25,7 @@ def test_a_night_of_tenants_is_walked_and_adds_up(
 ) -> None:
     picture = tmp_path / "night.png"
     outputs = ("--json", "--plot", str(picture))
-    args = parsed("--tenants", str(small_night(tmp_path)), *SMALL, *QUICK, *outputs)
+    args = parsed("--tenants", str(small_night(tmp_path)), *SMALL_NIGHT, *outputs)
     assert args.run(args) == 0
     data = json.loads(capsys.readouterr().out)
 
@@ -149,4 +101,4 @@ def test_entries_that_contradict_the_catalog_or_each_other_are_refused(
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(ConfigError, match=named):
-        tenant_settings(parsed("--tenants", str(path), *SMALL), path)
+        tenant_settings(parsed("--tenants", str(path), *SMALL_NIGHT), path)
