@@ -49,14 +49,14 @@ _HOUR_S: Final = 3_600.0
 def run_tenants(args: argparse.Namespace, path: Path) -> int:
     """Walk the day and print; returns 0. Raises UltraServeError."""
     from reporting.plain_text import document_lines
-    from serving.analysis.tenants.tenant_accounts import FleetAccount
+    from serving.analysis.tenants.tenant_accounts import NightAccount
     from serving.analysis.tenants.tenant_day import tenant_day
     from serving.analysis.tenants.tenant_report import tenant_data, tenant_document
 
     options = read_options(DayOptions, args)
     settings = tenant_settings(args, path)
     ended = "ultraserve day: interrupted, no day was walked"
-    account = FleetAccount.of(interruptible(tenant_day, settings, options=options, ended=ended))
+    account = NightAccount.of(interruptible(tenant_day, settings, options=options, ended=ended))
     if options.plot:
         from serving.analysis.tenants.tenant_chart import tenant_chart
 
@@ -77,10 +77,10 @@ def tenant_settings(args: argparse.Namespace, path: Path) -> TenantSettings:
         if getattr(options, name) != defaults[name]:
             flag, given = name.replace("_", "-"), getattr(options, name)
             raise ConfigError(flag, given, "nothing beside --tenants: it is not of such a day")
-    return _Reader(args, options, read_tenants_file(path)).settings()
+    return _QuestionReader(args, options, read_tenants_file(path)).settings()
 
 
-class _Reader:
+class _QuestionReader:
     """Questions by the entries of a file."""
 
     def __init__(self, args: argparse.Namespace, options: DayOptions, file: TenantsFile) -> None:

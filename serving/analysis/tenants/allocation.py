@@ -32,7 +32,7 @@ class DueWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Claim:
+class GroupClaim:
     """A tenant at a look.
 
     Attributes:
@@ -112,7 +112,7 @@ class AllocationTerms:
         return whole * self.look_s + part
 
 
-def allocate(claims: Sequence[Claim], free: int, terms: AllocationTerms) -> tuple[int, ...]:
+def allocate(claims: Sequence[GroupClaim], free: int, terms: AllocationTerms) -> tuple[int, ...]:
     """Groups of each claim, at most `free` in all."""
     given = [0] * len(claims)
     for priority in sorted({claim.priority for claim in claims}, reverse=True):
@@ -128,7 +128,7 @@ def allocate(claims: Sequence[Claim], free: int, terms: AllocationTerms) -> tupl
     return tuple(given)
 
 
-def urgent(claims: Sequence[Claim], free: int, terms: AllocationTerms) -> list[int]:
+def urgent(claims: Sequence[GroupClaim], free: int, terms: AllocationTerms) -> list[int]:
     """Claims that may not wait for the next look, by deadline.
 
     One may wait while what is due until each deadline, its own and all earlier work together, fits
@@ -162,7 +162,7 @@ def urgent(claims: Sequence[Claim], free: int, terms: AllocationTerms) -> list[i
 class _Division:
     """Groups divided by value among claims of one priority."""
 
-    claims: Sequence[Claim]
+    claims: Sequence[GroupClaim]
     free: int
     terms: AllocationTerms
     most: list[int] = field(init=False)

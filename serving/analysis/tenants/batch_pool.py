@@ -7,8 +7,8 @@ its running requests had (assumed: half of them, in the mean).
 from typing import Final
 
 from serving.analysis.tenants.allocation import DueWork
-from serving.analysis.tenants.pool import NEVER, Pool
-from serving.analysis.tenants.tenant import BatchTenant
+from serving.analysis.tenants.tenant import BatchInferenceTenant
+from serving.analysis.tenants.tenant_pool import NEVER, TenantPool
 from serving.policy.day_night.handover import HandoverPhase
 
 _DONE_SHARE: Final = 0.5
@@ -16,10 +16,12 @@ _DONE_SHARE: Final = 0.5
 _ROUNDING: Final = 1e-6  # of a request
 
 
-class BatchPool(Pool):
+class BatchPool(TenantPool):
     """Mutable; times ascend."""
 
-    def __init__(self, tenant: BatchTenant, *, groups: int, group_idle_watts: float) -> None:
+    def __init__(
+        self, tenant: BatchInferenceTenant, *, groups: int, group_idle_watts: float
+    ) -> None:
         super().__init__(groups=groups, group_idle_watts=group_idle_watts, groups_least=groups + 1)
         self.tenant = tenant
         self.left = [each.requests for each in tenant.submissions]  # whether they arrived or not

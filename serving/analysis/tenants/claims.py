@@ -8,7 +8,7 @@ import numpy as np
 
 from emulator.arrays import Float64s
 from serving.analysis.day.day_tables import KWH_J, MILLION
-from serving.analysis.tenants.allocation import Claim, DueWork
+from serving.analysis.tenants.allocation import DueWork, GroupClaim
 from serving.analysis.tenants.batch_pool import BatchPool
 from serving.analysis.tenants.job_pool import JobPool
 
@@ -46,7 +46,7 @@ class Worth:
 
 def claim_of(
     pool: JobPool | BatchPool, worth: Worth, *, groups: int, group_idle_watts: float, now_s: float
-) -> Claim:
+) -> GroupClaim:
     """Of a tenant that has so many groups, those on their way included."""
     tenant = pool.tenant
     work_per_s = tenant.work_per_s
@@ -54,7 +54,7 @@ def claim_of(
     beyond_idle = tenant.watts - np.arange(len(work_per_s)) * group_idle_watts
     value: Float64s = earned - worth.of_joule * beyond_idle
     if isinstance(pool, BatchPool):
-        return Claim(
+        return GroupClaim(
             priority=tenant.priority,
             groups=groups,
             work_per_s=work_per_s,
@@ -63,7 +63,7 @@ def claim_of(
             due=pool.due(now_s),
             join_s=pool.tenant.load_s,
         )
-    return Claim(
+    return GroupClaim(
         priority=tenant.priority,
         groups=groups,
         work_per_s=work_per_s,

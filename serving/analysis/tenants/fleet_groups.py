@@ -1,8 +1,8 @@
 """Groups of one fleet in virtual time: each serves a model, is in a tenant's hands, or is between.
 
-Every tenant's groups go by its own state of the hand-over machine (see `pool`), so that a job is
-saved before a chip of it goes. A group that serves another model afterwards drains as if it were
-leased, and reads the other model's weights.
+Every tenant's groups go by its own state of the hand-over machine (see `tenant_pool`), so that a
+job is saved before a chip of it goes. A group that serves another model afterwards drains as if it
+were leased, and reads the other model's weights.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from emulator.errors import ConfigError
 from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
 from serving.analysis.day.training_yield import GroupHandover
 from serving.analysis.tenants.batch_pool import BatchPool
-from serving.analysis.tenants.pool import NEVER, Pool
+from serving.analysis.tenants.tenant_pool import NEVER, TenantPool
 from serving.policy.day_night.handover import (
     Action,
     HandoverEvent,
@@ -63,12 +63,15 @@ class FleetGroups:
         self,
         *,
         models: Sequence[GroupHandover],
-        tenants: Sequence[Pool],
+        tenants: Sequence[TenantPool],
         first: Sequence[int],
         group_idle_watts: float,
         limits: HandoverLimits = LIMITS,
     ) -> None:
-        self.pools = [*tenants, Pool.idle(groups=len(first), group_idle_watts=group_idle_watts)]
+        self.pools = [
+            *tenants,
+            TenantPool.idle(groups=len(first), group_idle_watts=group_idle_watts),
+        ]
         self._handovers = models
         self._limits = limits
         self.model = list(first)
@@ -221,7 +224,7 @@ class FleetGroups:
         if bound is not None:
             self.pools[bound].leave(group, now_s=self.now_s)
 
-    def _act(self, pool: Pool, step: HandoverStep, group: int) -> None:
+    def _act(self, pool: TenantPool, step: HandoverStep, group: int) -> None:
         model = self.model[group]
         match step.action:
             case Action.DRAIN:
@@ -239,7 +242,7 @@ class FleetGroups:
             case Action.RESUME:
                 self._resume(pool, group)
 
-    def _resume(self, pool: Pool, group: int) -> None:
+    def _resume(self, pool: TenantPool, group: int) -> None:
         """A group whose job is gone: to the next tenant at once, or back to serve."""
         use = self._uses[group]
         if not pool.is_done:

@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from serving.analysis.tenants.pool import NEVER, Pool
 from serving.analysis.tenants.tenant import TrainingTenant
+from serving.analysis.tenants.tenant_pool import NEVER, TenantPool
 from serving.policy.day_night.handover import Action, HandoverPhase, JobEvent, JobPhase
 from serving.policy.day_night.handover_machine import (
     GroupHappened,
@@ -18,7 +18,7 @@ _TRAINING: Final = HandoverPhase.TRAINING
 _ROUNDING: Final = 1e-9  # of the tokens to train
 
 
-class JobPool(Pool):
+class JobPool(TenantPool):
     """Mutable; times ascend."""
 
     def __init__(self, tenant: TrainingTenant, *, groups: int, group_idle_watts: float) -> None:

@@ -89,7 +89,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchTenant:
+class BatchInferenceTenant:
     """Offline requests, of which each group serves as many as it can, with no latency target.
 
     Attributes:
@@ -146,7 +146,7 @@ class BatchTenant:
         return self.output_tokens
 
 
-Tenant = TrainingTenant | BatchTenant
+Tenant = TrainingTenant | BatchInferenceTenant
 
 
 def _check(name: str, field: str, value: float) -> None:

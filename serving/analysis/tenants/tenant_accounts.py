@@ -129,7 +129,7 @@ class TenantAccount:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FleetAccount:
+class NightAccount:
     """All of a day."""
 
     day: TenantDay
@@ -138,7 +138,7 @@ class FleetAccount:
     idle: tuple[GroupTimes, ...]  # groups that no one has, [intervals]
 
     @classmethod
-    def of(cls, day: TenantDay) -> "FleetAccount":
+    def of(cls, day: TenantDay) -> "NightAccount":
         """Of a day that was walked."""
         walk, worth = day.walk, day.settings.worth
         return cls(

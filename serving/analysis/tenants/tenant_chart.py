@@ -8,7 +8,7 @@ import numpy as np
 from emulator.arrays import Float64s
 from reporting.charts import COLOURS, RED, Row, chart_of, colour, picture, series_rows
 from serving.analysis.day.day_trace import HOUR_S
-from serving.analysis.tenants.tenant_accounts import FleetAccount
+from serving.analysis.tenants.tenant_accounts import NightAccount
 
 _WIDTH: Final = 900
 _POINTS_MAX: Final = 288
@@ -18,7 +18,7 @@ _GREYS: Final = {_ON_THE_WAY: "#fab005", _IDLE: "#ced4da"}
 _WATTS_PER_KILOWATT: Final = 1e3
 
 
-def tenant_chart(account: FleetAccount) -> alt.VConcatChart:
+def tenant_chart(account: NightAccount) -> alt.VConcatChart:
     """Two panels over one axis of time."""
     day = account.day
     kept = ", ".join(f"{of.name} {of.result.slo_attainment:.2%}" for of in account.models)
@@ -30,7 +30,7 @@ def tenant_chart(account: FleetAccount) -> alt.VConcatChart:
     )
 
 
-def group_users(account: FleetAccount) -> dict[str, Float64s]:
+def group_users(account: NightAccount) -> dict[str, Float64s]:
     """Mean groups in each interval by who has them, [intervals]; their sum is all groups."""
     interval_s = account.day.settings.terms.interval_s
     models = {
@@ -46,18 +46,18 @@ def group_users(account: FleetAccount) -> dict[str, Float64s]:
     return models | tenants | {_ON_THE_WAY: account.day.groups - had, _IDLE: idle}
 
 
-def _rows(account: FleetAccount, series: dict[str, Float64s]) -> list[Row]:
+def _rows(account: NightAccount, series: dict[str, Float64s]) -> list[Row]:
     """The means of so many intervals that a point is seen."""
     intervals = len(account.idle)
     span = -(-intervals // _POINTS_MAX)
     whole = intervals // span * span
     means = {name: values[:whole].reshape(-1, span).mean(axis=1) for name, values in series.items()}
     interval_h = account.day.settings.terms.interval_s / HOUR_S
-    hours = (np.arange(whole // span) + 0.5) * span * interval_h
+    hours = (np.arange(whole // span, dtype=np.float64) + 0.5) * span * interval_h
     return series_rows(("hour", hours), "value", means)
 
 
-def _x(account: FleetAccount) -> alt.X:
+def _x(account: NightAccount) -> alt.X:
     begins = account.day.models[0].walk.demand.begins
     end_h = account.day.settings.length_s / HOUR_S
     return alt.X(
@@ -67,7 +67,7 @@ def _x(account: FleetAccount) -> alt.X:
     )
 
 
-def _groups(account: FleetAccount) -> Any:
+def _groups(account: NightAccount) -> Any:
     users = group_users(account)
     order = list(users)
     shades = [_GREYS.get(name, COLOURS[n % len(COLOURS)]) for n, name in enumerate(order)]
@@ -85,7 +85,7 @@ def _groups(account: FleetAccount) -> Any:
     )
 
 
-def _power(account: FleetAccount) -> Any:
+def _power(account: NightAccount) -> Any:
     kilowatts = account.facility_watts / _WATTS_PER_KILOWATT
     return (
         chart_of(_rows(account, {"power": kilowatts}))

@@ -36,7 +36,7 @@ from serving.analysis.tenants.checkpoint_store import CheckpointStore
 from serving.analysis.tenants.claims import Worth
 from serving.analysis.tenants.fleet_walk import FleetModel, FleetWalk, NightFleet, walk_fleet
 from serving.analysis.tenants.resharding import resharding
-from serving.analysis.tenants.tenant import BatchTenant, Submission, TrainingTenant
+from serving.analysis.tenants.tenant import BatchInferenceTenant, Submission, TrainingTenant
 from serving.policy.day_night.policy import Policy
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 from serving.simulator.job_cost import JobCost, JobTerms, best_job
@@ -379,7 +379,7 @@ def _batch(
     group_chips: int,
     groups: int,
     progress: Progress,
-) -> BatchTenant:
+) -> BatchInferenceTenant:
     choice = asked.replica.choice(_ANY_TIME, group_chips)
     replica = asked.replica.under_test(choice, _ANY_TIME)
     lead_s = _LEADS * replica.mean_output_tokens * choice.guess.tpot_s
@@ -408,7 +408,7 @@ def _batch(
         asked.replica.limits.max_num_seqs,
         asked.replica.sweep.replica(choice.precision, choice.candidate).kv_batch_max,
     )
-    return BatchTenant(
+    return BatchInferenceTenant(
         name=asked.name,
         priority=asked.priority,
         weight=asked.weight,

@@ -13,8 +13,8 @@ from serving.analysis.tenants.allocation import KEEP_S, UNCERTAIN_SHARE
 from serving.analysis.tenants.batch_pool import BatchPool
 from serving.analysis.tenants.claims import WorthUnit
 from serving.analysis.tenants.job_pool import JobPool
-from serving.analysis.tenants.tenant import BatchTenant
-from serving.analysis.tenants.tenant_accounts import FleetAccount, ModelAccount, TenantAccount
+from serving.analysis.tenants.tenant import BatchInferenceTenant
+from serving.analysis.tenants.tenant_accounts import ModelAccount, NightAccount, TenantAccount
 from serving.simulator.simulated_job import LIMITS
 
 _UNITS: Final = {
@@ -26,7 +26,7 @@ _UNITS: Final = {
 _PAUSES: Final = ("paused_s",)
 
 
-def tenant_document(account: FleetAccount) -> Document:
+def tenant_document(account: NightAccount) -> Document:
     """The day for a reader, the answer first."""
     day = account.day
     settings = day.settings
@@ -54,13 +54,13 @@ def tenant_document(account: FleetAccount) -> Document:
     )
 
 
-def _wall(account: FleetAccount) -> str:
+def _wall(account: NightAccount) -> str:
     wall_s = account.day.wall_s
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in wall_s.items())
     return f"wall time: {sum(wall_s.values()):.1f} s ({parts})"
 
 
-def _models_table(account: FleetAccount) -> Table:
+def _models_table(account: NightAccount) -> Table:
     columns: tuple[Column[ModelAccount], ...] = (
         Column("model", lambda each: each.name, align="left"),
         Column("highest requests/s", _peak_per_s, ",.4g"),
@@ -77,7 +77,7 @@ def _models_table(account: FleetAccount) -> Table:
     return table_of(columns, account.models, title="Served models")
 
 
-def _tenants_table(account: FleetAccount) -> Table:
+def _tenants_table(account: NightAccount) -> Table:
     unit, scale = _UNITS[account.day.settings.worth.unit]
     columns: tuple[Column[TenantAccount], ...] = (
         Column("tenant", lambda each: each.pool.tenant.name, align="left"),
@@ -98,7 +98,7 @@ def _tenants_table(account: FleetAccount) -> Table:
     return table_of(columns, account.tenants, title="Tenants of the night", foot=foot)
 
 
-def _costs_table(account: FleetAccount) -> Table:
+def _costs_table(account: NightAccount) -> Table:
     columns: tuple[Column[TenantAccount], ...] = (
         Column("tenant", lambda each: each.pool.tenant.name, align="left"),
         Column("groups taken back", lambda each: each.totals.came_back, ",d"),
@@ -127,7 +127,7 @@ def _kwh(joules: Any) -> float:
 
 def _work(each: TenantAccount) -> str:
     tenant = each.pool.tenant
-    if isinstance(tenant, BatchTenant):
+    if isinstance(tenant, BatchInferenceTenant):
         return f"batch, {tenant.model}"
     return f"training, {tenant.trained.model}"
 
@@ -136,7 +136,7 @@ def _hour(at_s: float | None) -> str | None:
     return None if at_s is None else f"{at_s / HOUR_S:.1f} h"
 
 
-def _method(account: FleetAccount) -> Iterator[str]:
+def _method(account: NightAccount) -> Iterator[str]:
     terms = account.day.settings.terms
     yield (
         "simulated, every step: one replica of each served model at several rates, and one of each "
@@ -163,7 +163,7 @@ def _method(account: FleetAccount) -> Iterator[str]:
     )
 
 
-def _assumptions(account: FleetAccount) -> Iterator[str]:
+def _assumptions(account: NightAccount) -> Iterator[str]:
     settings = account.day.settings
     for each, of in zip(account.models, settings.served, strict=True):
         handover = account.day.walk.fleet.models[settings.served.index(of)].handover
@@ -201,7 +201,7 @@ def _assumptions(account: FleetAccount) -> Iterator[str]:
 
 def _tenant_words(each: TenantAccount) -> str:
     tenant = each.pool.tenant
-    if isinstance(tenant, BatchTenant):
+    if isinstance(tenant, BatchInferenceTenant):
         return (
             f"{tenant.name}: {tenant.model}, prompts of {tenant.prompt_tokens:,.0f} tokens and "
             f"replies of {tenant.output_tokens:,.0f} in the mean; a group serves "
@@ -231,7 +231,7 @@ def _tenant_words(each: TenantAccount) -> str:
     )
 
 
-def tenant_data(account: FleetAccount) -> dict[str, Any]:
+def tenant_data(account: NightAccount) -> dict[str, Any]:
     """The same as plain data."""
     day = account.day
     settings = day.settings

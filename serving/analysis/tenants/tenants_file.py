@@ -19,11 +19,11 @@ Chips = Annotated[int, msgspec.Meta(ge=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file."""
 
 
-class ServedEntry(_Entry, frozen=True, kw_only=True):
+class ServedEntry(_FileEntry, frozen=True, kw_only=True):
     """A served model; `peak` in percent of what all groups serve of it within the target."""
 
     model: Name
@@ -36,7 +36,7 @@ class ServedEntry(_Entry, frozen=True, kw_only=True):
     lengths: str | None = None
 
 
-class _TenantEntry(_Entry, frozen=True, kw_only=True):
+class _TenantEntry(_FileEntry, frozen=True, kw_only=True):
     """What all tenants have; a higher priority goes first."""
 
     name: Name
@@ -68,7 +68,7 @@ class BatchEntry(_TenantEntry, frozen=True, kw_only=True):
     lengths: str | None = None
 
 
-class TenantsFile(_Entry, frozen=True, kw_only=True):
+class TenantsFile(_FileEntry, frozen=True, kw_only=True):
     """The whole file; `worth` is what weights are in, see `WorthUnit`."""
 
     serve: Annotated[tuple[ServedEntry, ...], msgspec.Meta(min_length=1)]

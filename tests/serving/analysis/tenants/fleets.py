@@ -9,13 +9,13 @@ from serving.analysis.day.training_yield import GroupHandover
 from serving.analysis.tenants.batch_pool import BatchPool
 from serving.analysis.tenants.fleet_groups import FleetGroups, FleetTimes, Use
 from serving.analysis.tenants.job_pool import JobPool
-from serving.analysis.tenants.pool import Pool
 from serving.analysis.tenants.tenant import (
-    BatchTenant,
+    BatchInferenceTenant,
     Resharding,
     Submission,
     TrainingTenant,
 )
+from serving.analysis.tenants.tenant_pool import TenantPool
 from tests.serving.analysis.day.days import HANDOVER, trained
 
 IDLE_WATTS = 100.0
@@ -44,7 +44,7 @@ def elastic(groups: int = 4, *, least: int = 2) -> Resharding:
     )
 
 
-def batch(groups: int = 4, *submissions: Submission, **changes: Any) -> BatchTenant:
+def batch(groups: int = 4, *submissions: Submission, **changes: Any) -> BatchInferenceTenant:
     """A group serves 2 requests/s of 5 tokens at 250 W, once it has loaded for 50 s."""
     fields: dict[str, Any] = {
         "name": "batch",
@@ -64,19 +64,19 @@ def batch(groups: int = 4, *submissions: Submission, **changes: Any) -> BatchTen
         "output_tokens": 5.0,
         "submissions": submissions or (Submission(at_s=0.0, requests=600.0, due_s=400.0),),
     }
-    return BatchTenant(**(fields | changes))
+    return BatchInferenceTenant(**(fields | changes))
 
 
 def job_pool(tenant: TrainingTenant, groups: int = 4) -> JobPool:
     return JobPool(tenant, groups=groups, group_idle_watts=IDLE_WATTS)
 
 
-def batch_pool(tenant: BatchTenant, groups: int = 4) -> BatchPool:
+def batch_pool(tenant: BatchInferenceTenant, groups: int = 4) -> BatchPool:
     return BatchPool(tenant, groups=groups, group_idle_watts=IDLE_WATTS)
 
 
 def fleet(
-    *tenants: Pool,
+    *tenants: TenantPool,
     first: tuple[int, ...] = (0, 0, 0, 0),
     models: tuple[GroupHandover, ...] = (HANDOVER, SLOWER),
 ) -> FleetGroups:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.analysis.tenants.allocation import (
     AllocationTerms,
-    Claim,
     DueWork,
+    GroupClaim,
     allocate,
     divided,
     urgent,
@@ -27,9 +27,9 @@ def terms(*ahead: float, keep_s: float = float("inf"), look_s: float = LOOK_S) -
 
 def claim(
     *work: float, value: float = 1.0, priority: int = 0, groups: int = 0, **more: object
-) -> Claim:
+) -> GroupClaim:
     rates = np.array([0.0, *work])
-    return Claim(
+    return GroupClaim(
         priority=priority,
         groups=groups,
         work_per_s=rates,
@@ -60,7 +60,7 @@ def test_groups_that_add_nothing_stay_free() -> None:
 
 
 def test_work_that_costs_more_than_it_earns_is_left() -> None:
-    dear = Claim(
+    dear = GroupClaim(
         priority=0,
         groups=0,
         work_per_s=np.array([0.0, 1.0, 2.0]),
@@ -132,10 +132,10 @@ def test_tables_that_contradict_each_other_are_refused(
     work: tuple[float, ...], value: tuple[float, ...]
 ) -> None:
     with pytest.raises(ConfigError):
-        Claim(priority=0, groups=0, work_per_s=np.array(work), value_per_s=np.array(value))
+        GroupClaim(priority=0, groups=0, work_per_s=np.array(work), value_per_s=np.array(value))
 
 
-def due_claim(work: int, deadline: int, most: int) -> Claim:
+def due_claim(work: int, deadline: int, most: int) -> GroupClaim:
     """A group does a unit in a look of a second."""
     rates = [float(min(groups, most)) for groups in range(1, 4)]
     due = (DueWork(in_s=float(deadline), work=float(work)),) if work and deadline > 0 else ()
@@ -214,7 +214,7 @@ CLAIMS = st.lists(
 
 @given(claims=CLAIMS, free=st.integers(0, 6), keep_s=st.sampled_from([900.0, float("inf")]))
 def test_no_group_is_given_twice_and_none_where_it_adds_nothing(
-    claims: list[Claim], free: int, keep_s: float
+    claims: list[GroupClaim], free: int, keep_s: float
 ) -> None:
     given_groups = allocate(claims, free, terms(3, keep_s=keep_s))
 
@@ -226,7 +226,7 @@ def test_no_group_is_given_twice_and_none_where_it_adds_nothing(
 
 @given(claims=CLAIMS, free=st.integers(0, 6))
 def test_a_tenant_has_what_it_would_have_without_those_of_lower_priority(
-    claims: list[Claim], free: int
+    claims: list[GroupClaim], free: int
 ) -> None:
     of_all = allocate(claims, free, terms(3))
     for priority in {each.priority for each in claims}:

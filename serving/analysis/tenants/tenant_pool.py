@@ -24,7 +24,7 @@ NEVER: Final = float("inf")
 _TRAINING: Final = HandoverPhase.TRAINING
 
 
-class Pool:
+class TenantPool:
     """Mutable; times ascend. This one has no work: its groups idle."""
 
     def __init__(self, *, groups: int, group_idle_watts: float, groups_least: int) -> None:
@@ -37,7 +37,7 @@ class Pool:
         self.totals = HandoverTotals()
 
     @classmethod
-    def idle(cls, *, groups: int, group_idle_watts: float) -> "Pool":
+    def idle(cls, *, groups: int, group_idle_watts: float) -> "TenantPool":
         """Of groups that no tenant has."""
         return cls(groups=groups, group_idle_watts=group_idle_watts, groups_least=groups + 1)
 
