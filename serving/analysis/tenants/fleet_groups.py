@@ -162,7 +162,7 @@ class FleetGroups:
     # What is asked for, and what is due.
 
     def _settle(self) -> None:
-        """Carry out all that is due now: first on groups, so that a job starts with all of its."""
+        """Carry out all that is due now."""
         while True:
             self._wish()
             steps = [
@@ -172,8 +172,7 @@ class FleetGroups:
             ]
             if not steps:
                 return
-            of_groups = [(pool, step) for pool, step in steps if step.group is not None]
-            for pool, step in of_groups or steps:
+            for pool, step in steps:
                 if step.group is None:
                     pool.act(step, now_s=self.now_s)
                 else:

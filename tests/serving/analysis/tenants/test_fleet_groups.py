@@ -110,6 +110,22 @@ def test_an_elastic_job_goes_on_without_a_checkpoint() -> None:
     assert own.trained == 30 * 50 + 20 * 94
 
 
+def test_a_state_between_two_sizes_is_lost_with_a_group_that_keeps_it() -> None:
+    own = job_pool(job(6, resharding=elastic(6)), 6)
+    night = fleet(own, first=(0,) * 6)
+    night.want(uses("aa0000"))
+    night.advance(100.0)
+    assert own.trained == 40 * 50
+    night.want(uses("a0a000"))  # it ends a step, moves its state, and waits for group 1
+    night.advance(120.0)
+    night.want(uses("a0a00-"))
+    night.advance(130.0)
+
+    assert own.totals.tokens_undone == 40 * 50
+    assert own.trained == 0
+    assert own.totals.job_starts == 2  # anew, from its checkpoint
+
+
 def test_a_job_ends_when_its_tokens_are_trained_and_saved() -> None:
     own = job_pool(job(tokens=600.0))
     night = fleet(own)

@@ -23,14 +23,17 @@ TERMS = WalkTerms(interval_s=20.0, look_s=100.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted(Policy):
-    """A serving number for each look."""
+    """A serving number for each look, kept for so many seconds after a change."""
 
     name = "scripted"
 
     numbers: tuple[int, ...]
+    dwell_s: float
 
     def decide(self, observed: Observation) -> Decision:
         look = round((observed.now_s - MONDAY.timestamp()) / TERMS.look_s)
+        if observed.since_change_s < self.dwell_s + observed.restore_s:
+            return Decision(serving_groups=observed.serving_groups, reason="as before")
         return Decision(serving_groups=self.numbers[look], reason="as written")
 
     def describe(self) -> str:
@@ -69,10 +72,11 @@ def fleet_walk(
     least=st.integers(1, 4),
     drain_s=st.sampled_from([0.0, 7.0, 30.0, 150.0]),
     restore_s=st.sampled_from([1.0, 60.0, 130.0]),
+    dwell_s=st.sampled_from([-200.0, 0.0, 150.0]),
 )
 @settings(max_examples=150, deadline=None)
 def test_a_fleet_of_one_model_and_one_job_is_the_machine_of_a_day(
-    numbers: list[int], load: int, least: int, drain_s: float, restore_s: float
+    numbers: list[int], load: int, least: int, drain_s: float, restore_s: float, dwell_s: float
 ) -> None:
     handover = GroupHandover(
         drain_s=drain_s,
@@ -81,7 +85,7 @@ def test_a_fleet_of_one_model_and_one_job_is_the_machine_of_a_day(
         moved_requests_per_rate_s=2.0,
     )
     arrivals = [load + 10 * (at % 3) for at in range(5 * len(numbers) - 2)]
-    policy = Scripted(numbers=tuple(numbers))
+    policy = Scripted(numbers=tuple(numbers), dwell_s=dwell_s)
     alone = walk(
         demand(*arrivals, interval_s=TERMS.interval_s),
         CURVE,
