@@ -22,7 +22,7 @@ from startup.typed_options import read_options
 
 if TYPE_CHECKING:
     from serving.analysis.day.day_trace import DayTrace
-    from serving.analysis.tenants.tenant_day import (
+    from serving.analysis.tenants.tenant_question import (
         BatchQuestion,
         JobQuestion,
         ReplicaTerms,
@@ -93,7 +93,7 @@ class _QuestionReader:
         from serving.analysis.day.day_demand import WalkTerms
         from serving.analysis.day.day_trace_file import day_trace
         from serving.analysis.tenants.claims import Worth
-        from serving.analysis.tenants.tenant_day import TenantSettings
+        from serving.analysis.tenants.tenant_question import TenantSettings
         from serving.policy.day_night.options import duration_s
 
         options, file = self._options, self._file
@@ -124,7 +124,7 @@ class _QuestionReader:
 
     def _served(self, entry: ServedEntry, trace: DayTrace) -> ServedQuestion:
         from serving.analysis.day.day_comparison import zoned_policy
-        from serving.analysis.tenants.tenant_day import ServedQuestion
+        from serving.analysis.tenants.tenant_question import ServedQuestion
         from serving.traffic.slo import parse_slo
 
         return ServedQuestion(
@@ -140,7 +140,7 @@ class _QuestionReader:
         self, entry: ServedEntry | BatchEntry, trace: DayTrace | None = None
     ) -> ReplicaTerms:
         from emulator.specs.models import model_by_name
-        from serving.analysis.tenants.tenant_day import ReplicaTerms
+        from serving.analysis.tenants.tenant_question import ReplicaTerms
 
         model = model_by_name(entry.model)
         options = replace(
@@ -157,7 +157,7 @@ class _QuestionReader:
 
     def _job(self, entry: TrainEntry, base: JobTerms) -> JobQuestion:
         from emulator.specs.models import model_by_name
-        from serving.analysis.tenants.tenant_day import JobQuestion
+        from serving.analysis.tenants.tenant_question import JobQuestion
 
         hours = entry.deadline_hours
         return JobQuestion(
@@ -176,7 +176,7 @@ class _QuestionReader:
         )
 
     def _batch(self, entry: BatchEntry) -> BatchQuestion:
-        from serving.analysis.tenants.tenant_day import BatchQuestion
+        from serving.analysis.tenants.tenant_question import BatchQuestion
 
         return BatchQuestion(
             name=entry.name,

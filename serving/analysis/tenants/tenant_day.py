@@ -1,4 +1,4 @@
-"""A day of several served models and the night's tenants: the question, and its answer.
+"""A day of several served models and the night's tenants: how a question is answered.
 
 Every model is one replica a group, all groups are of one size: the largest that a model's own
 choice asks for. What a replica serves is simulated exactly; jobs are timed by the cost model.
@@ -16,13 +16,11 @@ from emulator.errors import ConfigError
 from emulator.specs.partition import divisors
 from emulator.specs.system import SystemSpec
 from loadgen.measures.slo import Slo
-from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, find_curve
-from serving.analysis.day.day_demand import WalkTerms, day_demand
+from serving.analysis.day.day_demand import day_demand
 from serving.analysis.day.day_result import DayMachine, DayResult, mean_request_flops
-from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.replica_curve import ReplicaCurve
-from serving.analysis.day.replica_run import RateTask, ReplicaUnderTest, overloaded
+from serving.analysis.day.replica_run import RateTask, overloaded
 from serving.analysis.day.training_table import (
     group_handover,
     group_load,
@@ -30,17 +28,18 @@ from serving.analysis.day.training_table import (
     yield_of_jobs,
 )
 from serving.analysis.day.training_yield import TrainingYield
-from serving.analysis.day.virtual_day import Progress, ReplicaChoice, choose_replica
-from serving.analysis.steady_state.sweep import Sweep
-from serving.analysis.tenants.checkpoint_store import CheckpointStore
-from serving.analysis.tenants.claims import Worth
+from serving.analysis.day.virtual_day import Progress, ReplicaChoice
 from serving.analysis.tenants.fleet_walk import FleetModel, FleetWalk, NightFleet, walk_fleet
 from serving.analysis.tenants.resharding import resharding
-from serving.analysis.tenants.tenant import BatchInferenceTenant, Submission, TrainingTenant
-from serving.policy.day_night.policy import Policy
+from serving.analysis.tenants.tenant import BatchInferenceTenant, TrainingTenant
+from serving.analysis.tenants.tenant_question import (
+    BatchQuestion,
+    JobQuestion,
+    ServedQuestion,
+    TenantSettings,
+)
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 from serving.simulator.job_cost import JobCost, JobTerms, best_job
-from serving.traffic.engine_limits import SchedulerLimits
 
 _ANY_TIME: Final = Slo.parse("ttft=100000h@p50")
 """Of batch inference: no target that could be missed."""
@@ -48,126 +47,6 @@ _OVERLOAD: Final = 1.5
 """Times the steady state's highest rate: a permanent queue."""
 _LEADS: Final = 2.0
 """Mean requests before those that are counted, so that all seats are taken."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReplicaTerms:
-    """A model, its requests, and a rank's limits."""
-
-    sweep: Sweep
-    lengths: ObservedLengths
-    lengths_in_words: str
-    limits: SchedulerLimits
-
-    def choice(self, slo: Slo, group_chips: int | None) -> ReplicaChoice:
-        """Of a replica of so many chips, or of any; raises ConfigError with the model's name."""
-        asked = self.sweep.asked
-        if group_chips is not None:
-            asked = replace(asked, chips=(group_chips,))
-        name = self.sweep.model.name
-        try:
-            return choose_replica(
-                replace(self.sweep, asked=asked),
-                slo,
-                longest_tokens=int((self.lengths.prompt_tokens + self.lengths.output_tokens).max()),
-                seats=self.limits.max_num_seqs,
-            )
-        except ConfigError as error:
-            of = "" if group_chips is None else f" on groups of {group_chips} chips"
-            raise ConfigError(f"{name}{of}: {error.field}", error.value, error.expected) from error
-
-    def under_test(self, choice: ReplicaChoice, slo: Slo) -> ReplicaUnderTest:
-        """The replica for simulation."""
-        return ReplicaUnderTest(
-            sweep=self.sweep,
-            precision=choice.precision,
-            candidate=choice.candidate,
-            limits=self.limits.with_kv(choice.candidate.kv_capacity_tokens),
-            lengths=self.lengths,
-            slo=slo,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServedQuestion:
-    """A served model; its trace's highest rate is `peak_share` of what all groups would serve."""
-
-    replica: ReplicaTerms
-    slo: Slo
-    trace: DayTrace
-    begin_s: float
-    peak_share: float
-    policy: Policy
-
-    @property
-    def name(self) -> str:
-        """The catalog's."""
-        return self.replica.sweep.model.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JobQuestion:
-    """A training job, of at least and at most so many chips."""
-
-    name: str
-    priority: int
-    weight: float
-    terms: JobTerms
-    checkpoint: CheckpointStore
-    chips_least: int
-    chips_most: int | None
-    tokens: float | None
-    deadline_s: float | None
-    elastic: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchQuestion:
-    """Batch inference: so many requests at each of `at_s`, due `deadline_s` later."""
-
-    name: str
-    priority: int
-    weight: float
-    replica: ReplicaTerms
-    chips_least: int
-    chips_most: int | None
-    requests: float
-    at_s: tuple[float, ...]
-    deadline_s: float
-
-    @property
-    def submissions(self) -> tuple[Submission, ...]:
-        """By deadline."""
-        return tuple(
-            Submission(at_s=at_s, requests=self.requests, due_s=at_s + self.deadline_s)
-            for at_s in sorted(self.at_s)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TenantSettings:
-    """A question about a day; raises ConfigError without a served model, and for two of a name."""
-
-    system: SystemSpec
-    served: tuple[ServedQuestion, ...]
-    tenants: tuple[JobQuestion | BatchQuestion, ...]
-    worth: Worth
-    length_s: float
-    terms: WalkTerms
-    judged: int
-    handovers: JobTerms  # of groups: rates and start of reading weights
-    grace_s: float
-
-    def __post_init__(self) -> None:
-        if not self.served:
-            raise ConfigError("serve", "none", "a model that is served")
-        for kind, names in (
-            ("serve", [each.name for each in self.served]),
-            ("tenants", [each.name for each in self.tenants]),
-        ):
-            for name in names:
-                if names.count(name) > 1:
-                    raise ConfigError(kind, name, "each name once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
