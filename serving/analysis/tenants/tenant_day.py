@@ -46,7 +46,7 @@ _ANY_TIME: Final = Slo.parse("ttft=100000h@p50")
 _OVERLOAD: Final = 1.5
 """Times the steady state's highest rate: a permanent queue."""
 _LEADS: Final = 2.0
-"""Mean requests before those that are counted, so that all seats are taken."""
+"""Mean durations of a request before those that are counted, so that all seats are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

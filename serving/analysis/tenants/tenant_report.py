@@ -148,8 +148,8 @@ def _method(account: NightAccount) -> Iterator[str]:
         "the others are divided among the tenants"
     )
     yield (
-        "who asks for more groups than there are gets them one by one, the smallest part of what "
-        "it asks for first"
+        "models that together ask for more groups than there are get them one by one, the one with "
+        "the smallest part of what it asks for first"
     )
     yield (
         "tenants: strictly by priority; within one, work that would miss its deadline if it waited "
