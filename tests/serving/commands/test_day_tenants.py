@@ -9,7 +9,13 @@ import pytest
 from emulator.errors import ConfigError
 from serving.commands import day as command
 from serving.commands.day_tenants import tenant_settings
-from tests.serving.commands.small_day import SMALL_NIGHT, small_night
+from tests.serving.commands.small_day import (
+    SMALL_DAY,
+    SMALL_NIGHT,
+    hours,
+    lengths,
+    small_night,
+)
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -55,6 +61,33 @@ def test_a_night_of_tenants_is_walked_and_adds_up(
     assert offline["tokens"] == pytest.approx(4_000 * 4.5)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 30_000  # a picture that was not drawn is a title alone
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_file_of_one_model_and_one_job_is_a_day_without_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, own = str(hours(tmp_path)), str(lengths(tmp_path))
+    alone = parsed(*SMALL_DAY, "--trace", trace, "--lengths", own, "--json")
+    assert alone.run(alone) == 0
+    day = json.loads(capsys.readouterr().out)
+    path = tmp_path / "one.toml"
+    path.write_text(
+        '[[serve]]\nmodel = "qwen3-30b-a3b"\npeak = 50\npolicy = "fixed:54"\n'
+        f'slo = "ttft=200ms,tpot=30ms@p90"\ntrace = "{trace}"\nlengths = "{own}"\n'
+        '[[train]]\nname = "job"\nmodel = "qwen3-30b-a3b"\n'
+    )
+    fleet = parsed("--tenants", str(path), *SMALL_NIGHT, "--json")
+    assert fleet.run(fleet) == 0
+    data = json.loads(capsys.readouterr().out)
+
+    (model,), (job,) = data["models"], data["tenants"]
+    for name in ("slo_attainment", "worst_5min_attainment", "served_output_tokens"):
+        assert model[name] == pytest.approx(day[name]), name
+    assert job["tokens"] == pytest.approx(day["training_tokens"])
+    assert data["energy_mwh"] == pytest.approx(day["energy_mwh"])
+    assert job["starts"] == day["handovers"]["job_starts"]
 
 
 @pytest.mark.parametrize(
