@@ -43,7 +43,7 @@ _ALL: Final = ("demand", "schedule:22:00-06:00@{zone}", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
 SLO: Final = "ttft=1s,tpot=30ms@p99"
 _DRAWN_PAIRS: Final = 20_000
-_DAY_S: Final = 86_400.0
+DAY_S: Final = 86_400.0
 _HEADLINE_SHARE: Final = 0.7
 
 
@@ -139,6 +139,16 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
 
     GROUP = "machine"
 
+    model: str = option(
+        "", "a model of the catalog", metavar="NAME", one_of="who serves", needs_one=True
+    )
+    tenants: Path | None = option(
+        None,
+        "or several served models, and training jobs and batch inference on the chips that they "
+        "leave: a TOML file as deploy/tenants/example.toml",
+        one_of="who serves",
+        needs_one=True,
+    )
     ultraservers: int = option(
         1, "machines, alike and independent; groups, such as those of fixed:N, are of each"
     )
@@ -153,6 +163,13 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
         if self.lengths is not None:
             expected = "nothing beside --lengths"
             check_absent(self, ("input", "output"), expected=expected)
+        if self.days is not None and self.days < 1:
+            raise ConfigError("days", self.days, "at least 1")
+
+    @property
+    def days_walked(self) -> int:
+        """Whole days, or the one of a shorter trace."""
+        return 7 if self.week else 1 if self.days is None else self.days
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -182,6 +199,10 @@ def run(args: argparse.Namespace) -> int:
 
     ended = "ultraserve day: interrupted, no day was walked"
     options = read_options(DayOptions, args)
+    if options.tenants is not None:
+        from serving.commands.day_tenants import run_tenants
+
+        return run_tenants(args, options.tenants)
     walked = partial(virtual_day, store=None if options.no_cache else FigureStore(_cache_folder()))
     found = interruptible(walked, settings_of(args), options=options, ended=ended)
     if options.plot:
@@ -216,7 +237,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     slo = parse_slo(options.slo)
     model = model_by_name(options.model)
     trace = options.day_trace(seed=options.seed)
-    lengths, words = _lengths(options, model, trace)
+    lengths, words = lengths_of_day(options, model, trace)
     sweep = options.mean_sweep(lengths.prompt_tokens, lengths.output_tokens, schedulers)
     check = None
     if options.check_hour is not None:
@@ -230,7 +251,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
         lengths=lengths,
         lengths_in_words=words,
         limits=replace(schedulers, max_model_len=model.max_context_tokens),
-        job=_job(options, sweep),
+        job=training_terms(options, sweep),
         question=_question(options, trace),
         curve=CurveTerms(required_share=max(shares), judged=options.requests, seed=options.seed),
         grace_s=duration_s(options.drain_grace, field="drain_grace"),
@@ -248,14 +269,9 @@ def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
         shares = tuple(float(part) / 100 for part in options.peak.split(","))
     except ValueError:
         raise ConfigError("peak", options.peak, "percentages such as 50,70,90") from None
-    days = 7 if options.week else 1 if options.days is None else options.days
-    if days < 1:
-        raise ConfigError("days", days, "at least 1")
-    first = options.first_day
-    if first is None:
-        first = trace.busiest_day() if days == 1 else 0
+    days, first = options.days_walked, first_day(options, trace)
     # A trace of less than a day is walked whole.
-    whole = days * _DAY_S if trace.days or days > 1 else trace.length_s
+    whole = days * DAY_S if trace.days or days > 1 else trace.length_s
     built_in = [known.format(zone=trace.zone) for known in _ALL]
     policies = [options.policy]
     for text in options.policies or (("all",) if options.compare else ()):
@@ -263,13 +279,20 @@ def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
             policies += built_in if each == "all" else [each]
     return DayQuestion(
         trace=trace,
-        begin_s=first * _DAY_S,
+        begin_s=first * DAY_S,
         length_s=whole,
         policies=tuple(dict.fromkeys(policies)),
         peak_shares=shares,
         terms=WalkTerms(seed=options.seed),
         cold=options.cold,
     )
+
+
+def first_day(options: DayOptions, trace: DayTrace) -> int:
+    """Of the walk, counted from 0."""
+    if options.first_day is not None:
+        return options.first_day
+    return trace.busiest_day() if options.days_walked == 1 else 0
 
 
 def _split(text: str) -> list[str]:
@@ -284,15 +307,17 @@ def _split(text: str) -> list[str]:
     return found
 
 
-def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[ObservedLengths, str]:
-    """Pairs of lengths within the context, and their source."""
+def lengths_of_day(
+    options: DayOptions, model: ModelSpec, trace: DayTrace | None
+) -> tuple[ObservedLengths, str]:
+    """Pairs of lengths within the context, and their source; raises UltraServeError."""
     import numpy as np
 
     from loadgen.workloads.length_pairs import ObservedLengths
     from loadgen.workloads.traffic import Traffic
 
     context = model.max_context_tokens
-    recorded = trace.traffic
+    recorded = None if trace is None else trace.traffic
     if options.lengths is not None:
         recorded = Traffic.recorded(options.lengths, seed=options.seed)
     if options.input is not None or options.output is not None:
@@ -318,7 +343,8 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
     return ObservedLengths(prompt_tokens=prompts[fits], output_tokens=outputs[fits]), words
 
 
-def _job(options: DayOptions, sweep: Sweep) -> JobTerms:
+def training_terms(options: DayOptions, sweep: Sweep) -> JobTerms:
+    """How training is done on the sweep's machine: of its model, or the options' own."""
     from emulator.faults.recovery_time import RecoveryRates
     from emulator.specs.models import model_by_name
     from emulator.specs.training_recipe import TrainingRecipe

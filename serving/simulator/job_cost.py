@@ -21,6 +21,7 @@ from emulator.memory.training_memory import (
 )
 from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
+from emulator.specs.partition import divisors
 from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.handover_cost import HandoverCost, checkpoint_write, weights_read
@@ -39,7 +40,8 @@ class JobTerms:
     """How training is done; `start_s` is the start of a job or a group, without reading.
 
     `searched`: by the fastest recipe on each number of chips, with the batch and precision of
-    `recipe`, instead of by `recipe` itself.
+    `recipe`, instead of by `recipe` itself. `ep`: of every job without a search; None for the
+    fastest on each number of chips.
     """
 
     system: SystemSpec
@@ -49,6 +51,7 @@ class JobTerms:
     rates: RecoveryRates
     start_s: float = START_S
     searched: bool = False
+    ep: int | None = None
 
     @property
     def fewest_chips(self) -> int | None:
@@ -107,7 +110,7 @@ def best_job(terms: JobTerms, chips: Sequence[int]) -> JobCost | None:
     if terms.searched:
         return _searched_job(terms, chips)
     count, most = len(chips), max(1, terms.model.experts)
-    sizes = [ep for ep in range(1, min(count, most) + 1) if count % ep == 0]
+    sizes = [ep for ep in divisors(count) if ep <= most and terms.ep in (None, ep)]
     found = [job for ep in sizes if (job := _job(terms, chips, ep))]
     return max(found, key=lambda job: job.tokens_per_s, default=None)
 

@@ -18,7 +18,7 @@ from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_walk import walk, walk_choices
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.training_yield import GroupHandover
-from serving.policy.day_night.policy import Fixed
+from serving.policy.day_night.policy import Fixed, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.schedule import SchedulePolicy
 
@@ -54,11 +54,17 @@ class DayQuestion:
                 raise ConfigError("peak", f"{share:.0%}", expected)
         day_demand(self.trace, begin_s=self.begin_s, length_s=self.length_s, terms=self.terms)
         for text in self.policies:
-            if text == ORACLE:
-                continue
-            if isinstance(parse_policy(text), SchedulePolicy) and "@" not in text:
-                expected = f"the time zone of its hours too, such as {text}@{self.trace.zone}"
-                raise ConfigError("policy", text, expected)
+            if text != ORACLE:
+                zoned_policy(text, self.trace.zone)
+
+
+def zoned_policy(text: str, zone: str) -> Policy:
+    """A policy as a user writes it; raises ConfigError, also for hours without their zone."""
+    policy = parse_policy(text)
+    if isinstance(policy, SchedulePolicy) and "@" not in text:
+        expected = f"the time zone of its hours too, such as {text}@{zone}"
+        raise ConfigError("policy", text, expected)
+    return policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

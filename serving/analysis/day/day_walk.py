@@ -7,6 +7,7 @@ sees observable figures alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from serving.analysis.day.day_trace import DAY_S
 from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
 from serving.analysis.day.look_outcomes import LookOutcome, LookOutcomes
 from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.training_yield import GroupHandover
+from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Policy
 
@@ -23,6 +26,35 @@ Float64s = NDArray[np.float64]
 
 Choice = Callable[[int, int, float], int]
 """Serving groups by the look's number, the state of the groups and the backlog."""
+
+
+class GroupOutcomes(Protocol):
+    """What a number of serving groups does to them: of a machine's, or one model's of a fleet."""
+
+    handover: GroupHandover
+    interval_s: float
+
+    @property
+    def groups(self) -> int:
+        """That can serve."""
+        ...
+
+    @property
+    def look_intervals(self) -> int:
+        """Intervals of a whole look."""
+        ...
+
+    def serving_or_coming(self, state: int) -> int:
+        """Groups that serve or return."""
+        ...
+
+    def save_s(self, state: int) -> float:
+        """Seconds that a job needs before a group returns."""
+        ...
+
+    def outcome(self, state: int, serving: int, intervals: int) -> LookOutcome:
+        """Of `serving` groups wanted in a state, for `intervals`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,8 +76,10 @@ class DayWalk:
         return np.array([getattr(each, name) for each in self.times])
 
 
-class _Walk:
-    def __init__(self, demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes) -> None:
+class WalkUnderWay:
+    """Mutable; from all groups serving and an empty queue, look after look."""
+
+    def __init__(self, demand: DayDemand, curve: ReplicaCurve, outcomes: GroupOutcomes) -> None:
         self.demand = demand
         self.outcomes = outcomes
         self.state = 0
@@ -66,14 +100,36 @@ class _Walk:
         self._wanted: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
 
+    @property
+    def looks(self) -> int:
+        """Of the whole demand."""
+        return -(-len(self._arrivals) // self.outcomes.look_intervals)
+
     def run(self, choose: Choice) -> DayWalk:
-        """From all groups serving and an empty queue, a choice at each look."""
-        intervals, length = len(self._arrivals), self.outcomes.look_intervals
-        for look, first in enumerate(range(0, intervals, length)):
-            self.number = first
-            self._look_rates.append(float(self.rates[first - 1]) if first else 0.0)
-            self._wanted.append(choose(look, self.state, self._waiting))
-            self._look(look, min(length, intervals - first))
+        """A choice at each look."""
+        for look in range(self.looks):
+            self.go(look, self.ask(look, choose))
+        return self.ended()
+
+    def ask(self, look: int, choose: Choice) -> int:
+        """The choice at a look."""
+        first = look * self.outcomes.look_intervals
+        self.number = first
+        self._look_rates.append(float(self.rates[first - 1]) if first else 0.0)
+        return choose(look, self.state, self._waiting)
+
+    def intervals_of(self, look: int) -> int:
+        """Of a look, or what is left of the day for the last one."""
+        length = self.outcomes.look_intervals
+        return min(length, len(self._arrivals) - look * length)
+
+    def go(self, look: int, wanted: int) -> None:
+        """Until the next look, with so many serving groups wanted."""
+        self._wanted.append(wanted)
+        self._look(look, self.intervals_of(look))
+
+    def ended(self) -> DayWalk:
+        """The day, when all looks have gone by."""
         return DayWalk(
             demand=self.demand,
             served=self._served,
@@ -120,14 +176,19 @@ class _Walk:
             self.late[number] = arrived * min(1.0, waiting / (most - arrived))
 
 
-class _Observer:
+class Observer:
     """What a policy sees of a walk, and its answer."""
 
-    def __init__(self, walk: _Walk, curve: ReplicaCurve, policy: Policy) -> None:
+    def __init__(self, walk: WalkUnderWay, curve: ReplicaCurve, policy: Policy) -> None:
         self._walk = walk
         self._curve = curve
         self._policy = policy
         self._history = walk.demand.past
+
+    @property
+    def history(self) -> DemandHistory:
+        """As the policy has it."""
+        return self._history
 
     def choose(self, look: int, state: int, backlog: float) -> int:
         """The policy's serving groups, one at least, as an engine keeps its last."""
@@ -168,7 +229,7 @@ class _Observer:
             now_s=demand.begins.timestamp() + now_s,
             history=self._history,
             load_per_s=load_per_s,
-            groups=outcomes.trained.groups,
+            groups=outcomes.groups,
             serving_groups=outcomes.serving_or_coming(state),
             since_change_s=now_s - walk.changed_s,
             capacity_per_group_per_s=self._curve.capacity_per_s,
@@ -181,12 +242,12 @@ class _Observer:
 
 def walk(demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes, policy: Policy) -> DayWalk:
     """Walk a policy over the demand, from all groups serving and an empty queue."""
-    going = _Walk(demand, curve, outcomes)
-    return going.run(_Observer(going, curve, policy).choose)
+    going = WalkUnderWay(demand, curve, outcomes)
+    return going.run(Observer(going, curve, policy).choose)
 
 
 def walk_choices(
     demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes, choose: Choice
 ) -> DayWalk:
     """Walk what `choose` says at each look, as `walk` does a policy."""
-    return _Walk(demand, curve, outcomes).run(choose)
+    return WalkUnderWay(demand, curve, outcomes).run(choose)

@@ -70,6 +70,11 @@ class LookOutcomes:
         )
 
     @property
+    def groups(self) -> int:
+        """Of the machine."""
+        return self.trained.groups
+
+    @property
     def look_intervals(self) -> int:
         """Intervals of a whole look."""
         return round(self._look_s / self.interval_s)

@@ -131,10 +131,15 @@ def run_at_rate(task: RateTask) -> RatePoint:
 
 def saturated_per_s(task: RateTask) -> float:
     """Requests begun per second with `rate_per_s` an overload, until the last arrival."""
+    return overloaded(task).begun_per_s
+
+
+def overloaded(task: RateTask) -> Run:
+    """The replica with `rate_per_s` an overload, until the last arrival."""
     lead = ceil(task.rate_per_s * task.lead_s)
     traffic = _drawn(task, lead + task.judged)
     later = np.arange(len(traffic)) >= lead
-    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s
+    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1]))
 
 
 def _drawn(task: RateTask, requests: int) -> Traffic:

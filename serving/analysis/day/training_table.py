@@ -4,7 +4,7 @@ A job has all leased chips of a machine, or as many as train the most: experts t
 evenly can make a larger job slower. Left-out chips idle.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,38 @@ Float64s = NDArray[np.float64]
 
 def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
     """Of one machine; raises ConfigError when all its groups cannot hold the training state."""
-    system, model = terms.system, terms.model
-    least = terms.fewest_chips
-    chosen: list[JobCost | None] = [None]  # by leased groups
+    chosen = jobs_by_groups(terms, group_chips=group_chips, groups=groups)
+    return yield_of_jobs(terms, chosen, group_chips=group_chips)
+
+
+def jobs_by_groups(terms: JobTerms, *, group_chips: int, groups: int) -> list[JobCost | None]:
+    """The fastest job of each number of leased groups of a machine, [groups + 1].
+
+    Raises ConfigError when all of them cannot hold the training state.
+    """
+    chosen: list[JobCost | None] = [None]
     for leased in range(1, groups + 1):
         best = best_job(terms, range(leased * group_chips))
         known = [each for each in (chosen[-1], best) if each]
         chosen.append(max(known, key=lambda job: job.tokens_per_s, default=None))
-    jobs = [job for job in chosen if job]
-    if not jobs or least is None:
+    least = terms.fewest_chips
+    if chosen[-1] is None or least is None:
         raise ConfigError(
             "train-model",
-            model.name,
-            f"one whose training state fits {groups * group_chips} chips of {system.name}"
+            terms.model.name,
+            f"one whose training state fits {groups * group_chips} chips of {terms.system.name}"
             + ("" if least is None else f"; it needs {least}")
             + ("" if terms.searched else ", or --train-recipe searched"),
         )
+    return chosen
+
+
+def yield_of_jobs(
+    terms: JobTerms, chosen: Sequence[JobCost | None], *, group_chips: int
+) -> TrainingYield:
+    """Of jobs by leased groups, [groups + 1], of which the last is one."""
+    system, model = terms.system, terms.model
+    groups, jobs = len(chosen) - 1, [job for job in chosen if job]
 
     def column(of: Callable[[JobCost], float]) -> Float64s:
         return np.array([of(job) if job else 0.0 for job in chosen])
@@ -78,14 +94,30 @@ def group_handover(
     """Times and energy for a group of `candidate` to leave, and to read `served`'s weights again.
 
     It is empty when its longest request has ended, or after `grace_s`, when the rest is moved.
-    Reading is an upper bound: all groups of a machine read at once and share a tray's drives, and
-    every chip reads all dense weights, though tp above 1 needs fewer.
     """
-    partition = candidate.partition
     at = np.array([curve.capacity_per_s])
     ttft_s = float(curve.seconds("ttft_p99_s", at)[0])
     tpot_s = float(curve.seconds("tpot_p99_s", at)[0])
     last_s = ttft_s + (lengths.output_tokens - 1) * tpot_s  # [seen], of a request
+    restore_s, restore_joules = group_load(terms, served, candidate)
+    return GroupHandover(
+        drain_s=min(grace_s, float(last_s.max())),
+        restore_s=restore_s,
+        restore_joules=restore_joules,
+        # Little's law: so many of the requests that arrive in a second are there after the grace.
+        moved_requests_per_rate_s=float(np.maximum(last_s - grace_s, 0.0).mean()),
+    )
+
+
+def group_load(
+    terms: JobTerms, served: ModelSpec, candidate: PartitionCandidate
+) -> tuple[float, float]:
+    """Seconds and joules until a group of `candidate` has started and read `served`'s weights.
+
+    Reading is an upper bound: all groups of a machine read at once and share a tray's drives, and
+    every chip reads all dense weights, though tp above 1 needs fewer.
+    """
+    partition = candidate.partition
     chips = terms.system.chips.count // partition.chips * partition.chips
     read = weights_read(
         terms.system,
@@ -95,13 +127,7 @@ def group_handover(
     )
     restore_s = read.duration_ns / NS_PER_S + terms.start_s
     idle_joules = terms.system.chip.idle_watts.value * partition.chips * restore_s
-    return GroupHandover(
-        drain_s=min(grace_s, float(last_s.max())),
-        restore_s=restore_s,
-        restore_joules=read.joules * partition.chips / chips + idle_joules,
-        # Little's law: so many of the requests that arrive in a second are there after the grace.
-        moved_requests_per_rate_s=float(np.maximum(last_s - grace_s, 0.0).mean()),
-    )
+    return restore_s, read.joules * partition.chips / chips + idle_joules
 
 
 def _weight_bytes_per_chip(model: ModelSpec, *, ep: int) -> int:

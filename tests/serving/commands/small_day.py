@@ -1,4 +1,4 @@
-"""A day of three hours on a few replicas: seconds of work for `ultraserve day`."""
+"""Days of three hours on a few replicas: seconds of work for `ultraserve day`."""
 
 from pathlib import Path
 
@@ -7,6 +7,12 @@ SMALL_DAY = (
     *("--policy", "fixed:54", "--requests", "40", "--slo", "ttft=200ms,tpot=30ms@p90"),
     *("--peak", "50", "--processes", "1", "--max-num-seqs", "32", "--no-cache"),
 )
+
+SMALL_NIGHT = (
+    *("--chips", "2", "--lnc", "2", "--ep", "2", "--tp", "1", "--requests", "40"),
+    *("--processes", "1", "--max-num-seqs", "32"),
+)
+"""Beside `--tenants` with the file of `small_night`."""
 
 
 def lengths(folder: Path) -> Path:
@@ -24,4 +30,49 @@ def hours(folder: Path) -> Path:
     path = folder / "hours.csv"
     rows = (f"{h},2024-05-10T{h:02}:00Z,{n},0" for h, n in enumerate((900, 100, 900)))
     path.write_text("hour_index,utc_hour_start,requests_est,rps_est\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def small_night(folder: Path) -> Path:
+    """Two models by turns on 72 groups for three hours, two jobs, and batch work."""
+    own, trace = lengths(folder), hours(folder)
+    served = f'slo = "ttft=200ms,tpot=30ms@p90"\ntrace = "{trace}"\nlengths = "{own}"'
+    path = folder / "tenants.toml"
+    path.write_text(
+        f"""
+        worth = "usd"
+        kwh_usd = 0.1
+
+        [[serve]]
+        model = "qwen3-30b-a3b"
+        peak = 40
+        policy = "fixed:40"
+        {served}
+
+        [[serve]]
+        model = "gpt-oss-20b"
+        peak = 20
+        policy = "fixed:20"
+        {served}
+
+        [[train]]
+        name = "tuning"
+        model = "gpt-oss-20b"
+        weight = 0.1
+        priority = 1
+        smallest_chips = 8
+        largest_chips = 16
+        tokens = 2e7
+        deadline_hours = 2
+
+        [[batch]]
+        name = "offline"
+        model = "qwen3-30b-a3b"
+        weight = 0.2
+        requests = 2000
+        at_hours = [1, 0.5]
+        deadline_hours = 1
+        lengths = "{own}"
+        """
+    )
     return path

@@ -10,7 +10,7 @@ import pytest
 
 from serving.main import main
 from tests.golden import GoldenFolder
-from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
+from tests.serving.commands.small_day import SMALL_DAY, SMALL_NIGHT, hours, lengths, small_night
 
 PARETO = (
     *("pareto", "--model", "gpt-oss-20b", "--systems", "dgx-h200,trn2.48xlarge", "--tp", "1"),
@@ -134,3 +134,11 @@ def test_a_day_prints_what_its_policies_gave(
     files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
     text = text_of(("day", *SMALL_DAY, *files), capsys)
     golden.holds("day.txt", re.sub(r"wall time: .*|[\d.]+ s of wall time", "WALL TIME", text))
+
+
+@pytest.mark.process
+def test_a_night_prints_what_its_tenants_got(
+    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = text_of(("day", "--tenants", str(small_night(tmp_path)), *SMALL_NIGHT), capsys)
+    golden.holds("day_tenants.txt", re.sub(r"wall time: .*", "WALL TIME", text))
