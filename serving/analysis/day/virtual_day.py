@@ -15,11 +15,10 @@ from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
-from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import group_handover, training_yield
-from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.analysis.day.training_yield import GroupHandover
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
@@ -104,6 +103,16 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WalkableMachine:
+    """All that walks of a machine need: its chosen replica's curve, its training, hand-overs."""
+
+    choice: ReplicaChoice
+    replica: ReplicaUnderTest
+    machine: DayMachine
+    handover: GroupHandover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DaySettings:
     """A question about a day.
 
@@ -176,6 +185,34 @@ def virtual_day(
         wall_s[name] = now - began
         began = now
 
+    walkable = walkable_machine(settings, workers=workers, progress=progress, lap=lap)
+    answer = _walked(settings, walkable, wall_s)
+    lap("walks")
+    if settings.check is None:
+        return answer
+    checked = exact_hour(
+        answer.headline.results[0],
+        walkable.replica,
+        settings.check,
+        workers,
+        seed=settings.question.terms.seed,
+        progress=progress,
+    )
+    lap("check")
+    return replace(answer, check=checked)
+
+
+def walkable_machine(
+    settings: DaySettings,
+    *,
+    workers: SimulationWorkers = THIS_PROCESS,
+    progress: Progress = lambda _: None,
+    lap: Callable[[str], None] = lambda _: None,
+) -> WalkableMachine:
+    """Choose a replica and simulate its curve; `lap` is called as each stage ends.
+
+    Raises ConfigError when no replica keeps the target or the trained model does not fit.
+    """
     choice, replica = _chosen(settings)
     partition = choice.candidate.partition
     progress(
@@ -188,30 +225,6 @@ def virtual_day(
     lap("training")
     curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
     lap("curve")
-    answer = _walked(settings, choice, replica, curve, trained, wall_s)
-    lap("walks")
-    if settings.check is None:
-        return answer
-    checked = exact_hour(
-        answer.headline.results[0],
-        replica,
-        settings.check,
-        workers,
-        seed=settings.question.terms.seed,
-        progress=progress,
-    )
-    lap("check")
-    return replace(answer, check=checked)
-
-
-def _walked(
-    settings: DaySettings,
-    choice: ReplicaChoice,
-    replica: ReplicaUnderTest,
-    curve: ReplicaCurve,
-    trained: TrainingYield,
-    wall_s: dict[str, float],
-) -> VirtualDay:
     served = settings.sweep.model_at(choice.precision)
     machine = DayMachine(
         system=settings.sweep.system,
@@ -233,9 +246,16 @@ def _walked(
         settings.lengths,
         grace_s=settings.grace_s,
     )
+    return WalkableMachine(choice=choice, replica=replica, machine=machine, handover=handover)
+
+
+def _walked(
+    settings: DaySettings, walkable: WalkableMachine, wall_s: dict[str, float]
+) -> VirtualDay:
+    machine, handover = walkable.machine, walkable.handover
     answer = VirtualDay(
         settings=settings,
-        choice=choice,
+        choice=walkable.choice,
         machine=machine,
         handover=handover,
         loads=compare(settings.question, machine, handover),
