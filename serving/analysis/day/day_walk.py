@@ -20,6 +20,7 @@ from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Policy
 
 Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
 
 Choice = Callable[[int, int, float], int]
 """Serving groups by the look's number, the state of the groups and the backlog."""
@@ -45,7 +46,13 @@ class DayWalk:
 
 
 class _Walk:
-    def __init__(self, demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes) -> None:
+    def __init__(
+        self,
+        demand: DayDemand,
+        curve: ReplicaCurve,
+        outcomes: LookOutcomes,
+        machines: Int64s | None = None,
+    ) -> None:
         self.demand = demand
         self.outcomes = outcomes
         self.state = 0
@@ -60,6 +67,7 @@ class _Walk:
         self._saturated_per_s = curve.saturated_per_s
         self._arrivals: list[float] = demand.arrivals.astype(np.float64).tolist()
         self._waiting = 0.0
+        self._machines = machines
         self._times: list[GroupTimes] = []
         self._totals = HandoverTotals()
         self._unsaved_tokens = 0.0
@@ -71,6 +79,7 @@ class _Walk:
         intervals, length = len(self._arrivals), self.outcomes.look_intervals
         for look, first in enumerate(range(0, intervals, length)):
             self.number = first
+            self._divide_backlog(look)
             self._look_rates.append(float(self.rates[first - 1]) if first else 0.0)
             self._wanted.append(choose(look, self.state, self._waiting))
             self._look(look, min(length, intervals - first))
@@ -85,6 +94,12 @@ class _Walk:
             totals=self._totals,
             wanted=tuple(self._wanted),
         )
+
+    def _divide_backlog(self, look: int) -> None:
+        """All that wait, over the machines that there are now."""
+        if look and self._waiting and self._machines is not None:
+            before, now = self._machines[look - 1 : look + 1].tolist()
+            self._waiting *= before / now
 
     def _look(self, look: int, intervals: int) -> None:
         outcome = self.outcomes.outcome(self.state, self._wanted[-1], intervals)
@@ -179,9 +194,20 @@ class _Observer:
         )
 
 
-def walk(demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes, policy: Policy) -> DayWalk:
-    """Walk a policy over the demand, from all groups serving and an empty queue."""
-    going = _Walk(demand, curve, outcomes)
+def walk(
+    demand: DayDemand,
+    curve: ReplicaCurve,
+    outcomes: LookOutcomes,
+    policy: Policy,
+    *,
+    machines: Int64s | None = None,
+) -> DayWalk:
+    """Walk a policy over the demand, from all groups serving and an empty queue.
+
+    One machine's demand; where its fellows change in number, `machines` [looks], above 0, what
+    waits is divided over them anew.
+    """
+    going = _Walk(demand, curve, outcomes, machines)
     return going.run(_Observer(going, curve, policy).choose)
 
 

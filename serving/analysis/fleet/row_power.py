@@ -1,0 +1,122 @@
+"""Watts of a row at the racks and at the meter, and what its power cap holds.
+
+A cap binds in this order. A job's pause is decided for an hour, for as many machines as the hour's
+most demanding minute needs (its load is taken as known: assumed). Machines that serve are allotted
+the most that their groups draw at any load; those for which nothing is left are off.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.power.system_power import SystemPower
+from serving.analysis.day.day_result import DayMachine
+from serving.analysis.day.day_walk import DayWalk
+from serving.analysis.day.training_yield import GroupHandover
+from serving.analysis.fleet.fleet_plan import FleetRow
+from serving.analysis.fleet.row_duty import RowDuty
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowPower:
+    """`pue` by hour, [hours]; `cap_watts` of the row at the meter, [hours], or None without one."""
+
+    machine: DayMachine
+    handover: GroupHandover
+    row: FleetRow
+    pue: Float64s
+    cap_watts: Float64s | None
+
+    def it_watts(self, chip_watts: Float64s) -> Float64s:
+        """Of one machine at the racks' input, by its chips' watts, [any] -> [any]."""
+        machine = self.machine
+        watts: Float64s = machine.facility_watts(chip_watts) / SystemPower(machine.system).pue(
+            machine.season
+        )
+        return watts
+
+    @cached_property
+    def idle_it_watts(self) -> float:
+        """Of a machine whose chips idle."""
+        idle = self.machine.system.chips.count * self.machine.system.chip.idle_watts.value
+        return float(self.it_watts(np.array(idle)))
+
+    @cached_property
+    def most_it_watts(self) -> float:
+        """Of a machine that trains nothing, at any load."""
+        machine, handover = self.machine, self.handover
+        curve = machine.curve
+        rates = [*(point.rate_per_s for point in curve.points), curve.saturated_per_s]
+        group = float(curve.chip_watts(np.array([0.0, *rates])).max())
+        if handover.restore_s:
+            group = max(group, handover.restore_joules / handover.restore_s)
+        return float(self.it_watts(np.array(machine.groups * group + machine.left_over_watts)))
+
+    def limit(self) -> Int64s:
+        """Machines that may work in each hour, [hours].
+
+        Raises ConfigError for a cap that does not hold one beside the hot spares.
+        """
+        if self.cap_watts is None:
+            return np.full(len(self.pue), self.row.slots)
+        spares_watts = self.row.hot_spares * self.idle_it_watts
+        rest = self.cap_watts / self.pue - spares_watts
+        limit = np.floor(rest / self.most_it_watts + _ROUNDING).astype(np.int64)
+        if limit.min() < 1:
+            hour = int(limit.argmin())
+            least = (spares_watts + self.most_it_watts) * self.pue[hour] / 1e6
+            expected = (
+                f"at least {least:.3g} in hour {hour}: hot spares and one machine of "
+                f"{self.row.machines} x {self.row.system}"
+            )
+            raise ConfigError("cap_mw", f"{self.cap_watts[hour] / 1e6:.3g} of a row", expected)
+        found: Int64s = np.minimum(limit, self.row.slots)
+        return found
+
+    def job_watts(self, walk: DayWalk) -> Float64s:
+        """What a machine's job draws beyond idle chips, in each interval, [intervals]."""
+        handover, idle_watts = self.handover, self.machine.curve.idle_watts
+        restoring = walk.column("restoring_s")
+        joules = walk.column("joules") - idle_watts * walk.column("idle_s")
+        if handover.restore_s:
+            joules -= restoring * handover.restore_joules / handover.restore_s
+        at_job_s = walk.column("training_s") + walk.column("paused_s")
+        watts: Float64s = np.maximum(joules - idle_watts * at_job_s, 0.0) / walk.demand.interval_s
+        return watts
+
+    def running(self, walk: DayWalk, duty: RowDuty, *, hour_intervals: int) -> Int64s:
+        """Working machines whose job is not paused, in each interval, as `duty` is, [intervals]."""
+        if self.cap_watts is None:
+            return duty.working
+        intervals = len(duty.working)
+        hour = np.arange(intervals) // hour_intervals
+        with_job, without = self._machine_it_watts(walk)
+        job = with_job - without
+        spares = duty.hot * self.idle_it_watts
+        left = (self.cap_watts / self.pue)[hour] - duty.working * without - spares
+        holds = np.full(intervals, float(self.row.slots))
+        np.divide(left, job, out=holds, where=job > _ROUNDING)
+        allowed = np.minimum.reduceat(holds, np.arange(0, intervals, hour_intervals))  # [hours]
+        running = np.minimum(duty.working, np.floor(allowed + _ROUNDING)[hour])
+        found: Int64s = np.maximum(running, 0).astype(np.int64)
+        return found
+
+    def row_it_watts(self, walk: DayWalk, duty: RowDuty, running: Int64s) -> Float64s:
+        """Of all machines, [intervals]; those that are off or out draw nothing (assumed)."""
+        with_job, without = self._machine_it_watts(walk)
+        paused = duty.working - running
+        watts: Float64s = running * with_job + paused * without + duty.hot * self.idle_it_watts
+        return watts
+
+    def _machine_it_watts(self, walk: DayWalk) -> tuple[Float64s, Float64s]:
+        """Of one machine that works, with its job and with its job's chips idle, [intervals]."""
+        chip_watts = self.machine.chip_watts(walk)
+        return self.it_watts(chip_watts), self.it_watts(chip_watts - self.job_watts(walk))
