@@ -7,9 +7,9 @@ machines are walked, and some of their machines are simulated exactly.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serving.commands.analysis_options import (
     PlotOptions,
@@ -80,7 +80,8 @@ class FleetOptions(PlotOptions, SimulationOptions):
             requests=self.requests,
             seed=self.seed,
         )
-        return day_settings(options, replace(SchedulerLimits(), **PLANNED_LIMITS))
+        limits: dict[str, Any] = {**PLANNED_LIMITS}
+        return day_settings(options, SchedulerLimits(**limits))
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
