@@ -28,7 +28,10 @@ _USES: Final = {
 
 
 def fleet_chart(fleet: VirtualFleet) -> alt.VConcatChart:
-    """Two panels of all buildings, and two with a line for each of them, over one axis of time."""
+    """Two panels of all buildings, and two with a line for each of them, over one axis of time.
+
+    The power of a building without a cap is shown as a share of its own highest.
+    """
     everything = fleet.everything
     return picture(
         fleet.question.plan.name,
@@ -46,7 +49,7 @@ def fleet_chart(fleet: VirtualFleet) -> alt.VConcatChart:
                 each.name: _by_hour(each, each.meter_watts / _ceiling(each))
                 for each in fleet.buildings
             },
-            title="power, of the cap (without one: of its own highest)",
+            title="power, of the cap",
             scheme="yelloworangered",
         ),
         _cells(

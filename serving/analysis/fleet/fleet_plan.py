@@ -18,6 +18,7 @@ from emulator.power.system_power import SystemPower
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
+from serving.analysis.day.day_comparison import PEAK_SHARE_MAX
 
 Float64s = NDArray[np.float64]
 
@@ -162,6 +163,10 @@ class FleetBuilding(_Entry, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.count <= BUILDINGS_MAX:
             raise ConfigError("count", self.count, f"1 to {BUILDINGS_MAX} buildings")
+        percent = self.peak_percent
+        if percent is not None and not 0 < percent <= 100 * PEAK_SHARE_MAX:
+            expected = f"above 0, at most {100 * PEAK_SHARE_MAX:g}"
+            raise ConfigError("peak_percent", percent, expected)
         if not self.rows:
             raise ConfigError(f"buildings.{self.name}.rows", "none", "a row of machines")
         caps = self._caps_mw()

@@ -40,6 +40,10 @@ class FleetQuestion:
     def __post_init__(self) -> None:
         if self.samples < 0:
             raise ConfigError("sample", self.samples, "from 0 on")
+        for settings in self.settings.values():
+            if settings.question.length_s % HOUR_S:
+                hours = settings.question.length_s / HOUR_S
+                raise ConfigError("trace", f"{hours:g} hours", "whole hours, as caps go by them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
