@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from emulator.specs.systems import system_by_name
 from reporting.document import Column, Document, Facts, Lines, Table, table_of
+from reporting.numbers import number
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.fleet.fleet_account import FleetAccount
 from serving.analysis.fleet.fleet_plan import FailureClass
@@ -27,7 +28,7 @@ def fleet_document(fleet: VirtualFleet) -> Document:
     names = ", ".join(plan.systems)
     return Document(
         title=f"{plan.name}: {everything.chips:,} chips in {everything.machines:,} machines "
-        f"({names}) of {len(fleet.buildings)} buildings, {everything.length_h / 24:g} days from "
+        f"({names}) of {len(fleet.buildings)} buildings, {everything.length_h:,.0f} hours from "
         f"{everything.rows[0].result.walk.demand.begins:%a %Y-%m-%d %H:%M %Z}",
         subtitle="Modelled, not measured.",
         sections=(
@@ -47,8 +48,8 @@ def _facts(account: FleetAccount) -> Iterator[tuple[str, str]]:
     yield "requests", f"{account.arrived:,.0f}, of which {account.served:,.0f} were served"
     yield "within the target", f"{account.attainment:.3%}"
     yield "in the worst 5 minutes", f"{account.worst_5min_attainment:.2%}"
-    yield "served", f"{account.output_tokens / _BILLION:,.1f} billion output tokens"
-    yield "trained", f"{account.trained_tokens / _BILLION:,.1f} billion tokens"
+    yield "served", f"{number(account.output_tokens / _BILLION)} billion output tokens"
+    yield "trained", f"{number(account.trained_tokens / _BILLION)} billion tokens"
     yield (
         "goodput",
         f"{account.goodput:.2%} of the tokens that jobs would train if nothing failed, stood still "
@@ -56,12 +57,12 @@ def _facts(account: FleetAccount) -> Iterator[tuple[str, str]]:
     )
     yield (
         "energy",
-        f"{account.energy_mwh:,.0f} MWh at the meter, at a PUE of {account.mean_pue:.3f}",
+        f"{number(account.energy_mwh)} MWh at the meter, at a PUE of {account.mean_pue:.3f}",
     )
     yield (
         "highest draw",
-        f"{account.peak_watts / _MEGAWATT:,.1f} MW"
-        + ("" if cap is None else f" of at most {cap.max() / _MEGAWATT:,.1f} MW"),
+        f"{number(account.peak_watts / _MEGAWATT)} MW"
+        + ("" if cap is None else f" of at most {number(float(cap.max()) / _MEGAWATT)} MW"),
     )
     yield (
         "out of service",
@@ -77,8 +78,8 @@ def _buildings_table(fleet: VirtualFleet) -> Table:
         Column("chips", lambda account: account.chips, ",d"),
         Column("within target", lambda account: account.attainment, ".3%"),
         Column("worst 5 min", lambda account: account.worst_5min_attainment, ".2%"),
-        Column("served", lambda a: a.output_tokens, ",.1f", unit="Gtok", scale=_BILLION),
-        Column("trained", lambda a: a.trained_tokens, ",.1f", unit="Gtok", scale=_BILLION),
+        Column("served", lambda a: a.output_tokens, unit="Gtok", scale=_BILLION),
+        Column("trained", lambda a: a.trained_tokens, unit="Gtok", scale=_BILLION),
         Column("goodput", lambda account: account.goodput, ".2%"),
         Column("energy", lambda account: account.energy_mwh, ",.1f", unit="MWh"),
         Column(
@@ -188,7 +189,7 @@ def _method(fleet: VirtualFleet) -> Iterator[str]:
         "caps hold at the meter, hour by hour, and are divided over a building's rows by what the "
         "racks are provisioned for; for an hour jobs are paused on as many machines as its most "
         "demanding minute needs (known ahead: assumed), and machines are off where the cap does "
-        "not hold all of them at the most that serving draws"
+        "not hold the serving of all"
     )
     yield (
         "a paused job saves and starts again at the times of its recipe; failures cost it what "

@@ -1,8 +1,8 @@
 """Watts of a row at the racks and at the meter, and what its power cap holds.
 
-A cap binds in this order. A job's pause is decided for an hour, for as many machines as the hour's
-most demanding minute needs (its load is taken as known: assumed). Machines that serve are allotted
-the most that their groups draw at any load; those for which nothing is left are off.
+A cap binds jobs first, then serving. Both are decided for an hour, by its most demanding minute,
+which is taken as known (assumed): jobs are paused on as many machines as that needs, and if it
+would need more even then, machines are off.
 """
 
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ class RowPower:
             group = max(group, handover.restore_joules / handover.restore_s)
         return float(self.it_watts(np.array(machine.groups * group + machine.left_over_watts)))
 
-    def limit(self) -> Int64s:
-        """Machines that may work in each hour, [hours].
+    def surely_held(self) -> Int64s:
+        """Machines whose serving the cap holds in each hour whatever their load, [hours].
 
         Raises ConfigError for a cap that does not hold one beside the hot spares.
         """
@@ -81,6 +81,17 @@ class RowPower:
         found: Int64s = np.minimum(limit, self.row.slots)
         return found
 
+    def held(self, walk: DayWalk, duty: RowDuty) -> Int64s:
+        """Machines whose serving the cap holds in each hour, at the walk's draws, [hours]."""
+        if self.cap_watts is None:
+            return np.full(len(self.pue), self.row.slots)
+        hour_intervals = len(duty.working) // len(self.pue)
+        _, without = self._machine_it_watts(walk)
+        left = np.repeat(self.cap_watts / self.pue, hour_intervals) - duty.hot * self.idle_it_watts
+        holds = (left / without).reshape(-1, hour_intervals).min(axis=1)
+        found: Int64s = np.floor(holds + _ROUNDING).astype(np.int64)
+        return found
+
     def job_watts(self, walk: DayWalk) -> Float64s:
         """What a machine's job draws beyond idle chips, in each interval, [intervals]."""
         handover, idle_watts = self.handover, self.machine.curve.idle_watts
@@ -92,20 +103,21 @@ class RowPower:
         watts: Float64s = np.maximum(joules - idle_watts * at_job_s, 0.0) / walk.demand.interval_s
         return watts
 
-    def running(self, walk: DayWalk, duty: RowDuty, *, hour_intervals: int) -> Int64s:
+    def running(self, walk: DayWalk, duty: RowDuty) -> Int64s:
         """Working machines whose job is not paused, in each interval, as `duty` is, [intervals]."""
         if self.cap_watts is None:
             return duty.working
         intervals = len(duty.working)
-        hour = np.arange(intervals) // hour_intervals
+        hour_intervals = intervals // len(self.pue)
         with_job, without = self._machine_it_watts(walk)
         job = with_job - without
         spares = duty.hot * self.idle_it_watts
-        left = (self.cap_watts / self.pue)[hour] - duty.working * without - spares
+        cap_it_watts = np.repeat(self.cap_watts / self.pue, hour_intervals)
+        left = cap_it_watts - duty.working * without - spares
         holds = np.full(intervals, float(self.row.slots))
         np.divide(left, job, out=holds, where=job > _ROUNDING)
-        allowed = np.minimum.reduceat(holds, np.arange(0, intervals, hour_intervals))  # [hours]
-        running = np.minimum(duty.working, np.floor(allowed + _ROUNDING)[hour])
+        allowed = np.floor(holds.reshape(-1, hour_intervals).min(axis=1) + _ROUNDING)  # [hours]
+        running = np.minimum(duty.working, np.repeat(allowed, hour_intervals))
         found: Int64s = np.maximum(running, 0).astype(np.int64)
         return found
 

@@ -125,11 +125,8 @@ class RowWalker:
             look_s=terms.look_s,
             seed=terms.seed,
         )
-        hour_looks = round(HOUR_S / terms.look_s)
-        by_look = row_duty(row, found.out, power.limit(), hour_looks=hour_looks)
-        duty = by_look.by_interval(terms.look_intervals)
-        result, arrived = self._walked(task, by_look.working, duty)
-        running = power.running(result.walk, duty, hour_intervals=round(HOUR_S / terms.interval_s))
+        result, arrived, duty = self._below_cap(task, power, found.out)
+        running = power.running(result.walk, duty)
         it_watts = power.row_it_watts(result.walk, duty, running)
         useful = useful_share(self.machine.trained, task.failures, self.machine)
         possible = _machine_tokens(result.walk)
@@ -139,7 +136,7 @@ class RowWalker:
             duty=duty,
             running=running,
             it_watts=it_watts,
-            meter_watts=it_watts * np.repeat(task.pue, hour_looks * terms.look_intervals),
+            meter_watts=it_watts * np.repeat(task.pue, len(it_watts) // len(task.pue)),
             arrived=arrived,
             served=duty.working * result.walk.served,
             kept=duty.working * result.kept("both_share"),
@@ -150,6 +147,28 @@ class RowWalker:
             failures=found.failures,
             goodput_share=useful,
         )
+
+    def _below_cap(
+        self, task: RowTask, power: RowPower, out: Int64s
+    ) -> tuple[DayResult, Float64s, RowDuty]:
+        """One machine's walk, the row's requests, [intervals], and duties that the cap holds.
+
+        Where it does not hold all machines' serving, as many work as it holds at the draws of the
+        walk before, until none of its hours is above it: fewer machines each draw more.
+        """
+        terms, least = self.question.terms, power.surely_held()
+        limit = np.full(len(task.pue), task.row.slots)
+        hour_looks = round(HOUR_S / terms.look_s)
+        while True:
+            by_look = row_duty(task.row, out, limit, hour_looks=hour_looks)
+            duty = by_look.by_interval(terms.look_intervals)
+            result, arrived = self._walked(task, by_look.working, duty)
+            held = power.held(result.walk, duty)
+            most = by_look.working.reshape(-1, hour_looks).max(axis=1)  # [hours]
+            lower = np.where(most > held, np.maximum(held, least), limit)
+            if (lower == limit).all():
+                return result, arrived, duty
+            limit = lower
 
     def _walked(self, task: RowTask, by_look: Int64s, duty: RowDuty) -> tuple[DayResult, Float64s]:
         """One machine's walk, and the row's requests, [intervals].
