@@ -27,11 +27,11 @@ _DAY_HOURS: Final = 24
 _WATTS_PER_MEGAWATT: Final = 1e6
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _FleetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file."""
 
 
-class FleetTraffic(_Entry, frozen=True, kw_only=True):
+class FleetTraffic(_FleetTable, frozen=True, kw_only=True):
     """What the machines serve and train, each an even part of it; `peak_percent` of what they can.
 
     Names and texts are those of the options of `ultraserve day`.
@@ -52,7 +52,7 @@ class FleetTraffic(_Entry, frozen=True, kw_only=True):
     train_recipe: Literal["default", "searched"] = "default"
 
 
-class FailureClass(_Entry, frozen=True, kw_only=True):
+class FailureClass(_FleetTable, frozen=True, kw_only=True):
     """What breaks: one of `per` every `mtbf_hours` of its own time; its machine is out until it is
     repaired.
 
@@ -78,7 +78,7 @@ class FailureClass(_Entry, frozen=True, kw_only=True):
         return self.mtbf_hours / parts[self.per]
 
 
-class FleetWeather(_Entry, frozen=True, kw_only=True):
+class FleetWeather(_FleetTable, frozen=True, kw_only=True):
     """A `season` of the catalog, or degrees by hour of the day (or of the week) and the PUE by
     degrees, in straight lines; raises ConfigError for both or none.
     """
@@ -109,7 +109,7 @@ class FleetWeather(_Entry, frozen=True, kw_only=True):
         return found
 
 
-class FleetRow(_Entry, frozen=True, kw_only=True):
+class FleetRow(_FleetTable, frozen=True, kw_only=True):
     """Machines that are alike, with spares of their own, and a part of the building's power by what
     they are provisioned for.
 
@@ -147,7 +147,7 @@ class FleetRow(_Entry, frozen=True, kw_only=True):
         return self.machines * system_by_name(self.system).provisioned_watts.value
 
 
-class FleetBuilding(_Entry, frozen=True, kw_only=True):
+class FleetBuilding(_FleetTable, frozen=True, kw_only=True):
     """`count` buildings that are alike; `cap_mw` at the meter, always or by hour of the day (or of
     the week); without one it is what the racks are provisioned for.
     """
@@ -198,7 +198,7 @@ class FleetBuilding(_Entry, frozen=True, kw_only=True):
         return tuple(f"{self.name} {number}" for number in range(1, self.count + 1))
 
 
-class FleetPlan(_Entry, frozen=True, kw_only=True):
+class FleetPlan(_FleetTable, frozen=True, kw_only=True):
     """A whole fleet; raises ConfigError for a weather that is not there, and names used twice."""
 
     name: str

@@ -38,11 +38,11 @@ class RowDuty:
         return RowDuty(**{name: np.repeat(of, look_intervals) for name, of in columns.items()})
 
 
-def row_duty(row: FleetRow, out: Int64s, limit: Int64s, *, hour_looks: int) -> RowDuty:
+def row_duty(row: FleetRow, out: Int64s, limit: Int64s, *, looks_per_hour: int) -> RowDuty:
     """By the machines `out` in each look, [looks], and how many may work in each hour, [hours]."""
     up = row.machines - out
-    hour = np.arange(len(out)) // hour_looks
-    ready = up[hour * hour_looks]  # as the hour began
+    hour = np.arange(len(out)) // looks_per_hour
+    ready = up[hour * looks_per_hour]  # as the hour began
     stays_off = np.clip(ready - row.slots - row.hot_spares, 0, row.cold_spares)
     off = np.minimum(stays_off, up)
     on = up - off

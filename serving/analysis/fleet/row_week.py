@@ -158,22 +158,22 @@ class RowWalker:
         """
         terms, least = self.question.terms, power.surely_held()
         limit = np.full(len(task.pue), task.row.slots)
-        hour_looks = round(HOUR_S / terms.look_s)
+        looks_per_hour = round(HOUR_S / terms.look_s)
         while True:
-            by_look = row_duty(task.row, out, limit, hour_looks=hour_looks)
-            duty = by_look.by_interval(terms.look_intervals)
-            result, arrived = self._walked(task, by_look.working, duty)
+            decided = row_duty(task.row, out, limit, looks_per_hour=looks_per_hour)
+            duty = decided.by_interval(terms.look_intervals)
+            result, arrived = self._walked(task, decided.working, duty)
             held = power.held(result.walk, duty)
-            most = by_look.working.reshape(-1, hour_looks).max(axis=1)  # [hours]
+            most = decided.working.reshape(-1, looks_per_hour).max(axis=1)  # [hours]
             lower = np.where(most > held, np.maximum(held, least), limit)
             if (lower == limit).all():
                 return result, arrived, duty
             limit = lower
 
-    def _walked(self, task: RowTask, by_look: Int64s, duty: RowDuty) -> tuple[DayResult, Float64s]:
-        """One machine's walk, and the row's requests, [intervals].
+    def _walked(self, task: RowTask, working: Int64s, duty: RowDuty) -> tuple[DayResult, Float64s]:
+        """One machine's walk, and the row's requests, [intervals], by the `working` ones, [looks].
 
-        Those of a time without a machine that works are lost.
+        Those that come or wait while no machine works are lost.
         """
         question = self.question
         demand = day_demand(
@@ -192,7 +192,7 @@ class RowWalker:
             self.machine.curve,
             self.outcomes,
             policy,
-            machines=np.maximum(by_look, 1),
+            machines=np.maximum(working, 1),
         )
         arrived = np.where(duty.working, duty.working * each, offered).astype(np.float64)
         result = DayResult(

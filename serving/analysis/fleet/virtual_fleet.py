@@ -20,6 +20,7 @@ from serving.analysis.fleet.fleet_account import FleetAccount
 from serving.analysis.fleet.fleet_plan import FleetBuilding, FleetPlan, FleetRow
 from serving.analysis.fleet.row_week import RowTask, RowWeek, row_walker
 from serving.analysis.fleet.sampled_machines import SampledMachines, sampled_machines
+from serving.policy.day_night.policy_text import parse_policy
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 Float64s = NDArray[np.float64]
@@ -41,6 +42,7 @@ class FleetQuestion:
         if self.samples < 0:
             raise ConfigError("sample", self.samples, "from 0 on")
         for settings in self.settings.values():
+            parse_policy(settings.question.policies[0])
             if settings.question.length_s % HOUR_S:
                 hours = settings.question.length_s / HOUR_S
                 raise ConfigError("trace", f"{hours:g} hours", "whole hours, as caps go by them")
@@ -102,7 +104,7 @@ def walked_rows(
     """Every row of every building, in the plan's order."""
     tasks = row_tasks(question)
     chunks = [
-        _Chunk(machine=walkable[name], settings=question.settings[name], tasks=chunk)
+        _SystemRows(machine=walkable[name], settings=question.settings[name], tasks=chunk)
         for name in question.settings
         for chunk in _chunked([each for each in tasks if each.row.system == name], workers.count)
     ]
@@ -163,7 +165,7 @@ def _any(question: FleetQuestion) -> DaySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Chunk:
+class _SystemRows:
     machine: WalkableMachine
     settings: DaySettings
     tasks: Sequence[RowTask]
@@ -174,6 +176,6 @@ def _chunked(tasks: Sequence[RowTask], count: int) -> list[Sequence[RowTask]]:
     return [part for part in (tasks[start::count] for start in range(count)) if part]
 
 
-def _walk_chunk(chunk: _Chunk) -> list[RowWeek]:
+def _walk_chunk(chunk: _SystemRows) -> list[RowWeek]:
     walker = row_walker(chunk.machine.machine, chunk.machine.handover, chunk.settings.question)
     return [walker.row_week(task) for task in chunk.tasks]

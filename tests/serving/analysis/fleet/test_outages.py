@@ -31,7 +31,7 @@ def test_failures_come_at_the_rate_and_keep_machines_out_for_the_repair() -> Non
     assert found.out.mean() / 1_000 == pytest.approx(1 - np.exp(-(5 + 1 / 12) / 100), rel=0.05)
 
 
-def test_a_repair_takes_its_time_in_whole_looks() -> None:
+def test_a_repair_takes_its_time_rounded_up() -> None:
     out = drawn(range(1)).out
     begins, ends = (np.flatnonzero(np.diff(out) == step) for step in (1, -1))
 

@@ -15,7 +15,7 @@ def duty(out: list[int], *, hot: int, cold: int, machines: int = 10, limit: int 
         row(machines, hot=hot, cold=cold),
         np.array(out),
         np.full(hours, min(limit, machines - hot - cold)),
-        hour_looks=2,
+        looks_per_hour=2,
     )
 
 
