@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from reporting.charts import BLUE, GREEN, INK, RED, Row, chart_of, colour, picture, series_rows
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.fleet.fleet_account import FleetAccount
+from serving.analysis.fleet.fleet_plan import WATTS_PER_MEGAWATT
 from serving.analysis.fleet.virtual_fleet import VirtualFleet
 
 Float64s = NDArray[np.float64]
 
 _WIDTH: Final = 900
-_MEGAWATT: Final = 1e6
 _CELL: Final = 9
 """Points of a building's line."""
 _USES: Final = {
@@ -98,9 +98,9 @@ def _x(account: FleetAccount, *, last: bool = False) -> alt.X:
 
 
 def _power(account: FleetAccount) -> Any:
-    series = {"drawn": _by_hour(account, account.meter_watts) / _MEGAWATT}
+    series = {"drawn": _by_hour(account, account.meter_watts) / WATTS_PER_MEGAWATT}
     if account.cap_watts is not None:
-        series["caps"] = _by_hour(account, account.cap_watts) / _MEGAWATT
+        series["caps"] = _by_hour(account, account.cap_watts) / WATTS_PER_MEGAWATT
     rows = series_rows(("hour", _hours(account)), "MW", series)
     return (
         chart_of(rows)

@@ -24,7 +24,7 @@ Float64s = NDArray[np.float64]
 
 BUILDINGS_MAX: Final = 1_000
 _DAY_HOURS: Final = 24
-_WATTS_PER_MEGAWATT: Final = 1e6
+WATTS_PER_MEGAWATT: Final = 1e6
 
 
 class _FleetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -189,7 +189,7 @@ class FleetBuilding(_FleetTable, frozen=True, kw_only=True):
         caps = self._caps_mw()
         if not caps:
             return None
-        return _WATTS_PER_MEGAWATT * _by_hour(caps, first_hour, hours)
+        return WATTS_PER_MEGAWATT * _by_hour(caps, first_hour, hours)
 
     def names(self) -> tuple[str, ...]:
         """Of each of them."""

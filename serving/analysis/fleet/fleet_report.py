@@ -8,12 +8,11 @@ from reporting.document import Column, Document, Facts, Lines, Table, table_of
 from reporting.numbers import number
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.fleet.fleet_account import FleetAccount
-from serving.analysis.fleet.fleet_plan import FailureClass
+from serving.analysis.fleet.fleet_plan import WATTS_PER_MEGAWATT, FailureClass
 from serving.analysis.fleet.sampled_machines import SAMPLE_S, MeanError, SampledMachines
 from serving.analysis.fleet.virtual_fleet import VirtualFleet
 
 _BILLION: Final = 1e9
-_MEGAWATT: Final = 1e6
 _MILLION: Final = 1e6
 _LABELS: Final = {
     "kept_error": "requests within the target",
@@ -61,8 +60,10 @@ def _facts(account: FleetAccount) -> Iterator[tuple[str, str]]:
     )
     yield (
         "highest draw",
-        f"{number(account.peak_watts / _MEGAWATT)} MW"
-        + ("" if cap is None else f" of at most {number(float(cap.max()) / _MEGAWATT)} MW"),
+        f"{number(account.peak_watts / WATTS_PER_MEGAWATT)} MW"
+        + (
+            "" if cap is None else f" of at most {number(float(cap.max()) / WATTS_PER_MEGAWATT)} MW"
+        ),
     )
     yield (
         "out of service",
@@ -94,8 +95,8 @@ def _buildings_table(fleet: VirtualFleet) -> Table:
 def _caps_table(fleet: VirtualFleet) -> Table:
     columns: tuple[Column[FleetAccount], ...] = (
         Column("building", lambda account: account.name, align="left"),
-        Column("highest draw", lambda a: a.peak_watts, ",.2f", unit="MW", scale=_MEGAWATT),
-        Column("lowest cap", _lowest_cap, ",.2f", unit="MW", scale=_MEGAWATT),
+        Column("highest draw", lambda a: a.peak_watts, ",.2f", unit="MW", scale=WATTS_PER_MEGAWATT),
+        Column("lowest cap", _lowest_cap, ",.2f", unit="MW", scale=WATTS_PER_MEGAWATT),
         Column("of the cap at most", _cap_share, ".1%"),
         Column("jobs paused", lambda a: a.paused_hours, ",.1f", unit="machine-h"),
         Column("off for the cap", lambda a: a.shed_hours, ",.1f", unit="machine-h"),
@@ -189,7 +190,7 @@ def _method(fleet: VirtualFleet) -> Iterator[str]:
         "caps hold at the meter, hour by hour, and are divided over a building's rows by what the "
         "racks are provisioned for; for an hour jobs are paused on as many machines as its most "
         "demanding minute needs (known ahead: assumed), and machines are off where the cap does "
-        "not hold the serving of all"
+        "not hold the serving of all; those that return are ready when the hour begins (assumed)"
     )
     yield (
         "a paused job saves and starts again at the times of its recipe; failures cost it what "

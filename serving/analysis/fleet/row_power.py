@@ -16,7 +16,7 @@ from emulator.power.system_power import SystemPower
 from serving.analysis.day.day_result import DayMachine
 from serving.analysis.day.day_walk import DayWalk
 from serving.analysis.day.training_yield import GroupHandover
-from serving.analysis.fleet.fleet_plan import FleetRow
+from serving.analysis.fleet.fleet_plan import WATTS_PER_MEGAWATT, FleetRow
 from serving.analysis.fleet.row_duty import RowDuty
 
 Float64s = NDArray[np.float64]
@@ -72,12 +72,13 @@ class RowPower:
         limit = np.floor(rest / self.most_it_watts + _ROUNDING).astype(np.int64)
         if limit.min() < 1:
             hour = int(limit.argmin())
-            least = (spares_watts + self.most_it_watts) * self.pue[hour] / 1e6
+            least = (spares_watts + self.most_it_watts) * self.pue[hour] / WATTS_PER_MEGAWATT
             expected = (
                 f"at least {least:.3g} in hour {hour}: hot spares and one machine of "
                 f"{self.row.machines} x {self.row.system}"
             )
-            raise ConfigError("cap_mw", f"{self.cap_watts[hour] / 1e6:.3g} of a row", expected)
+            cap_mw = self.cap_watts[hour] / WATTS_PER_MEGAWATT
+            raise ConfigError("cap_mw", f"{cap_mw:.3g} of a row", expected)
         found: Int64s = np.minimum(limit, self.row.slots)
         return found
 
@@ -85,12 +86,9 @@ class RowPower:
         """Machines whose serving the cap holds in each hour, at the walk's draws, [hours]."""
         if self.cap_watts is None:
             return np.full(len(self.pue), self.row.slots)
-        hour_intervals = len(duty.working) // len(self.pue)
         _, without = self._machine_it_watts(walk)
-        left = np.repeat(self.cap_watts / self.pue, hour_intervals) - duty.hot * self.idle_it_watts
-        holds = (left / without).reshape(-1, hour_intervals).min(axis=1)
-        found: Int64s = np.floor(holds + _ROUNDING).astype(np.int64)
-        return found
+        holds = self._least_of_hour(self._beside_spares(self.cap_watts, duty) / without)
+        return holds.astype(np.int64)
 
     def job_watts(self, walk: DayWalk) -> Float64s:
         """What a machine's job draws beyond idle chips, in each interval, [intervals]."""
@@ -107,18 +105,24 @@ class RowPower:
         """Working machines whose job is not paused, in each interval, as `duty` is, [intervals]."""
         if self.cap_watts is None:
             return duty.working
-        intervals = len(duty.working)
-        hour_intervals = intervals // len(self.pue)
         with_job, without = self._machine_it_watts(walk)
         job = with_job - without
-        spares = duty.hot * self.idle_it_watts
-        cap_it_watts = np.repeat(self.cap_watts / self.pue, hour_intervals)
-        left = cap_it_watts - duty.working * without - spares
-        holds = np.full(intervals, float(self.row.slots))
+        left = self._beside_spares(self.cap_watts, duty) - duty.working * without
+        holds = np.full(len(job), float(self.row.slots))
         np.divide(left, job, out=holds, where=job > _ROUNDING)
-        allowed = np.floor(holds.reshape(-1, hour_intervals).min(axis=1) + _ROUNDING)  # [hours]
-        running = np.minimum(duty.working, np.repeat(allowed, hour_intervals))
-        found: Int64s = np.maximum(running, 0).astype(np.int64)
+        allowed = np.repeat(self._least_of_hour(holds), len(job) // len(self.pue))
+        return np.clip(allowed, 0, duty.working).astype(np.int64)
+
+    def _beside_spares(self, cap_watts: Float64s, duty: RowDuty) -> Float64s:
+        """What the cap leaves at the racks beside the hot spares, [intervals]."""
+        of_cap = np.repeat(cap_watts / self.pue, len(duty.hot) // len(self.pue))
+        left: Float64s = of_cap - duty.hot * self.idle_it_watts
+        return left
+
+    def _least_of_hour(self, machines: Float64s) -> Float64s:
+        """Whole machines of each hour's least favourable interval, [intervals] -> [hours]."""
+        least = machines.reshape(len(self.pue), -1).min(axis=1)
+        found: Float64s = np.floor(least + _ROUNDING)
         return found
 
     def row_it_watts(self, walk: DayWalk, duty: RowDuty, running: Int64s) -> Float64s:
