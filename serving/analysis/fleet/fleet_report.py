@@ -256,8 +256,15 @@ def _sampled_data(sampled: SampledMachines) -> dict[str, Any]:
                 "begin_s": each.begin_s,
                 "length_s": SAMPLE_S,
                 "requests": each.exact.requests,
-                "kept_share": {"exact": each.exact.both.exact, "walked": each.exact.both.walked},
-                "joules": {"exact": each.exact.joules.exact, "walked": each.exact.joules.walked},
+                **{
+                    name: {"exact": both.exact, "walked": both.walked}
+                    for name, both in (
+                        ("kept_share", each.exact.both),
+                        ("ttft_share", each.exact.ttft),
+                        ("tpot_share", each.exact.tpot),
+                        ("joules", each.exact.joules),
+                    )
+                },
             }
             for each in sampled.samples
         ],
