@@ -25,7 +25,7 @@ _MODULES: Final = (
     *("serve", "key", "train", "demo", "state", "watch", "console", "top", "monitor", "ls"),
     *("fault", "leases", "daynight", "publish", "engine", "profile"),
     *("describe", "collectives", "power", "simulate", "pareto", "plan", "compare", "day"),
-    "recipe",
+    *("recipe", "fleet"),
     *("explain", "validate"),
 )
 """Modules of `serving.commands`, in the order of the help."""

@@ -224,6 +224,11 @@ def _cache_folder() -> Path:
 
 def settings_of(args: argparse.Namespace) -> DaySettings:
     """The day by the arguments; raises UltraServeError."""
+    return day_settings(read_options(DayOptions, args), read_options(SchedulerLimits, args))
+
+
+def day_settings(options: DayOptions, schedulers: SchedulerLimits) -> DaySettings:
+    """The day by its options; raises UltraServeError."""
     from emulator.specs.models import model_by_name
     from serving.analysis.day.curve_search import CurveTerms
     from serving.analysis.day.day_result import ValueUnit
@@ -232,8 +237,6 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from serving.policy.day_night.options import duration_s
     from serving.traffic.slo import parse_slo
 
-    options = read_options(DayOptions, args)
-    schedulers = read_options(SchedulerLimits, args)
     slo = parse_slo(options.slo)
     model = model_by_name(options.model)
     trace = options.day_trace(seed=options.seed)

@@ -97,7 +97,7 @@ def test_the_commands_are_those_that_the_parser_knows() -> None:
     )
     assert set(commands.choices) == {
         *("serve", "describe", "collectives", "power", "simulate", "pareto", "plan", "compare"),
-        *("explain", "recipe"),
+        *("explain", "recipe", "fleet"),
         *("demo", "key", "state", "watch", "fault", "profile", "validate", "train", "day"),
         *("drain", "lend", "resume", "daynight", "publish", "rollback", "engine"),
         *("top", "monitor", "ls", "console"),

@@ -23,6 +23,7 @@ from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Policy
 
 Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
 
 Choice = Callable[[int, int, float], int]
 """Serving groups by the look's number, the state of the groups and the backlog."""
@@ -79,7 +80,13 @@ class DayWalk:
 class WalkUnderWay:
     """Mutable; from all groups serving and an empty queue, look after look."""
 
-    def __init__(self, demand: DayDemand, curve: ReplicaCurve, outcomes: GroupOutcomes) -> None:
+    def __init__(
+        self,
+        demand: DayDemand,
+        curve: ReplicaCurve,
+        outcomes: GroupOutcomes,
+        machines: Int64s | None = None,
+    ) -> None:
         self.demand = demand
         self.outcomes = outcomes
         self.state = 0
@@ -94,6 +101,7 @@ class WalkUnderWay:
         self._saturated_per_s = curve.saturated_per_s
         self._arrivals: list[float] = demand.arrivals.astype(np.float64).tolist()
         self._waiting = 0.0
+        self._machines = machines
         self._times: list[GroupTimes] = []
         self._totals = HandoverTotals()
         self._unsaved_tokens = 0.0
@@ -115,6 +123,7 @@ class WalkUnderWay:
         """The choice at a look."""
         first = look * self.outcomes.look_intervals
         self.number = first
+        self._divide_backlog(look)
         self._look_rates.append(float(self.rates[first - 1]) if first else 0.0)
         return choose(look, self.state, self._waiting)
 
@@ -141,6 +150,12 @@ class WalkUnderWay:
             totals=self._totals,
             wanted=tuple(self._wanted),
         )
+
+    def _divide_backlog(self, look: int) -> None:
+        """All that wait, over the machines that there are now."""
+        if look and self._waiting and self._machines is not None:
+            before, now = self._machines[look - 1 : look + 1].tolist()
+            self._waiting *= before / now
 
     def _look(self, look: int, intervals: int) -> None:
         outcome = self.outcomes.outcome(self.state, self._wanted[-1], intervals)
@@ -240,9 +255,20 @@ class Observer:
         )
 
 
-def walk(demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes, policy: Policy) -> DayWalk:
-    """Walk a policy over the demand, from all groups serving and an empty queue."""
-    going = WalkUnderWay(demand, curve, outcomes)
+def walk(
+    demand: DayDemand,
+    curve: ReplicaCurve,
+    outcomes: GroupOutcomes,
+    policy: Policy,
+    *,
+    machines: Int64s | None = None,
+) -> DayWalk:
+    """Walk a policy over the demand, from all groups serving and an empty queue.
+
+    One machine's demand; where its fellows change in number, `machines` [looks], above 0, what
+    waits is divided over them anew.
+    """
+    going = WalkUnderWay(demand, curve, outcomes, machines)
     return going.run(Observer(going, curve, policy).choose)
 
 

@@ -104,6 +104,17 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WalkableMachine:
+    """All that walks of a machine need: its chosen replica's curve, its training, hand-overs."""
+
+    choice: ReplicaChoice
+    replica: ReplicaUnderTest
+    machine: DayMachine
+    handover: GroupHandover
+    kept_unix_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DaySettings:
     """A question about a day.
 
@@ -184,6 +195,36 @@ def virtual_day(
         wall_s[name] = now - began
         began = now
 
+    walkable = walkable_machine(settings, workers=workers, progress=progress, store=store, lap=lap)
+    answer = _walked(settings, walkable, wall_s)
+    lap("walks")
+    if settings.check is None:
+        return answer
+    checked = exact_hour(
+        answer.headline.results[0],
+        walkable.replica,
+        settings.check,
+        workers,
+        seed=settings.question.terms.seed,
+        progress=progress,
+    )
+    lap("check")
+    return replace(answer, check=checked)
+
+
+def walkable_machine(
+    settings: DaySettings,
+    *,
+    workers: SimulationWorkers = THIS_PROCESS,
+    progress: Progress = lambda _: None,
+    store: FigureStore | None = None,
+    lap: Callable[[str], None] = lambda _: None,
+) -> WalkableMachine:
+    """Choose a replica and simulate its curve, unless a `store` has it; `lap` is called as each
+    stage ends.
+
+    Raises ConfigError when no replica keeps the target or the trained model does not fit.
+    """
     choice, replica = _chosen(settings)
     partition = choice.candidate.partition
     progress(
@@ -209,29 +250,6 @@ def virtual_day(
             lambda error: progress(f"what is simulated is not kept: {error}"),
         )
         lap("kept")
-    answer = _walked(settings, choice, replica, figures, wall_s)
-    lap("walks")
-    if settings.check is None:
-        return answer
-    checked = exact_hour(
-        answer.headline.results[0],
-        replica,
-        settings.check,
-        workers,
-        seed=settings.question.terms.seed,
-        progress=progress,
-    )
-    lap("check")
-    return replace(answer, check=checked)
-
-
-def _walked(
-    settings: DaySettings,
-    choice: ReplicaChoice,
-    replica: ReplicaUnderTest,
-    figures: MachineFigures,
-    wall_s: dict[str, float],
-) -> VirtualDay:
     served = settings.sweep.model_at(choice.precision)
     machine = DayMachine(
         system=settings.sweep.system,
@@ -253,11 +271,24 @@ def _walked(
         settings.lengths,
         grace_s=settings.grace_s,
     )
+    return WalkableMachine(
+        choice=choice,
+        replica=replica,
+        machine=machine,
+        handover=handover,
+        kept_unix_s=figures.kept_unix_s,
+    )
+
+
+def _walked(
+    settings: DaySettings, walkable: WalkableMachine, wall_s: dict[str, float]
+) -> VirtualDay:
+    machine, handover = walkable.machine, walkable.handover
     answer = VirtualDay(
         settings=settings,
-        choice=choice,
+        choice=walkable.choice,
         machine=machine,
-        kept_unix_s=figures.kept_unix_s,
+        kept_unix_s=walkable.kept_unix_s,
         handover=handover,
         loads=compare(settings.question, machine, handover),
         slower=(),

@@ -31,6 +31,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
 QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
 LONG_SUBCOMMANDS: Final = {
     *("simulate", "pareto", "plan", "compare", "validate", "train", "recipe", "day", "explain"),
+    "fleet",
 }
 ASKING_SUBCOMMANDS: Final = {
     *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
@@ -162,6 +163,7 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r"^(\S*ultraserve pareto .*--slo .*)", r"\1 --requests 40"),
     (r"^(\S*ultraserve pareto .*)", r"\1 --chips 8 --batch 1,64"),
     (r"^(\S*ultraserve day .*)", r"\1 --requests 40"),
+    (r"^(\S*ultraserve fleet .*)", r"\1 --requests 40 --sample 1"),
     (r"--seconds 10", "--seconds 1"),
 )
 """Shorter settings for tests, and stand-ins for files of long runs."""

@@ -1,0 +1,1 @@
+"""A fleet over days: buildings of machines, their power caps, weather, failures and spares."""
