@@ -176,6 +176,7 @@ class _Observer:
             ttft_attainment=attainment,
             drain_s=handover.drain_s,
             restore_s=handover.restore_s + outcomes.save_s(state),
+            job_groups_min=outcomes.trained.job_groups_min,
         )
 
 
