@@ -18,9 +18,7 @@ from serving.analysis.day.day_trace import DAY_S, DayTrace
 from serving.analysis.day.day_trace_file import day_trace, sample_week
 
 TRACES: Final = Path(
-    os.environ.get(
-        "ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"
-    )
+    os.environ.get("ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces")
 )
 RECORDED: Final = {
     "Azure code": "azure2024_digitized/azure2024_code_hourly_est.csv",

@@ -68,7 +68,7 @@ def following_rules(bucket_s: float) -> Iterator[DemandRule]:
 
 
 def guessed(guess: Guess, history: DemandHistory, *, ahead: int) -> F64:
-    """The guess as of each bucket's end, of a group that serves `ahead` buckets after; [buckets].
+    """The guess of the next `ahead` buckets as of each bucket's end, [buckets].
 
     From what was known then; see `expected_peaks`.
     """
@@ -78,14 +78,14 @@ def guessed(guess: Guess, history: DemandHistory, *, ahead: int) -> F64:
             return rates
         case Guess.TREND:
             rises = np.diff(rates, prepend=rates[:1])
-            risen: F64 = rates + ahead * np.maximum(rises, 0.0)
+            risen: F64 = rates + (ahead - 1) * np.maximum(rises, 0.0)
             return risen
         case Guess.HOUR:
             return trailing_mean(rates, max(1, round(HOUR_S / history.bucket_s)))
         case Guess.TIME_OF_DAY:
             return _time_of_day(history, ahead)
         case Guess.FORECAST:
-            return expected_peaks(history, buckets=ahead + 1)
+            return expected_peaks(history, buckets=ahead)
 
 
 def trailing_max(values: F64, width: int) -> F64:

@@ -1,5 +1,6 @@
 """Parser of policies as users write them; `str()` of a policy is such a text."""
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -20,6 +21,23 @@ POLICY_EXPECTED: Final = (
 )
 
 
+_WITH_OPTIONS: Final[Mapping[str, Callable[[str], Policy]]] = {
+    "demand": lambda options: _optioned(DemandPolicy(), options),
+    "quantile": QuantilePolicy.parse,
+    "erlang": lambda options: _optioned(ErlangPolicy(), options),
+}
+"""Kinds that need nothing after their name."""
+
+_OF_SOMETHING: Final[Mapping[str, Callable[[str], Policy]]] = {
+    "schedule": SchedulePolicy.parse,
+    "price": Price.parse,
+    "carbon": Carbon.parse,
+    "python": UserPolicy.parse,
+}
+
+KINDS: Final = ("never", "fixed", *_WITH_OPTIONS, *_OF_SOMETHING)
+
+
 def parse_policy(text: str) -> Policy:
     """Read a policy's text, and the files of `price`, `carbon` and `python`, which it runs.
 
@@ -31,23 +49,16 @@ def parse_policy(text: str) -> Policy:
             return Never()
         case "fixed" if rest.strip().isascii() and rest.strip().isdigit():
             return Fixed(serving_groups=int(rest))
-        case "schedule" if rest:
-            return SchedulePolicy.parse(rest)
-        case "demand":
-            demand: DemandPolicy = with_options(DemandPolicy(), rest)
-            return demand
-        case "quantile":
-            return QuantilePolicy.parse(rest)
-        case "erlang":
-            erlang: ErlangPolicy = with_options(ErlangPolicy(), rest)
-            return erlang
-        case "price" if rest:
-            return Price.parse(rest)
-        case "carbon" if rest:
-            return Carbon.parse(rest)
-        case "python" if rest:
-            return UserPolicy.parse(rest)
         case "oracle":
             expected = "a policy that need not know the day: there is no recorded demand here"
             raise ConfigError("policy", text, expected)
+    if kind in _WITH_OPTIONS:
+        return _WITH_OPTIONS[kind](rest)
+    if kind in _OF_SOMETHING and rest:
+        return _OF_SOMETHING[kind](rest)
     raise ConfigError("policy", text, POLICY_EXPECTED)
+
+
+def _optioned(policy: Policy, options: str) -> Policy:
+    read: Policy = with_options(policy, options)
+    return read

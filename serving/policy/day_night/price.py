@@ -157,7 +157,8 @@ class Price(Policy):
         price = self.curve.at(observed.now_s)
         if price > threshold:
             return Decision(
-                serving_groups=observed.groups, reason=f"{self.column} {price:g} above {threshold:g}"
+                serving_groups=observed.groups,
+                reason=f"{self.column} {price:g} above {threshold:g}",
             )
         decision = self.following.decide(observed)
         if decision.serving_groups >= observed.serving_groups:

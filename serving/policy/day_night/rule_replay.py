@@ -10,10 +10,11 @@ that costs little. So burstiness, the errors of each guess and the price of a ch
 traffic showed, and where changes do not pay, the rule is a fixed split.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,6 @@ from serving.policy.day_night.demand_rules import (
     DemandRule,
     following_rules,
     guessed,
-    trailing_max,
 )
 from serving.policy.day_night.forecast import DAY_S
 from serving.policy.day_night.history import F64, DemandHistory
@@ -65,8 +65,8 @@ class ReplayTerms:
 
     @property
     def ahead(self) -> int:
-        """Buckets from a decision until a group that is called serves, the begun one included."""
-        return 1 + int(self.restore)
+        """Buckets from a decision until a group serves that is called by the next one."""
+        return 1 + math.ceil(self.restore)
 
     def groups_for(self, rates_per_s: F64) -> I64:
         """Serving groups for each rate, [any] -> [any]."""
@@ -124,9 +124,7 @@ def _first_replayed(history: DemandHistory) -> int:
     return max(known, len(history) - REPLAYED_DAYS * day)
 
 
-def _wanted(
-    history: DemandHistory, terms: ReplayTerms, first: int
-) -> tuple[list[DemandRule], I64]:
+def _wanted(history: DemandHistory, terms: ReplayTerms, first: int) -> tuple[list[DemandRule], I64]:
     """All rules, and the groups each wants from `first` on: [rules, buckets]."""
     buckets = len(history) - first
     splits = np.arange(max(terms.groups_min, 1), terms.groups + 1)
@@ -171,7 +169,7 @@ def _lowest(wanted: I64, width: int) -> I64:
     return lowest
 
 
-def _queued(rates_per_s: F64, most_per_s: F64) -> F64:
+def _queued(rates_per_s: F64, most_per_s: NDArray[np.floating[Any]]) -> F64:
     """Share of each bucket's requests that find a queue, [buckets], [rules, buckets] -> the same.
 
     What waits is the sum of what came and was not served, above its lowest value so far.
