@@ -38,8 +38,8 @@ _ASSUMED_SOURCE: Final = (
 class PriceCurve:
     """Prices by hour of the day (24) or of the week from Monday (168), in local time of a zone.
 
-    Any unit: only their order counts. `name`: the file, or `assumed`. Raises ConfigError for
-    another number of hours and prices that are not finite.
+    Per MWh, in any currency, or in gCO2/kWh: policies look at their order alone. `name`: the file,
+    or `assumed`. Raises ConfigError for another number of hours and prices that are not finite.
     """
 
     name: str
