@@ -35,7 +35,7 @@ class DemandPolicy(Policy):
     name = "demand"
     weighs_demand = True
 
-    guard: Guard = field(default_factory=lambda: Guard(headroom=0.2, dwell_s=0.0))
+    guard: Guard = field(default_factory=lambda: Guard(headroom=0.2, dwell_s=300.0))
     confidence: float = 0.994
     warm_s: float = DAY_S
 

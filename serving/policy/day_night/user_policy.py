@@ -33,7 +33,7 @@ class UserPolicy(Policy):
             raise ConfigError("python", text, "FILE.py:FUNCTION")
         try:
             known = runpy.run_path(file)
-        except Exception as error:  # the file is a user's, and so is whatever it raises
+        except (Exception, SystemExit) as error:  # a user's file, and what it raises
             words = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             raise ConfigError("python", file, f"a Python file that runs ({words})") from error
         if not callable(known.get(function)):

@@ -43,6 +43,19 @@ def test_a_users_function_decides_within_the_bounds(mine: str) -> None:
     assert parse_policy(f"{mine}:half_full").decide(idle).serving_groups == 2
 
 
+def test_the_example_of_the_guide_is_the_file_that_is_shipped_and_decides() -> None:
+    root = Path(__file__).resolve().parents[4]
+    example = root / "deploy/policies/half_full.py"
+    guide = (root / "deploy/guides/recorded-day.md").read_text()
+    policy = parse_policy(f"python:{example}:half_full")
+
+    assert example.read_text() in guide
+    rates = np.full(DAY, 12.0)
+    rates[-12] = 31.0  # an hour ago; groups of 10/s
+    assert policy.decide(observed(rates)).serving_groups == 7
+    assert policy.decide(observed(rates[:-12])).serving_groups == 3
+
+
 def test_its_text_makes_it_again(mine: str) -> None:
     policy = parse_policy(f"{mine}:half_full")
 

@@ -302,7 +302,7 @@ def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
     lender: LendingEngine, directory: Path
 ) -> None:
     controller = a_controller(
-        lender, directory, policy="demand:dwell=0s,confidence=0.5", group_requests_per_s=10.0
+        lender, directory, policy="quantile:0.5,dwell=0s", group_requests_per_s=10.0
     )
 
     async def days() -> tuple[DayNightState, DayNightState]:
