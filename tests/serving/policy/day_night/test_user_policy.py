@@ -54,6 +54,7 @@ def test_the_example_of_the_guide_is_the_file_that_is_shipped_and_decides() -> N
     rates[-12] = 31.0  # an hour ago; groups of 10/s
     assert policy.decide(observed(rates)).serving_groups == 7
     assert policy.decide(observed(rates[:-12])).serving_groups == 3
+    assert policy.decide(observed(np.zeros(0), load_per_s=12.0)).serving_groups == 3
 
 
 def test_its_text_makes_it_again(mine: str) -> None:
