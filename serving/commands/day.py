@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from serving.analysis.steady_state.sweep import Sweep
     from serving.simulator.job_cost import JobTerms
 
-_ALL: Final = ("demand", "schedule:22:00-06:00@{zone}", "price:assumed")
+_ALL: Final = ("demand", "quantile", "erlang", "schedule:22:00-06:00@{zone}", "price:assumed")
 """Of which hours are those of the trace's zone."""
-_KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
 SLO: Final = "ttft=1s,tpot=30ms@p99"
 _DRAWN_PAIRS: Final = 20_000
 DAY_S: Final = 86_400.0
@@ -88,7 +87,8 @@ class PolicyOptions:
 
     policy: str = option(
         "demand",
-        "never, schedule:22:00-06:00@Europe/Berlin, demand, price:FILE, oracle or fixed:N",
+        "never, schedule:22:00-06:00@Europe/Berlin, demand, quantile:0.99, erlang, price:FILE, "
+        "carbon:FILE, python:FILE.py:FUNCTION, oracle or fixed:N",
     )
     policies: tuple[str, ...] = option(
         (),
@@ -300,9 +300,12 @@ def first_day(options: DayOptions, trace: DayTrace) -> int:
 
 def _split(text: str) -> list[str]:
     """Policies between commas; options and hours belong to the policy before them."""
+    from serving.analysis.day.day_oracle import ORACLE
+    from serving.policy.day_night.policy_text import KINDS
+
     found: list[str] = []
     for part in text.split(","):
-        is_policy = part.partition(":")[0].strip() in _KINDS
+        is_policy = part.partition(":")[0].strip() in ("all", ORACLE, *KINDS)
         if found and not is_policy and any(sign in part for sign in "=-"):
             found[-1] += f",{part}"
         else:

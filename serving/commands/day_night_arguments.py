@@ -46,7 +46,8 @@ class HandoverOptions:
 
     day_night: str | None = option(
         None,
-        "who decides: schedule:22:00-06:00@ZONE, demand, price:FILE, fixed:GROUPS, never or manual "
+        "who decides: schedule:22:00-06:00@ZONE, demand, quantile:0.99, erlang, price:FILE, "
+        "carbon:FILE, python:FILE.py:FUNCTION, fixed:GROUPS, never or manual "
         "(default: chips only serve)",
         metavar="POLICY",
     )

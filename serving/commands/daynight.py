@@ -36,7 +36,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     policy = actions.add_parser("policy", help="let another policy decide", allow_abbrev=False)
     policy.add_argument(
         "policy",
-        help="never, schedule:22:00-06:00@Europe/Berlin, demand, price:FILE, fixed:GROUPS or "
+        help="never, schedule:22:00-06:00@Europe/Berlin, demand, quantile:0.99, erlang, "
+        "price:FILE, carbon:FILE, fixed:GROUPS or "
         "manual",
     )
     group = actions.add_parser("group", help="say what a group is to do, under the policy manual")

@@ -137,6 +137,7 @@ class DayNightController:
             queue=sum(each.schedulers.waiting for each in self._pool.engines),
             ttft_attainment=self._ttft_attainment(),
             restore_s=self._return_s,
+            job_chips_min=groups.state.job_chips_min,
         )
         decision = self._policy.decide(observed)
         self._memory.note(decision, observed)

@@ -34,6 +34,7 @@ LONG_NAMES = (
     "peers",
     "prefix_hits",
     "exact_day",
+    "day_policies",
     "plan_exhaustive",
     "plan_live",
 )

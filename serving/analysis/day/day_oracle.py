@@ -22,6 +22,7 @@ _DESCRIBES: Final = (
 )
 _CUTS: Final = 10
 _ROUNDING: Final = 1e-9
+_ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,8 +64,16 @@ def day_oracle(
         day = PlannedDay(demand, machine, outcomes, states)
         found = oracle_bound(day, kept_min=kept_min, known=best.value)
         bound = found.value_per_mwh
-        plans = filter(feasible, _plans(found, walked, feasible))
-        best = max((best, *plans), key=lambda each: each.value)
+        plans = _plans(found, walked, feasible)
+        # Backlogs are rounded down, so that on the true day even the careful plan may keep too few.
+        for _ in range(_ATTEMPTS):
+            missed = kept_share - max(each.slo_attainment for each in plans)
+            if missed <= 0 or found.careful is None:
+                break
+            careful = found.careful.kept + missed * requests
+            found = oracle_bound(day, kept_min=careful, known=0.0)
+            plans = _plans(found, walked, feasible)
+        best = max((best, *filter(feasible, plans)), key=lambda each: each.value)
     named = replace(best, policy=ORACLE, describes=_DESCRIBES)
     return DayOracle(result=named, bound=bound)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Document, Lines, Table
 from serving.analysis.day.compared_policies import kept_in_words, marks_in_words
+from serving.analysis.day.day_bill import bill_data, bill_tables, billing_policies
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_tables import (
     BILLION,
@@ -60,6 +61,7 @@ def day_document(day: VirtualDay) -> Document:
             *(headline_table(load, rate) for load in day.loads),
             Lines(rows=("What that took",)),
             *(account_table(load) for load in day.loads),
+            *bill_tables(day),
             _freed_table(day),
             _slower_lines(day),
             *([] if day.check is None else [_check_section(day.check, error)]),
@@ -165,6 +167,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
     curve = day.machine.curve
     error = day.settings.sweep.assumptions.model_error
     rate = error.get("tokens_per_s")
+    billed_by = billing_policies(day)
     return {
         **_result_data(headline.results[0], rate),
         "model_error": plain_error(error),
@@ -192,6 +195,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
                 "best_fixed": load.fixed.policy,
                 "oracle_bound": load.oracle_bound,
                 "oracle_gap": load.oracle_gap,
+                "bills": bill_data(load, billed_by),
                 "policies": [
                     _result_data(each, rate)
                     | {

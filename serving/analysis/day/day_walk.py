@@ -41,6 +41,11 @@ class GroupOutcomes(Protocol):
         ...
 
     @property
+    def job_groups_min(self) -> int:
+        """Fewest leased groups that train."""
+        ...
+
+    @property
     def look_intervals(self) -> int:
         """Intervals of a whole look."""
         ...
@@ -252,6 +257,7 @@ class Observer:
             ttft_attainment=attainment,
             drain_s=handover.drain_s,
             restore_s=handover.restore_s + outcomes.save_s(state),
+            job_groups_min=outcomes.job_groups_min,
         )
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-import numpy as np
-
 from emulator.errors import ConfigError
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.policy.day_night.handover import (
@@ -109,10 +107,9 @@ class LeasedGroups:
         self._handover = handover
         self._idle_watts = group_idle_watts
         self._limits = limits
-        works = np.flatnonzero(trained.tokens_per_s)
         self.state = HandoverState(
             groups=tuple(HandoverGroup(number=n, chips=(n,)) for n in range(trained.groups)),
-            job_chips_min=int(works[0]) if len(works) else trained.groups + 1,
+            job_chips_min=trained.job_groups_min,
         )
         self._now_s = 0.0
         self._arrive_s: dict[int, float] = {}  # of groups on their way, by number

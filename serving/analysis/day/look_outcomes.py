@@ -75,6 +75,11 @@ class LookOutcomes:
         return self.trained.groups
 
     @property
+    def job_groups_min(self) -> int:
+        """Fewest leased groups that train."""
+        return self.trained.job_groups_min
+
+    @property
     def look_intervals(self) -> int:
         """Intervals of a whole look."""
         return round(self._look_s / self.interval_s)

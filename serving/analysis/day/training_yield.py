@@ -63,6 +63,12 @@ class TrainingYield:
         return done / (float(self.chips_at_work[-1]) * self.peak_flops_per_s)
 
     @property
+    def job_groups_min(self) -> int:
+        """Fewest leased groups that train; more than there are where none do."""
+        works = np.flatnonzero(self.tokens_per_s)
+        return int(works[0]) if len(works) else len(self.tokens_per_s)
+
+    @property
     def groups(self) -> int:
         """The most that can be leased."""
         return len(self.tokens_per_s) - 1

@@ -84,6 +84,7 @@ class _ModelOutcomes:
     handover: GroupHandover
     interval_s: float
     look_intervals: int
+    job_groups_min: int  # of which any tenant has a use
     fleet: FleetGroups
     model: int
     next: LookOutcome | None = None
@@ -114,6 +115,12 @@ class _ModelOutcomes:
 def walk_fleet(fleet: NightFleet) -> FleetWalk:
     """From groups divided by the models' first demand, with empty queues and no tenant."""
     return _FleetWalk(fleet).run()
+
+
+def _fewest_at_work(fleet: NightFleet) -> int:
+    """Fewest groups of which any tenant has a use; more than there are where none has."""
+    works = [np.flatnonzero(tenant.work_per_s) for tenant in fleet.tenants]
+    return min((int(groups[0]) for groups in works if len(groups)), default=fleet.groups + 1)
 
 
 def first_groups(models: Sequence[FleetModel], groups: int) -> tuple[int, ...]:
@@ -157,6 +164,7 @@ class _FleetWalk:
                 handover=of.handover,
                 interval_s=terms.interval_s,
                 look_intervals=terms.look_intervals,
+                job_groups_min=_fewest_at_work(fleet),
                 fleet=self.groups,
                 model=number,
             )

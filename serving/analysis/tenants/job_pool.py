@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import numpy as np
-
 from serving.analysis.tenants.tenant import TrainingTenant
 from serving.analysis.tenants.tenant_pool import NEVER, TenantPool
 from serving.policy.day_night.handover import Action, HandoverPhase, JobEvent, JobPhase
@@ -22,8 +20,7 @@ class JobPool(TenantPool):
     """Mutable; times ascend."""
 
     def __init__(self, tenant: TrainingTenant, *, groups: int, group_idle_watts: float) -> None:
-        works = np.flatnonzero(tenant.trained.tokens_per_s)
-        least = int(works[0]) if len(works) else groups + 1
+        least = tenant.trained.job_groups_min
         super().__init__(groups=groups, group_idle_watts=group_idle_watts, groups_least=least)
         self.tenant = tenant
         self.trained = 0.0  # tokens, without those undone

@@ -38,29 +38,37 @@ class Guard:
 
     def needed_now(self, observed: Observation) -> Decision:
         """Groups that the load, the queue and the TTFT attainment need at once."""
+        now = self._for_load(observed)
+        if not self._misses(observed):
+            return now
+        # What was taken back last has to arrive before it can help.
+        more = 1 if observed.since_change_s >= observed.restore_s else 0
+        wanted = min(observed.serving_groups + more, observed.groups)
+        if wanted <= now.serving_groups:
+            return now
+        reason = f"TTFT met by {observed.ttft_attainment:.1%}, below {self.ttft_target:.1%}"
+        return Decision(serving_groups=wanted, reason=reason)
+
+    def _for_load(self, observed: Observation) -> Decision:
         queued_per_s = observed.queue / CATCH_UP_S
         groups = self.needed(observed, observed.load_per_s + queued_per_s)
-        reason = f"load {observed.load_per_s:.3g}/s" + (
-            f", {observed.queue} waiting" if observed.queue else ""
-        )
-        missed = observed.ttft_attainment is not None and (
-            observed.ttft_attainment < self.ttft_target
-        )
-        if missed:
-            # What was taken back last has to arrive before it can help.
-            more = 1 if observed.since_change_s >= observed.restore_s else 0
-            wanted = min(observed.serving_groups + more, observed.groups)
-            if wanted > groups:
-                return Decision(
-                    serving_groups=wanted,
-                    reason=f"TTFT met by {observed.ttft_attainment:.1%}, below "
-                    f"{self.ttft_target:.1%}",
-                )
-        return Decision(serving_groups=groups, reason=reason)
+        waiting = f", {observed.queue} waiting" if observed.queue else ""
+        return Decision(serving_groups=groups, reason=f"load {observed.load_per_s:.3g}/s{waiting}")
+
+    def _misses(self, observed: Observation) -> bool:
+        attained = observed.ttft_attainment
+        return attained is not None and attained < self.ttft_target
 
     def settled(self, observed: Observation, wanted: Decision) -> Decision:
         """`wanted`, within bounds, at least the present need, and not falling within the dwell."""
-        now = self.needed_now(observed)
+        return self._held(observed, wanted, self.needed_now(observed))
+
+    def rescued(self, observed: Observation, wanted: Decision) -> Decision:
+        """The same, but the present load counts only once requests wait or miss their TTFT."""
+        late = observed.queue > 0 or self._misses(observed)
+        return self._held(observed, wanted, self._for_load(observed) if late else wanted)
+
+    def _held(self, observed: Observation, wanted: Decision, now: Decision) -> Decision:
         best = now if now.serving_groups > wanted.serving_groups else wanted
         serving = min(max(best.serving_groups, observed.groups_min), observed.groups)
         held = min(max(observed.serving_groups, observed.groups_min), observed.groups)

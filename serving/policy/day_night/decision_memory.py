@@ -39,6 +39,7 @@ class DecisionMemory:
         queue: int,
         ttft_attainment: float | None,
         restore_s: float,
+        job_chips_min: int,
     ) -> Observation:
         """The policy's input now; `phases` are the groups', `restore_s` emulated."""
         settings, clock = self._settings, self._clock
@@ -59,6 +60,7 @@ class DecisionMemory:
             ttft_attainment=ttft_attainment,
             drain_s=settings.grace_s * clock.day_s_per_emulated_s,
             restore_s=restore_s * clock.day_s_per_emulated_s,
+            job_groups_min=-(-job_chips_min // settings.group_chips),
         )
 
     def note(self, decision: Decision, observed: Observation) -> None:

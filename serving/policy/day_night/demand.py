@@ -1,33 +1,42 @@
-"""The policy that follows demand: a forecast with its confidence, headroom, and a dwell.
+"""The policy that follows demand by the rule that would have been the best so far.
 
-A group leaves when the peak until it could be back after a whole dwell fits into the others; one
-comes back when the peak until it could serve does not fit. The first window contains the second
-(hysteresis): only a wrong forecast calls back what it sent away.
+Every six hours each of some hundred rules, fixed splits among them, is replayed on the days before
+(`rule_replay`), and the best one is followed until then. What the past did not show is met as it
+comes: requests that wait or miss their TTFT take groups back.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
-from serving.policy.day_night.forecast import DAY_S, Forecast, forecast_peak
+from serving.policy.day_night.demand_rules import DemandRule, guessed
+from serving.policy.day_night.forecast import DAY_S
+from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import duration_text, options_text
 from serving.policy.day_night.policy import Decision, Policy
+from serving.policy.day_night.rule_replay import ReplayTerms, best_rule, in_fractions
+
+CHOICE_S: Final = 21_600.0
+"""Of the day's calendar, between two choices of a rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandPolicy(Policy):
-    """Lends what the forecast does not need. Raises ConfigError for values out of range.
+    """Follows the rule of the greatest worth; raises ConfigError for values out of range.
 
-    `confidence`: share of requests that stays below what is kept. `warm_s`: history needed before
-    it lends; a day, since only a night and a morning show how fast mornings rise.
+    `confidence`: share of the requests of the days before that a rule must have kept in time, more
+    than the target, since the next day is another one. `warm_s`: history needed before it lends.
     """
 
     name = "demand"
     weighs_demand = True
 
-    guard: Guard = field(default_factory=lambda: Guard(headroom=0.03, dwell_s=300.0))
-    confidence: float = 0.985
+    guard: Guard = field(default_factory=lambda: Guard(headroom=0.2, dwell_s=300.0))
+    confidence: float = 0.994
     warm_s: float = DAY_S
 
     def __post_init__(self) -> None:
@@ -41,52 +50,54 @@ class DemandPolicy(Policy):
         return f"{self.name}:{options}" if options else self.name
 
     def decide(self, observed: Observation) -> Decision:
-        """Keep what the forecast may need until a group could be back."""
-        return self.guard.settled(observed, self._wanted(observed))
-
-    def _wanted(self, observed: Observation) -> Decision:
+        """What the rule wants, and what waiting and late requests need."""
         history = observed.history
         if len(history) * history.bucket_s < self.warm_s:
-            return Decision(
-                serving_groups=observed.groups,
-                reason=f"less than {duration_text(self.warm_s)} of history",
-            )
-        soon_s, later_s = self.windows_s(observed)
-        soon, soon_high = self._needed(observed, soon_s)
-        if soon > observed.serving_groups:
-            return Decision(serving_groups=soon, reason=f"{soon_high:.3g}/s foretold soon")
-        later, later_high = self._needed(observed, later_s)
-        if later < observed.serving_groups:
-            return Decision(serving_groups=later, reason=f"at most {later_high:.3g}/s foretold")
-        return Decision(
-            serving_groups=observed.serving_groups,
-            reason=f"{soon_high:.3g}/s foretold soon, {later_high:.3g}/s later",
-        )
-
-    def _needed(self, observed: Observation, window_s: float) -> tuple[int, float]:
-        """Groups for the peak of the window, and that peak in requests per second."""
-        foretold = self.forecast(observed, window_s)
-        return self.guard.needed(observed, foretold.high_per_s), foretold.high_per_s
-
-    def windows_s(self, observed: Observation) -> tuple[float, float]:
-        """Seconds until a group called back now could serve, and one that leaves now could."""
-        history = observed.history
-        # The next look is about a bucket away, and a group that is called then needs its time.
-        late_s = max(observed.now_s - history.end_s, 0.0)
-        soon_s = late_s + observed.restore_s + history.bucket_s
-        later_s = soon_s + observed.drain_s + self.guard.dwell_s
-        longest_s = DAY_S - history.bucket_s
-        return min(soon_s, longest_s), min(later_s, longest_s)
-
-    def forecast(self, observed: Observation, window_s: float) -> Forecast:
-        """The peak of demand within `window_s`, with this policy's confidence."""
-        return forecast_peak(observed.history, window_s=window_s, confidence=self.confidence)
+            reason = f"less than {duration_text(self.warm_s)} of history"
+            return Decision(serving_groups=observed.groups, reason=reason)
+        terms = _terms(observed)
+        rule = best_rule(_until_choice(history), terms, confidence=self.confidence)
+        if rule is None:
+            reason = "no rule would have kept the requests in time"
+            return Decision(serving_groups=observed.groups, reason=reason)
+        return self.guard.rescued(observed, _decided(rule, history, terms))
 
     def describe(self) -> str:
         """State what it does and assumes."""
         return (
-            f"{self}: keeps what {self.confidence:.3g} of the requests stay below and "
-            f"{self.guard.headroom:.0%} headroom, no group leaves within "
-            f"{duration_text(self.guard.dwell_s)} of a change; assumed: the coming window errs as "
-            f"those of the last week did, and a queue is to be gone in 30 s"
+            f"{self}: every {duration_text(CHOICE_S)} follows the rule, or the fixed split, that "
+            f"would have trained most on the days before with {self.confidence:.4g} of the "
+            "requests in time, the cost of its changes included; requests that wait or miss TTFT "
+            "take groups back; assumed: that the day is like those before, and a change stops the "
+            "job as long as a group takes to come back"
         )
+
+
+def _decided(rule: DemandRule, history: DemandHistory, terms: ReplayTerms) -> Decision:
+    if rule.guess is None:
+        serving = np.array([rule.groups])
+    else:
+        told_per_s = guessed(rule.guess, history, ahead=terms.ahead)
+        serving = terms.groups_for(rule.rates(told_per_s)[-1:])
+    return Decision(serving_groups=int(terms.useful(serving)[0]), reason=f"{rule}")
+
+
+def _terms(observed: Observation) -> ReplayTerms:
+    bucket_s = observed.history.bucket_s
+    return ReplayTerms(
+        groups=observed.groups,
+        groups_min=observed.groups_min,
+        job_groups_min=observed.job_groups_min,
+        capacity_per_s=observed.capacity_per_group_per_s,
+        drain=in_fractions(observed.drain_s / bucket_s),
+        restore=in_fractions(observed.restore_s / bucket_s),
+    )
+
+
+def _until_choice(history: DemandHistory) -> DemandHistory:
+    """What was known when the rule was chosen; all of a history that is younger."""
+    since = round(history.end_s / history.bucket_s) % max(1, round(CHOICE_S / history.bucket_s))
+    day = round(DAY_S / history.bucket_s)
+    known = max(len(history) - since, min(len(history), day))
+    end_s = history.end_s - (len(history) - known) * history.bucket_s
+    return replace(history, end_s=end_s, requests_per_s=history.requests_per_s[:known])

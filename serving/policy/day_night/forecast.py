@@ -63,11 +63,7 @@ def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float)
         return Forecast(expected_per_s=0.0, high_per_s=math.inf, errors=0, weights=(1.0, 0.0, 0.0))
     window = max(math.ceil(window_s / history.bucket_s - 1e-9), 1)
     finest_per_s = history.finest_per_s
-    level_per_s = _levels(history) + finest_per_s  # [buckets]
-    growth = _growth(history, level_per_s, window, finest_per_s)  # [buckets - window]
-    guesses, known = _guesses(history, growth)  # [3, buckets] each
-    weights = _weights(growth, guesses, known)  # [3]
-    weighed = _weighed(weights, guesses, known)  # [buckets]
+    level_per_s, growth, weighed, weights = _foretold(history, window)
     judged = _judged(history, len(growth))  # [errors], bucket numbers
     errors = growth[judged] - weighed[judged]  # [errors]
     expected_per_s = float(level_per_s[-1] * math.exp(weighed[-1]) - finest_per_s)
@@ -94,15 +90,39 @@ def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float)
     )
 
 
+def expected_peaks(history: DemandHistory, *, buckets: int) -> F64:
+    """The highest rate expected of the next `buckets`, as of each bucket's end, [buckets].
+
+    From what was known then, but for the guesses' weights, which are those of the whole history.
+    """
+    level_per_s, _, weighed, _ = _foretold(history, buckets)
+    expected: F64 = np.maximum(level_per_s * np.exp(weighed) - history.finest_per_s, 0.0)
+    return expected
+
+
+def _foretold(history: DemandHistory, window: int) -> tuple[F64, F64, F64, F64]:
+    """Levels [buckets], growth [ended], its weighed guess [buckets], and the weights [3]."""
+    finest_per_s = history.finest_per_s
+    level_per_s = _levels(history) + finest_per_s
+    growth = _growth(history, level_per_s, window, finest_per_s)
+    guesses, known = _guesses(history, growth)  # [3, buckets] each
+    weights = _weights(growth, guesses, known)
+    return level_per_s, growth, _weighed(weights, guesses, known), weights
+
+
 def _levels(history: DemandHistory) -> F64:
-    """Mean rate of the last LEVEL_S at each bucket's end; of fewer buckets at the start."""
-    width = max(round(LEVEL_S / history.bucket_s), 1)
-    total = np.concatenate([[0.0], np.cumsum(history.requests_per_s)])
+    """Mean rate of the last LEVEL_S at each bucket's end."""
+    return trailing_mean(history.requests_per_s, max(round(LEVEL_S / history.bucket_s), 1))
+
+
+def trailing_mean(rates: F64, width: int) -> F64:
+    """Of the last `width` rates at each one, of fewer at the start: [rates] -> [rates]."""
+    total = np.concatenate([[0.0], np.cumsum(rates)])
     last = np.arange(1, len(total))
     first = np.maximum(last - width, 0)
     # A difference of sums may fall below 0 by rounding.
-    levels: F64 = np.maximum((total[last] - total[first]) / (last - first), 0.0)
-    return levels
+    means: F64 = np.maximum((total[last] - total[first]) / (last - first), 0.0)
+    return means
 
 
 def _growth(history: DemandHistory, level_per_s: F64, window: int, finest_per_s: float) -> F64:

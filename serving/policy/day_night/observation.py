@@ -20,7 +20,8 @@ class Observation:
     changed. `capacity_per_group_per_s`: requests per second that one group serves within the
     targets. `groups_min` must always serve, for what they hold. `queue`: waiting requests beyond
     the usual; `ttft_attainment`: share of recent requests within their TTFT target, None without
-    any. `drain_s`, `restore_s`: time for a group to leave, and to come back.
+    any. `drain_s`, `restore_s`: time for a group to leave, and to come back. `job_groups_min`: of
+    fewer leased groups none trains.
     """
 
     now_s: float
@@ -35,6 +36,7 @@ class Observation:
     ttft_attainment: float | None = None
     drain_s: float = 0.0
     restore_s: float = 0.0
+    job_groups_min: int = 1
 
     def __post_init__(self) -> None:
         for name in ("load_per_s", "since_change_s", "queue", "drain_s", "restore_s"):
@@ -47,6 +49,8 @@ class Observation:
             raise ConfigError("groups_min", self.groups_min, f"0 to {self.groups} groups")
         if not 0 <= self.serving_groups <= self.groups:
             raise ConfigError("serving_groups", self.serving_groups, f"0 to {self.groups} groups")
+        if self.job_groups_min < 1:
+            raise ConfigError("job_groups_min", self.job_groups_min, "at least 1 group")
         if self.ttft_attainment is not None and not 0 <= self.ttft_attainment <= 1:
             raise ConfigError("ttft_attainment", self.ttft_attainment, "a share, 0 to 1")
 

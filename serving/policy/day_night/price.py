@@ -1,23 +1,24 @@
-"""The policy that follows the electricity price: it trains when power is cheap, demand allowing.
+"""Policies that follow the electricity price, or its carbon: they train when power is cheap or
+clean, demand allowing.
 
-In cheap hours it lends what `demand` would; in others all groups serve, and idle ones draw less
-than training. As prices are known a day ahead, a group leaves only if it stays cheap for its way
-out and a whole dwell.
+In such hours they lend what `quantile` would; in others all groups serve, and idle ones draw less
+than training. As both are known a day ahead, a group leaves only if it stays cheap for its way out
+and a whole dwell.
 """
 
 import csv
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
-from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.forecast import DAY_S
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import options_text, with_options
 from serving.policy.day_night.policy import Decision, Policy
+from serving.policy.day_night.quantile import QuantilePolicy
 from serving.policy.day_night.schedule import checked_zone, local_time
 
 ASSUMED: Final = "assumed"
@@ -37,8 +38,8 @@ _ASSUMED_SOURCE: Final = (
 class PriceCurve:
     """Prices by hour of the day (24) or of the week from Monday (168), in local time of a zone.
 
-    Any unit: only their order counts. `name`: the file, or `assumed`. Raises ConfigError for
-    another number of hours and prices that are not finite.
+    Per MWh, in any currency, or in gCO2/kWh: policies look at their order alone. `name`: the file,
+    or `assumed`. Raises ConfigError for another number of hours and prices that are not finite.
     """
 
     name: str
@@ -75,8 +76,8 @@ def assumed_curve(zone: str = "Europe/Berlin") -> PriceCurve:
     return PriceCurve(name=ASSUMED, source=_ASSUMED_SOURCE, prices=prices, zone=zone)
 
 
-def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
-    """Read a CSV file with a header and columns `hour` (0, 1, 2, ...) and `price`; raises
+def read_curve(path: str, zone: str = "UTC", *, column: str = "price") -> PriceCurve:
+    """Read a CSV file with a header and columns `hour` (0, 1, 2, ...) and `column`; raises
     ConfigError, which names the bad line.
     """
     try:
@@ -85,28 +86,32 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         expected = "a CSV file that can be read"
         why = getattr(error, "strerror", None) or error
-        raise ConfigError("price", f"{path} ({why})", expected) from None
+        raise ConfigError(column, f"{path} ({why})", expected) from None
     prices = []
     for number, row in enumerate(rows):
         try:
             if int(row["hour"]) != number:
                 raise ValueError(row["hour"])
-            prices.append(float(row["price"]))
+            prices.append(float(row[column]))
         except (KeyError, TypeError, ValueError):
             where = f"{path}, line {number + 2}"  # the head is the first
-            expected = f"columns hour and price, here hour {number} and a number"
-            raise ConfigError("price", where, expected) from None
+            expected = f"columns hour and {column}, here hour {number} and a number"
+            raise ConfigError(column, where, expected) from None
     return PriceCurve(name=path, source=f"{path}", prices=tuple(prices), zone=zone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price(Policy):
     """Lends what demand leaves over in the cheapest share `cheap` of the hours; raises ConfigError
-    for a share outside (0, 1], and as `DemandPolicy` does.
+    for a share outside (0, 1], and as `QuantilePolicy` does.
+
+    `column`: of its file, beside the hour; `built_in`: whether a curve may be `assumed`.
     """
 
     name = "price"
     weighs_demand = True
+    column: ClassVar[str] = "price"
+    built_in: ClassVar[bool] = True
 
     curve: PriceCurve
     cheap: float = 0.5
@@ -117,7 +122,7 @@ class Price(Policy):
     def __post_init__(self) -> None:
         if not 0 < self.cheap <= 1:
             raise ConfigError("cheap", self.cheap, "above 0, at most 1")
-        assert self.demand  # refuses what it cannot use
+        assert self.following  # refuses what it cannot use
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -127,33 +132,35 @@ class Price(Policy):
         name, at, zone = place.rpartition("@") if "@" in place else (place, "", "")
         name, zone = name.strip(), zone.strip()
         if not name:
-            raise ConfigError("price", text, f"{ASSUMED} or a CSV file with columns hour and price")
-        if name == ASSUMED:
+            files = f"a CSV file with columns hour and {cls.column}"
+            raise ConfigError(cls.name, text, f"{ASSUMED} or {files}" if cls.built_in else files)
+        if name == ASSUMED and cls.built_in:
             curve = assumed_curve(checked_zone(zone)) if at else assumed_curve()
         else:
-            curve = read_curve(name, checked_zone(zone) if at else "UTC")
+            curve = read_curve(name, checked_zone(zone) if at else "UTC", column=cls.column)
         policy: Self = with_options(cls(curve=curve), options)
         return policy
 
     @property
-    def demand(self) -> DemandPolicy:
+    def following(self) -> QuantilePolicy:
         """The policy of the cheap hours."""
-        return DemandPolicy(guard=self.guard, confidence=self.confidence, warm_s=self.warm_s)
+        return QuantilePolicy(guard=self.guard, confidence=self.confidence, warm_s=self.warm_s)
 
     def __str__(self) -> str:
-        options = options_text(self, Price(curve=self.curve))
+        options = options_text(self, type(self)(curve=self.curve))
         place = f"{self.name}:{self.curve.name}@{self.curve.zone}"
         return f"{place};{options}" if options else place
 
     def decide(self, observed: Observation) -> Decision:
-        """Decide as demand does when it is cheap, else call all back."""
+        """Decide as `quantile` does when it is cheap, else call all back."""
         threshold = self.curve.threshold(self.cheap)
         price = self.curve.at(observed.now_s)
         if price > threshold:
             return Decision(
-                serving_groups=observed.groups, reason=f"price {price:g} above {threshold:g}"
+                serving_groups=observed.groups,
+                reason=f"{self.column} {price:g} above {threshold:g}",
             )
-        decision = self.demand.decide(observed)
+        decision = self.following.decide(observed)
         if decision.serving_groups >= observed.serving_groups:
             return decision
         ahead_s = observed.drain_s + self.guard.dwell_s
@@ -162,13 +169,23 @@ class Price(Policy):
         if any(self.curve.at(observed.now_s + look_s) > threshold for look_s in looks_s):
             return Decision(
                 serving_groups=observed.serving_groups,
-                reason=f"price above {threshold:g} within the dwell",
+                reason=f"{self.column} above {threshold:g} within the dwell",
             )
         return decision
 
     def describe(self) -> str:
         """State what it does and assumes."""
         return (
-            f"{self}: as demand while the price is at most {self.curve.threshold(self.cheap):g}, "
-            f"else all groups serve; prices: {self.curve.source}"
+            f"{self}: as {self.following} while the {self.column} is at most "
+            f"{self.curve.threshold(self.cheap):g}, else all groups serve; from: "
+            f"{self.curve.source}"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carbon(Price):
+    """The same by grams of CO2 per kWh, of a user's file: none is built in."""
+
+    name = "carbon"
+    column: ClassVar[str] = "gco2_per_kwh"
+    built_in: ClassVar[bool] = False

@@ -13,6 +13,7 @@ import msgspec
 from emulator.errors import CheckpointError, ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import HandoverPhase
+from serving.policy.day_night.user_policy import UserPolicy
 from serving.server.control.call_failure import answer, not_now
 from serving.server.control.control_messages import word_of
 from serving.server.control.engine_watch import EngineWatch
@@ -109,8 +110,12 @@ class DayNightCalls:
 
     @answers(SET_POLICY)
     async def set_policy(self, request: pb.SetPolicyRequest) -> DayNightState:
-        """Change the policy."""
+        """Change the policy; to one that runs a file only if the server began with it."""
         controller = self._controller()
+        runs_a_file = request.policy.strip().startswith(f"{UserPolicy.name}:")
+        if runs_a_file and request.policy != controller.settings.policy:
+            expected = "a policy that runs no file: --day-night names one when the server starts"
+            raise ConfigError("policy", request.policy, expected)
         controller.set_policy(request.policy)
         return await day_night_snapshot(controller)
 

@@ -249,6 +249,7 @@ class DayNight:
             queue=max(0, watch.waiting - batches.waiting),
             ttft_attainment=self._ttft_attainment(),
             restore_s=self._return_s(watch.dilation),
+            job_chips_min=handover.state.job_chips_min,
         )
         if self.policy is None:
             serving = self._by_hand.count(HandoverPhase.SERVING)

@@ -13,6 +13,7 @@ from serving.policy.day_night.handover_settings import MANUAL
 from serving.policy.day_night.history import BUCKETS_MAX
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.quantile import QuantilePolicy
 from serving.policy.day_night.schedule import local_time
 from serving.server.day_night.controller import DayNight, DayNightSnapshot
 from serving.server.day_night.job_failure import failure_words
@@ -116,8 +117,10 @@ def time_of_day(day_s: float, zone: str) -> str:
 
 
 def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastState, ...]:
-    """A policy's demand forecast per window; empty for most policies."""
-    if not isinstance(policy, DemandPolicy) or not len(observed.history):
+    """The forecast of demand per window, for policies that follow it; empty for others."""
+    if isinstance(policy, DemandPolicy):
+        policy = QuantilePolicy()
+    if not isinstance(policy, QuantilePolicy) or not len(observed.history):
         return ()
     found = []
     for window_s in policy.windows_s(observed):

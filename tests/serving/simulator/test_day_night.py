@@ -194,7 +194,7 @@ def test_a_policy_that_never_lends_changes_nothing() -> None:
     assert plain.handovers is None
 
 
-def test_demand_calls_a_group_back() -> None:
+def test_a_quantile_calls_a_group_back() -> None:
     """Two in three engines leave while few requests come; a burst takes them back."""
     few, many = (
         Traffic.drawn(rate_per_s=rate_per_s, lengths=SHORT, seed=3, requests=requests)
@@ -208,7 +208,7 @@ def test_demand_calls_a_group_back() -> None:
     )
     asked = replace(
         BY_ENGINES,
-        policy="demand:warm=0s,dwell=0s",
+        policy="quantile:0.985,warm=0s,dwell=0s",
         day_length_s=288.0,  # a bucket of five minutes is a second
         group_requests_per_s=30.0,
     )

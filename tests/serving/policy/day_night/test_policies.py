@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard, burst_response_s
-from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.history import F64, DemandHistory
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, PriceCurve, assumed_curve, read_curve
+from serving.policy.day_night.quantile import QuantilePolicy
 from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow
 
 DAY = 288
@@ -64,8 +64,8 @@ POLICIES: dict[str, Policy] = {
     for text in (
         "schedule:00:00-24:00",
         "schedule:22:00-06:00;keep=3,headroom=0.25",
-        "demand",
-        "demand:headroom=0.3,dwell=10m,confidence=0.8",
+        "quantile",
+        "quantile:0.8,headroom=0.3,dwell=10m",
         "price:assumed",
         "price:assumed;cheap=1.0,warm=0.0s",
     )
@@ -100,9 +100,9 @@ def test_never_lends_and_a_fixed_split_stays() -> None:
     assert {split: said.serving_groups for split, said in splits.items()} == {0: 2, 5: 5, 99: 8}
 
 
-def test_demand_lends_at_night_and_takes_back_before_the_morning() -> None:
+def test_a_quantile_lends_at_night_and_takes_back_before_the_morning() -> None:
     rates = day_rates(4)
-    policy = DemandPolicy()
+    policy = QuantilePolicy()
     serving: list[int] = []
     for end in range(3 * DAY, 3 * DAY + DAY):
         seen = observed(rates[:end], serving_groups=serving[-1] if serving else 8)
@@ -124,9 +124,9 @@ def step_at_eight(buckets: int, **more: object) -> Observation:
     return observed(np.tile(day, 5)[: 4 * DAY + 96 - buckets], **more)
 
 
-def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
+def test_a_quantile_calls_back_as_early_as_coming_back_takes() -> None:
     lent: dict[str, object] = {"serving_groups": 1, "restore_s": 900.0}
-    policy = DemandPolicy()
+    policy = QuantilePolicy()
 
     # 900 s of coming back and a bucket until the next look: four buckets.
     assert policy.decide(step_at_eight(3, **lent)).serving_groups == 5
@@ -135,25 +135,25 @@ def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
     assert policy.decide(replace(late, now_s=late.now_s + 600.0)).serving_groups == 5
 
 
-def test_demand_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
-    policy = DemandPolicy(guard=Guard())
+def test_a_quantile_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
+    policy = QuantilePolicy(guard=Guard())
 
     # 300 s back, 300 s until the next look, 120 s out and 1,800 s of dwell: nine buckets.
     assert policy.decide(step_at_eight(8)).serving_groups == 5
     assert policy.decide(step_at_eight(9)).serving_groups == 1
 
 
-def test_demand_lends_nothing_before_it_saw_a_day() -> None:
+def test_a_quantile_lends_nothing_before_it_saw_a_day() -> None:
     quiet = np.full(DAY - 1, 1.0)
 
-    assert DemandPolicy().decide(observed(quiet)).serving_groups == 8
-    assert DemandPolicy().decide(observed(np.append(quiet, 1.0))).serving_groups == 1
+    assert QuantilePolicy().decide(observed(quiet)).serving_groups == 8
+    assert QuantilePolicy().decide(observed(np.append(quiet, 1.0))).serving_groups == 1
 
 
 def test_a_burst_at_night_takes_chips_back_at_once() -> None:
     quiet = np.full(2 * DAY, 5.0)
     lent = observed(quiet, serving_groups=1, since_change_s=0.0)
-    careful = DemandPolicy(guard=Guard())
+    careful = QuantilePolicy(guard=Guard())
     everyone = (careful, parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
 
     for policy in everyone:
@@ -170,10 +170,10 @@ def test_missed_ttft_takes_back_one_group_at_a_time() -> None:
     missed = observed(quiet, serving_groups=3, ttft_attainment=0.98)
     just_called = replace(missed, since_change_s=299.0)  # what comes back is not there yet
 
-    assert DemandPolicy().decide(missed).serving_groups == 4
-    assert DemandPolicy().decide(just_called).serving_groups == 3
-    assert DemandPolicy().decide(replace(missed, serving_groups=8)).serving_groups == 8
-    assert DemandPolicy().decide(replace(missed, ttft_attainment=0.99)).serving_groups == 1
+    assert QuantilePolicy().decide(missed).serving_groups == 4
+    assert QuantilePolicy().decide(just_called).serving_groups == 3
+    assert QuantilePolicy().decide(replace(missed, serving_groups=8)).serving_groups == 8
+    assert QuantilePolicy().decide(replace(missed, ttft_attainment=0.99)).serving_groups == 1
 
 
 @pytest.mark.parametrize("text", POLICIES)
@@ -189,7 +189,7 @@ def test_the_present_load_is_always_served(text: str, seen: Observation) -> None
 @given(seen=observations, share=st.floats(0, 0.999))
 def test_no_group_leaves_within_the_dwell(text: str, seen: Observation, share: float) -> None:
     policy = POLICIES[text]
-    assert isinstance(policy, DemandPolicy | SchedulePolicy | Price)
+    assert isinstance(policy, QuantilePolicy | SchedulePolicy | Price)
     early = replace(seen, since_change_s=share * policy.guard.dwell_s)
 
     assert policy.decide(early).serving_groups >= early.serving_groups
@@ -206,7 +206,7 @@ def test_more_load_never_keeps_fewer_groups(text: str, seen: Observation, more: 
 
 @pytest.mark.parametrize("text", POLICIES)
 @given(seen=observations, factor=st.floats(1, 20))
-def test_demand_that_is_higher_throughout_keeps_no_fewer_groups(
+def test_a_quantile_that_is_higher_throughout_keeps_no_fewer_groups(
     text: str, seen: Observation, factor: float
 ) -> None:
     told = seen.history

@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.demand import DemandPolicy
+from serving.policy.day_night.erlang import ErlangPolicy
 from serving.policy.day_night.options import duration_s, duration_text
 from serving.policy.day_night.policy import Fixed, Never, Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, assumed_curve
+from serving.policy.day_night.quantile import QuantilePolicy
 from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow
 
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
@@ -32,6 +34,8 @@ policies: st.SearchStrategy[Policy] = st.one_of(
         guard=guards,
     ),
     st.builds(DemandPolicy, guard=guards, confidence=between, warm_s=times),
+    st.builds(QuantilePolicy, guard=guards, confidence=between, warm_s=times),
+    st.builds(ErlangPolicy, guard=guards, waiting=between),
     st.builds(
         Price,
         curve=zones.map(assumed_curve),
@@ -70,10 +74,10 @@ def test_times_are_written_as_people_do(text: str, seconds: float) -> None:
 
 
 def test_options_are_read_and_defaults_are_not_written() -> None:
-    policy = parse_policy("demand:headroom=0.2, dwell=45m,warm=1d")
+    policy = parse_policy("demand:headroom=0.3, dwell=45m,warm=1d")
 
-    assert policy == DemandPolicy(guard=Guard(headroom=0.2, dwell_s=2_700.0))
-    assert str(policy) == "demand:headroom=0.2,dwell=45m"
+    assert policy == DemandPolicy(guard=Guard(headroom=0.3, dwell_s=2_700.0))
+    assert str(policy) == "demand:headroom=0.3,dwell=45m"
     assert str(parse_policy("schedule: 22:00-06:00")) == "schedule:22:00-06:00@UTC"
 
 
@@ -111,6 +115,18 @@ def test_options_are_read_and_defaults_are_not_written() -> None:
         ("price:@UTC", "price=@UTC: "),
         ("price:no/such/file", "price=no/such/file "),
         ("price:assumed;cheap=0", "cheap=0.0: "),
+        ("quantile:high", "quantile=high: expected a share such as 0.99"),
+        ("quantile:1.0", "confidence=1.0: expected between 0 and 1"),
+        ("quantile:0.9,depth=1", "policy option=depth=1: "),
+        ("erlang:waiting=0", "waiting=0.0: expected a share"),
+        ("erlang:0.1", "policy option=0.1: "),
+        ("carbon:", "policy="),
+        ("carbon:assumed", "gco2_per_kwh=assumed (No such file"),
+        ("carbon:@UTC", "carbon=@UTC: expected a CSV file with columns hour and gco2_per_kwh"),
+        ("python:", "policy="),
+        ("python:mine", "python=mine: expected FILE.py:FUNCTION"),
+        ("python:mine.py:", "python=mine.py:: expected FILE.py:FUNCTION"),
+        ("python:no/such.py:mine", "python=no/such.py: expected a Python file that runs (No such"),
         ("oracle", "policy=oracle: expected a policy that need not know the day"),
         ("oracle:headroom=0", "policy=oracle:headroom=0: expected a policy that need not know"),
     ],

@@ -162,6 +162,16 @@ def test_day_and_night_are_shown_and_set_by_command(
     assert state["next_change_day_s"] == state["day_s"] + 10 * 3600
 
 
+def test_a_policy_that_runs_a_file_is_not_taken_from_a_call(
+    nights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit('it was run')\n")
+
+    assert run("daynight", "policy", f"python:{path}:mine", address=nights) == NOT_DONE
+    assert "expected a policy that runs no file" in capsys.readouterr().err
+
+
 def test_a_lease_is_a_line_of_its_hand_over(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

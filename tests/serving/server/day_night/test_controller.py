@@ -7,7 +7,9 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.handover import HandoverPhase, JobPhase
-from serving.server.day_night.day_night_report import day_night_state
+from serving.policy.day_night.policy_text import parse_policy
+from serving.policy.day_night.quantile import QuantilePolicy
+from serving.server.day_night.day_night_report import day_night_state, forecasts
 from serving.server.day_night.job_record import read_record
 from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.wire.control_call import DrainRequest, PublishRequest, ResumeRequest
@@ -329,7 +331,7 @@ def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
     lender: LendingEngine, directory: Path
 ) -> None:
     controller = a_controller(
-        lender, directory, policy="demand:dwell=0s,confidence=0.5", group_requests_per_s=10.0
+        lender, directory, policy="quantile:0.5,dwell=0s", group_requests_per_s=10.0
     )
 
     async def days() -> tuple[DayNightState, DayNightState]:
@@ -339,7 +341,12 @@ def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
             lender.arrived += 3 if 6 <= bucket / 12 % 24 < 18 else 0
             at(lender, NOON + bucket / 12)
             seen = await controller.snapshot()
-        return early, day_night_state(controller, seen)
+        late = day_night_state(controller, seen)
+        assert [each.confidence for each in forecasts(parse_policy("demand"), seen.observed)] == [
+            QuantilePolicy().confidence
+        ] * 2
+        assert forecasts(parse_policy("never"), seen.observed) == ()
+        return early, late
 
     early, late = asyncio.run(days())
     assert (early.forecasts, early.next_change_day_s) == ((), None)

@@ -1,0 +1,111 @@
+"""A policy against the oracle and the best fixed split, day by day, the unfriendly days first.
+
+    python -m tests.benchmarks day_policies [--policy TEXT] [--seeds A,B] [--weeks]
+
+gpt-oss-120b served and trained on a Trn3 UltraServer within TTFT 1 s and TPOT 30 ms, at 50, 70 and
+90 %, on the days of `policy_days`. Seeds 0 and 1 are those by which `demand` was chosen; others say
+how it does. Each cell: the share in time (F: too few, and no value counts), in the worst 5 minutes,
+value over the oracle's and over the best fixed split's.
+"""
+
+import argparse
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
+from serving.analysis.day.day_demand import WalkTerms
+from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import DAY_S
+from serving.analysis.day.virtual_day import VirtualDay, virtual_day
+from serving.commands import day as day_command
+from tests.benchmarks.policy_days import MADE_UP, TRACES, PolicyDay, made_up_day, recorded_days
+
+LENGTHS: Final = TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv"
+LOADS: Final = (0.5, 0.7, 0.9)
+BAR_OF_ORACLE, BAR_OF_SPLIT = 0.90, 0.97
+
+
+def simulated_machine() -> VirtualDay:
+    """The guide's machine, its replica simulated."""
+    parser = argparse.ArgumentParser()
+    day_command.add_parser(parser.add_subparsers())
+    lengths = ("--lengths", str(LENGTHS)) if LENGTHS.exists() else ()
+    asked = ("day", "--model", "gpt-oss-120b", "--system", "trn3-nl72x2", *lengths)
+    return virtual_day(
+        day_command.settings_of(parser.parse_args([*asked, "--policy", "never", "--peak", "70"]))
+    )
+
+
+def benchmark_days(seeds: Sequence[int], *, weeks: bool) -> Iterator[PolicyDay]:
+    """Made-up ones of every seed, then recorded ones."""
+    for name in MADE_UP:
+        for seed in seeds:
+            yield made_up_day(name, seed)
+    for each in recorded_days():
+        if weeks or each.days == 1:
+            yield each
+
+
+def loads_of(day: PolicyDay, policy: str, on: VirtualDay) -> tuple[LoadComparison, ...]:
+    """The day at each load."""
+    question = DayQuestion(
+        trace=day.trace,
+        begin_s=day.first_day * DAY_S,
+        length_s=day.days * DAY_S,
+        policies=(policy,),
+        peak_shares=LOADS,
+        terms=WalkTerms(),
+    )
+    return compare(question, on.machine, on.handover)
+
+
+def ratios(load: LoadComparison, result: DayResult) -> tuple[float, float]:
+    """Of the oracle's value and of the best split's; 0 of a day that keeps too few."""
+    if not load.compares(result):
+        return 0.0, 0.0
+    return result.value / load.oracle.value, result.value / load.fixed.value
+
+
+def cell(load: LoadComparison) -> str:
+    """One load of one day."""
+    result = load.results[0]
+    of_oracle, of_split = ratios(load, result)
+    failed = " " if load.compares(result) else "F"
+    return (
+        f"{failed}{result.slo_attainment:7.2%} {result.worst_5min_attainment:7.1%} "
+        f"{of_oracle:5.2f} {of_split:5.2f}"
+    )
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Print each day, and how many reach the bars."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.day_policies")
+    parser.add_argument("--policy", default="demand")
+    parser.add_argument("--seeds", default="2,3")
+    parser.add_argument("--weeks", action="store_true", help="whole weeks too (minutes each)")
+    args = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)
+    on = simulated_machine()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    began_s = time.process_time()
+    found: list[tuple[float, float]] = []
+    print(f"{'in time, worst 5 min, x oracle, x best split at':<26} 50, 70 and 90 %")
+    for day in benchmark_days(seeds, weeks=args.weeks):
+        loads = loads_of(day, args.policy, on)
+        found += [ratios(load, load.results[0]) for load in loads]
+        print(f"{day.name:<26} {' | '.join(map(cell, loads))}", flush=True)
+    of_oracle, of_split = np.array(found).T
+    print(
+        f"{args.policy}: median {np.median(of_oracle):.3f} of the oracle (bar {BAR_OF_ORACLE}), "
+        f"{(of_split < BAR_OF_SPLIT).sum()} of {len(of_split)} below {BAR_OF_SPLIT} of the best "
+        f"split, {(of_split == 0).sum()} of them in time too rarely; "
+        f"{time.process_time() - began_s:.0f} s of CPU, most of it the oracle's"
+    )
+
+
+if __name__ == "__main__":
+    run()
