@@ -84,7 +84,7 @@ class _ModelOutcomes:
     handover: GroupHandover
     interval_s: float
     look_intervals: int
-    job_groups_min: int  # of which any tenant has a use
+    job_groups_min: int  # of which another model or a tenant has a use
     fleet: FleetGroups
     model: int
     next: LookOutcome | None = None
@@ -117,8 +117,12 @@ def walk_fleet(fleet: NightFleet) -> FleetWalk:
     return _FleetWalk(fleet).run()
 
 
-def _fewest_at_work(fleet: NightFleet) -> int:
-    """Fewest groups of which any tenant has a use; more than there are where none has."""
+def _fewest_of_use(fleet: NightFleet) -> int:
+    """Fewest free groups of which another model or a tenant has a use; more than there are where
+    none has.
+    """
+    if len(fleet.models) > 1:
+        return 1
     works = [np.flatnonzero(tenant.work_per_s) for tenant in fleet.tenants]
     return min((int(groups[0]) for groups in works if len(groups)), default=fleet.groups + 1)
 
@@ -164,7 +168,7 @@ class _FleetWalk:
                 handover=of.handover,
                 interval_s=terms.interval_s,
                 look_intervals=terms.look_intervals,
-                job_groups_min=_fewest_at_work(fleet),
+                job_groups_min=_fewest_of_use(fleet),
                 fleet=self.groups,
                 model=number,
             )
