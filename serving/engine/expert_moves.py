@@ -145,7 +145,8 @@ class ExpertMoves:
         partition = self._deployment.partition
         of_chip = np.repeat(batch.tokens_by_rank() / partition.tp, partition.tp)  # [chips]
         of_group = of_chip.reshape(-1, partition.ep).sum(axis=1)
-        return np.rint(of_group).astype(np.int64)
+        tokens: I64 = np.rint(of_group).astype(np.int64)
+        return tokens
 
     def _draw(self, timed: ExpertBalancer) -> None:
         """Draw and count each expert's tokens, independently, of the steps that are undrawn."""
