@@ -99,11 +99,14 @@ class EnginePool:
         return by_turns and all(each.can_expect for each in self.engines)
 
     def expect(self, more: Coming) -> None:
-        """Let the engines themselves take `more` requests, after those expected already."""
-        count = len(self.engines)
+        """Let the engines that are open, or all where none is, take `more` requests themselves,
+        after those expected already.
+        """
+        engines = [each for each in self.engines if each.schedulers.is_open] or self.engines
+        count = len(engines)
         for number in range(count):
             own = slice(number, None, count)
-            engine = self.engines[(self._arrived + number) % count]
+            engine = engines[(self._arrived + number) % count]
             engine.expect(Coming(request=more.request[own], at_ns=more.at_ns[own]))
         self._arrived += len(more.request)
 

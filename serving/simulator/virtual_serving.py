@@ -23,6 +23,7 @@ from serving.simulator.engine_threads import EngineThreads
 from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
+from serving.simulator.machine_events import MachineEvents
 from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
@@ -159,22 +160,18 @@ class _VirtualServing:
                 self._pool.requests,
                 np.rint(deployment.transfer_ns(traffic.prompt_tokens)).astype(np.int64),
             )
-        self._called = [self._engines[number] for number in sorted(called)]
+        pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
+        self._machines = MachineEvents(pools, sorted(called), calls, fail=self._fail)
         self._logs = [engine.log for engine in self._engines]
         self._first = self._prefill or self._pool
-        self._calls = sorted(calls, key=lambda call: call.at_s)[::-1]  # the next one last
         self._progress = progress
         self._requests = self._pool.requests
         if timeout_s is not None and not 0 < timeout_s < ARRIVAL_S_MAX:
             raise ConfigError(field="timeout_s", value=timeout_s, expected="seconds, above 0")
         self._timeout_ns = None if timeout_s is None else round(timeout_s * NS_PER_S)
         self._arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
-        self._day_night = None
         if day_night is not None:
-            # It imports what drives live chips, which few simulations need.
-            from serving.simulator.day_night import DayNightController
-
-            self._day_night = DayNightController(day_night, deployment, self._pool, self._arrivals)
+            self._machines.follow(day_night, deployment, self._arrivals)
         self._now_ns = 0
         self._judged = judged.copy()
         self._judged_left = int(judged.sum())
@@ -187,14 +184,23 @@ class _VirtualServing:
         """Step until the end; levels concern the judged requests."""
         if self._pools_go_ahead:
             return self._serve_in_pools(levels, until_ns)
+        if self._goes_side_by_side(looks=bool(levels)):
+            with EngineThreads() as threads:
+                return self._serve(levels, until_ns=until_ns, threads=threads)
         ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
         if ahead and self._first.can_expect:
             self._first.expect(self._arrivals.hand_over())
-        several = len(self._engines) > 1 and all(each.can_go_ahead for each in self._engines)
-        if not (ahead and several):
-            return self._serve(levels, until_ns=until_ns)
-        with EngineThreads() as threads:
-            return self._serve(levels, until_ns=until_ns, threads=threads)
+        return self._serve(levels, until_ns=until_ns)
+
+    def _goes_side_by_side(self, *, looks: bool) -> bool:
+        """Whether engines that could wait for each other have nothing to do with each other but
+        for what comes to their machines.
+        """
+        comes = looks or self._prefill or self._timeout_ns or not self._judges_all
+        several = len(self._engines) > 1 or self._machines.called
+        each_can = all(each.has_steps_ahead for each in self._engines)
+        known = self._first.can_expect or not self._machines.called
+        return bool(several and each_can and known and self._arrivals.in_order and not comes)
 
     def _serve(
         self, levels: Sequence[Bound], *, until_ns: float, threads: EngineThreads | None = None
@@ -203,7 +209,7 @@ class _VirtualServing:
         while self._judged_left:
             self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
             self._finish_due()
-            self._go_on_with_machines()
+            self._machines.go_on(self._now_ns)
             if not self._judged_left:
                 break
             if self._steps >= self._next_check:
@@ -211,7 +217,8 @@ class _VirtualServing:
                 if self._is_seen_hopeless(levels):
                     return Ending.HOPELESS
             if self._now_ns < until_ns:
-                self._take_arrivals()
+                if threads is None or not self._first.can_expect:
+                    self._take_arrivals()
                 if threads is None:
                     self._begin_steps(until_ns, looks=bool(levels))
                 else:
@@ -223,7 +230,7 @@ class _VirtualServing:
     @property
     def _pools_go_ahead(self) -> bool:
         """Whether nothing but prompts that are sent over concerns the pools."""
-        others = self._calls or self._timeout_ns or self._day_night or self._transfers is None
+        others = not self._machines.is_over or self._timeout_ns or self._transfers is None
         return not others and self._arrivals.in_order and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
@@ -247,8 +254,7 @@ class _VirtualServing:
 
         Then, too, no more is sent.
         """
-        if self._day_night is not None:
-            self._day_night.end(self._now_ns, self._call)
+        self._machines.end(self._now_ns)
         self._finish_all()
         self._arrivals.end()
         is_over = (self._requests["last_token_ns"] != NONE) | self._failed | ~self.sent
@@ -270,12 +276,8 @@ class _VirtualServing:
         waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
         if self._transfers:
             times_ns.append(self._transfers.next_ns)
-        if self._calls:
-            times_ns.append(self._calls[-1].at_ns)
-        if self._day_night is not None:
-            times_ns.append(max(self._now_ns, self._day_night.next_ns))
-        waits_ns = (engine.waits_until_ns for engine in self._called)
-        times_ns += [max(self._now_ns, each) for each in waits_ns if each is not None]
+        if (machines_ns := self._machines.next_ns(self._now_ns)) < NEVER_NS:
+            times_ns.append(machines_ns)
         if arrivals:  # or else no step begins any more
             times_ns += [each.paused_ns for each in self._engines if each.paused_ns is not None]
         if arrivals and not waits_for_all:
@@ -292,16 +294,14 @@ class _VirtualServing:
         # Others end the run, or sessions go on elsewhere.
         alone = len(self._engines) == 1
         apart = alone or (self._judges_all and self._arrivals.in_order and not looks)
-        comes = self._calls or self._prefill or self._timeout_ns or self._day_night
-        leave = any(each.is_leased and each.schedulers.requests for each in self._called)
-        return apart and not comes and not leave  # to the others, when their grace is over
+        comes = not self._machines.is_over or self._prefill or self._timeout_ns
+        # Those of an engine that leaves go to the others, when their grace is over.
+        return apart and not comes and not self._machines.empties_engines
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
         goes_ahead = self._goes_ahead(looks=looks)
-        for engine in self._called:
-            gone = engine.dismiss(others_serve=self._pool_of(engine).others_open(engine))
-            self._let_go(engine, gone)
+        self._machines.dismiss()
         for engine in self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
                 self._fail(engine.schedulers.abort_due(self._now_ns))
@@ -313,13 +313,29 @@ class _VirtualServing:
                 engine.begin(self._now_ns)
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:
-        """Let engines make all their steps until one gets a request that it does not expect."""
-        before_ns = min(until_ns, self._arrivals.next_ns())
+        """Let engines make all their steps until something comes to one of them that it does not
+        expect; those whose machines change hands make theirs one by one.
+        """
+        self._machines.dismiss()
+        now_ns, arrival_ns = self._now_ns, self._arrivals.next_ns()
+        singly = [each for each in self._engines if not each.can_go_ahead]
+        for engine in singly:
+            engine.pause(now_ns)
+            if engine.paused_ns is not None and engine.paused_ns <= now_ns:
+                engine.begin(now_ns)
+        machines = self._machines
+        before_ns = min(until_ns, machines.next_ns(now_ns), machines.others_until_ns(arrival_ns))
         if self._progress is not None:  # a look may end the run: none is much farther than others
-            before_ns = min(before_ns, self._now_ns + max(self._now_ns // 8, NS_PER_S))
+            before_ns = min(before_ns, now_ns + max(now_ns // 8, NS_PER_S))
+        if self._first.can_expect:
+            self._first.expect(self._arrivals.hand_over(before_ns))
+        else:
+            before_ns = min(before_ns, arrival_ns)
         begins: list[tuple[SimulatedEngine, int]] = []
         for engine in self._engines:
-            begin_ns = self._now_ns if engine.paused_ns is None else engine.paused_ns
+            if not engine.can_go_ahead:
+                continue
+            begin_ns = now_ns if engine.paused_ns is None else engine.paused_ns
             if engine.end_ns is not None and engine.end_ns < before_ns:
                 begin_ns = engine.end_ns
                 self._finish(engine)
@@ -384,7 +400,7 @@ class _VirtualServing:
         given = engine.give_tokens()
         if self._transfers is not None and engine in self._first.engines:
             self._transfers.send(engine.schedulers.ended_among(given))
-            self._let_go(engine, engine.finish())
+            self._machines.let_go(engine, engine.finish())
             return
         ended = engine.schedulers.ended_among(given)
         if self._timeout_ns is not None:
@@ -395,7 +411,7 @@ class _VirtualServing:
         self._done += len(ended)
         self._judged_left -= int(self._judged[ended].sum())
         self._go_on_after(ended, self._now_ns)
-        self._let_go(engine, engine.finish())
+        self._machines.let_go(engine, engine.finish())
 
     def _go_on_after(self, ended: Int32s, now_ns: int) -> None:
         """Let come what waited for `ended` requests; what never comes any more is not judged."""
@@ -421,52 +437,6 @@ class _VirtualServing:
             self._judged_left -= int(self._judged[over].sum())
             self._judge_sent()
 
-    def _go_on_with_machines(self) -> None:
-        """Carry out the calls that have come, and what is due on idle engines."""
-        while self._calls and self._calls[-1].at_ns <= self._now_ns:
-            self._call(self._calls.pop())
-        if self._day_night is not None and self._day_night.next_ns <= self._now_ns:
-            self._day_night.look(self._now_ns, self._call)
-        for engine in self._called:
-            waits_ns = engine.waits_until_ns
-            if waits_ns is not None and waits_ns <= self._now_ns:
-                self._let_go(engine, engine.go_on(self._now_ns))
-
-    def _call(self, call: TimedCall) -> None:
-        """Carry out a call now; raises ConfigError and LeaseRefused."""
-        engine = self._engines[call.replica]
-        others_serve = self._pool_of(engine).others_open(engine)
-        gone = engine.take(call.call, self._now_ns, others_serve=others_serve)
-        self._let_go(engine, gone)
-
-    def _let_go(self, engine: SimulatedEngine, requests: Sequence[int]) -> None:
-        """Route requests of an engine that leaves as a whole anew; those of another one fail."""
-        pool = self._pool_of(engine)
-        if not (requests and engine.is_leased and pool.others_open(engine)):
-            self._fail(requests)
-            return
-        for request in requests:
-            pool.put(request)
-
-    def _pool_of(self, engine: SimulatedEngine) -> EnginePool:
-        return (
-            self._pool if self._prefill is None or engine in self._pool.engines else self._prefill
-        )
-
-    def handovers(
-        self, served: ServingRun
-    ) -> "tuple[HandoverOutcome, tuple[TimedCall, ...]] | None":
-        """Those of a policy, if there is one, in a run that has ended, and its calls.
-
-        Until its last step, or its last look after that.
-        """
-        if self._day_night is None:
-            return None
-        end_ns = max(round(served.emulated_s * NS_PER_S), self._now_ns)
-        joules = sum(engine.joules(end_ns) for engine in self._engines)
-        outcome = self._day_night.outcome(end_ns, joules=joules)
-        return outcome, tuple(self._day_night.calls)
-
     def _is_seen_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Show progress; whether more of the judged requests have missed a level than it allows."""
         if self._progress is not None:
@@ -480,6 +450,12 @@ class _VirtualServing:
             last_token_s=in_seconds(self._requests["last_token_ns"]),
             now_s=self._now_ns / NS_PER_S,
         )
+
+    def handovers(
+        self, served: ServingRun
+    ) -> "tuple[HandoverOutcome, tuple[TimedCall, ...]] | None":
+        """As `MachineEvents`, of a run that has ended."""
+        return self._machines.handovers(served, self._now_ns)
 
     def log(self) -> StepLog | StepSums:
         """The steps so far, or their sums."""
