@@ -8,6 +8,7 @@ from emulator.units import NS_PER_S
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.machine_calls import TimedCall
 from serving.simulator.request_arrivals import RequestArrivals
+from serving.simulator.request_stream import StreamedArrivals
 from serving.simulator.scheduler_arrays import NEVER_NS
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
@@ -44,13 +45,18 @@ class MachineEvents:
         self,
         day_night: "SimulatedDayNight",
         deployment: SimulatedDeployment,
-        arrivals: RequestArrivals,
+        arrivals: RequestArrivals | StreamedArrivals,
     ) -> None:
         """Let a policy hand chips over too; raises ConfigError as `DayNightController`."""
         # It imports what drives live chips, which few simulations need.
         from serving.simulator.day_night import DayNightController
 
         self._day_night = DayNightController(day_night, deployment, self._pools[0], arrivals)
+
+    @property
+    def day_night(self) -> "DayNightController | None":
+        """The policy's controller, if there is one."""
+        return self._day_night
 
     @property
     def is_over(self) -> bool:
@@ -74,13 +80,16 @@ class MachineEvents:
         """
         return min((each.alone_until_ns(arrival_ns) for each in self.called), default=NEVER_NS)
 
+    def take_expected(self, now_ns: int) -> None:
+        """Let engines take what they expect and has come before now, ahead of what follows."""
+        for engine in self._engines if self.called else ():
+            engine.take_expected(now_ns)
+
     def go_on(self, now_ns: int) -> None:
         """Carry out the calls that have come, and what is due on idle engines.
 
         Raises ConfigError and LeaseRefused.
         """
-        for engine in self._engines if self.called else ():
-            engine.take_expected(now_ns)
         while self._calls and self._calls[-1].at_ns <= now_ns:
             self._call(self._calls.pop(), now_ns)
         if self._day_night is not None and self._day_night.next_ns <= now_ns:

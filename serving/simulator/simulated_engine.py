@@ -57,6 +57,7 @@ class SimulatedEngine:
         self._step_joules = 0.0
         self._machine: SimulatedMachine | None = None
         self._step: MachineStep | None = None
+        self._owes_change = False  # a call came in a step, at whose end ranks may close
         if calls:
             # It imports what drives live chips, which few simulations need.
             from serving.simulator import simulated_machine
@@ -68,11 +69,11 @@ class SimulatedEngine:
         """Whether `expect` may be asked."""
         return self._ahead is not None and self.schedulers.has_builtin_choice
 
-    def expect(self, more: Coming) -> None:
+    def expect(self, more: Coming, now_ns: int) -> None:
         """Let `more` requests come, after those expected already. Steps then go ahead."""
         self.ahead.expect(more)
         if self.paused_ns is None and not self.is_busy:
-            self.pause(0)
+            self.pause(now_ns)
 
     @property
     def can_begin(self) -> bool:
@@ -134,19 +135,21 @@ class SimulatedEngine:
         if self._machine is None or self._machine.steady_costs is not None:
             return NEVER_NS
         next_ns = self._machine.leaves_ns
+        if self.end_ns is not None and self._owes_change:
+            return self.end_ns
         if next_ns is None:  # a step may show what a fault took
             return arrival_ns + 1 if self.end_ns is None else self.end_ns
         return next_ns if self.end_ns is None else max(next_ns, self.end_ns)
 
     def take_expected(self, now_ns: int) -> None:
-        """Take requests that it expects and that have come by now."""
+        """Take requests that it expects and that have come before now."""
         if self._ahead is None:
             return
         arrival_ns = self._ahead.next_arrival_ns
-        if arrival_ns is None or arrival_ns > now_ns:
+        if arrival_ns is None or arrival_ns >= now_ns:
             return
         left = self._ahead.take_back()
-        come = int(left.at_ns.searchsorted(now_ns, side="right"))
+        come = int(left.at_ns.searchsorted(now_ns))
         self._ahead.expect(Coming(request=left.request[come:], at_ns=left.at_ns[come:]))
         for request in left.request[:come].tolist():
             self.schedulers.put(request, begins=not self.is_busy)
@@ -226,7 +229,7 @@ class SimulatedEngine:
     def finish(self) -> list[int]:
         """End the step; returns requests that it gives up, as no rank is left."""
         given_up: list[int] = []
-        if self._machine is not None and self._step is not None:
+        if self._machine is not None:
             assert self.end_ns is not None, "no step is under way"
             change = self._machine.end(self._step, self.end_ns, self.schedulers.queues)
             given_up = self._follow(change)
@@ -241,6 +244,7 @@ class SimulatedEngine:
         """
         assert self._machine is not None, "an engine without a machine"
         self._machine.take(call, now_ns, self.schedulers.queues, others_serve=others_serve)
+        self._owes_change = True
         return self.go_on(now_ns)
 
     @property
@@ -257,6 +261,7 @@ class SimulatedEngine:
         return self._follow(self._machine.idle(now_ns, self.schedulers.queues))
 
     def _follow(self, change: "RankChange") -> list[int]:
+        self._owes_change = False
         self.schedulers.set_ranks(change.up, change.closed)
         return self.schedulers.move(change.lost)
 

@@ -284,12 +284,15 @@ class SimulatedMachine:
         self._ledger.add_step(cost, live.seating.chip_of_position, begin_ns=now_ns, end_ns=end_ns)
         return MachineStep(batch=batch, cost=cost, pause_ns=pause_ns, silent=live.lost_ranks)
 
-    def end(self, step: MachineStep, now_ns: int, queues: Sequence[RankQueues]) -> RankChange:
-        """Do what is due after a step."""
+    def end(
+        self, step: MachineStep | None, now_ns: int, queues: Sequence[RankQueues]
+    ) -> RankChange:
+        """Do what is due after a step; None is one that went ahead."""
         self._present.now_ns = now_ns
         self._live.faults.finish(emulated_s=self._present.now_s)
         change = self._go_on(queues)
-        return replace(change, lost=tuple(sorted({*step.silent, *change.lost})))
+        silent = () if step is None else step.silent
+        return replace(change, lost=tuple(sorted({*silent, *change.lost})))
 
     def _go_on(self, queues: Sequence[RankQueues]) -> RankChange:
         self._count_leased(self._present.now_ns)

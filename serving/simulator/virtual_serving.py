@@ -27,6 +27,7 @@ from serving.simulator.machine_events import MachineEvents
 from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
+from serving.simulator.request_stream import RequestStream, StreamedArrivals
 from serving.simulator.run_log import Logs, StepLog, StepSums, step_log, totals_of
 from serving.simulator.run_result import in_seconds, serving_run
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
@@ -89,7 +90,7 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     for pool, part in deployment.parts_of(traffic):
         refuse_what_never_fits(pool, part)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
-    serving = _VirtualServing(
+    serving = VirtualServing(
         deployment,
         traffic,
         judged,
@@ -106,11 +107,12 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     except StopSimulation:
         ending = Ending.STOPPED
     served = serving.result(serving.ended(ending))
-    return served, serving.sent, serving.log(), serving.handovers(served)
+    return served, serving.sent, serving.log(), serving.machines.handovers(served, serving.now_ns)
 
 
-class _VirtualServing:
-    """One run: the engines' clocks and steps; about the `judged`, [requests].
+class VirtualServing:
+    """One run: the engines' clocks and steps; about the `judged`, [requests], or all of a `stream`,
+    for which `traffic` is its table.
 
     An engine takes what came during a step when it ends, as a live one does.
     """
@@ -128,6 +130,7 @@ class _VirtualServing:
         progress: Progress | None,
         day_night: "SimulatedDayNight | None",
         logs: Logs,
+        stream: RequestStream | None = None,
     ) -> None:
         self._traffic = traffic
         self._logged = logs
@@ -161,7 +164,7 @@ class _VirtualServing:
                 np.rint(deployment.transfer_ns(traffic.prompt_tokens)).astype(np.int64),
             )
         pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
-        self._machines = MachineEvents(pools, sorted(called), calls, fail=self._fail)
+        self.machines = MachineEvents(pools, sorted(called), calls, fail=self._fail)
         self._logs = [engine.log for engine in self._engines]
         self._first = self._prefill or self._pool
         self._progress = progress
@@ -169,14 +172,23 @@ class _VirtualServing:
         if timeout_s is not None and not 0 < timeout_s < ARRIVAL_S_MAX:
             raise ConfigError(field="timeout_s", value=timeout_s, expected="seconds, above 0")
         self._timeout_ns = None if timeout_s is None else round(timeout_s * NS_PER_S)
-        self._arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
-        if day_night is not None:
-            self._machines.follow(day_night, deployment, self._arrivals)
-        self._now_ns = 0
-        self._judged = judged.copy()
-        self._judged_left = int(judged.sum())
-        self._judges_all = bool(judged.all())
         self._failed = np.zeros(len(traffic), dtype=np.bool_)
+        self.arrivals: RequestArrivals | StreamedArrivals
+        if stream is None:
+            self.arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
+        else:
+            self.arrivals = StreamedArrivals(
+                stream,
+                self._first.requests,
+                self._failed,
+                block_tokens=deployment.limits.block_tokens,
+            )
+        if day_night is not None:
+            self.machines.follow(day_night, deployment, self.arrivals)
+        self.now_ns = 0
+        self._judged = judged.copy()
+        self._judged_left = int(judged.sum()) if stream is None else stream.count
+        self._judges_all = bool(judged.all())
         self._done = 0  # requests with all their tokens
         self._next_check = HOPE_STEPS
 
@@ -184,41 +196,44 @@ class _VirtualServing:
         """Step until the end; levels concern the judged requests."""
         if self._pools_go_ahead:
             return self._serve_in_pools(levels, until_ns)
-        if self._goes_side_by_side(looks=bool(levels)):
+        if self.goes_side_by_side(looks=bool(levels)):
             with EngineThreads() as threads:
                 return self._serve(levels, until_ns=until_ns, threads=threads)
-        ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
+        ahead = self.arrivals.in_order and self._goes_ahead(looks=bool(levels))
         if ahead and self._first.can_expect:
-            self._first.expect(self._arrivals.hand_over())
+            self._first.expect(self.arrivals.hand_over())
         return self._serve(levels, until_ns=until_ns)
 
-    def _goes_side_by_side(self, *, looks: bool) -> bool:
+    def goes_side_by_side(self, *, looks: bool) -> bool:
         """Whether engines that could wait for each other have nothing to do with each other but
         for what comes to their machines.
         """
         comes = looks or self._prefill or self._timeout_ns or not self._judges_all
-        several = len(self._engines) > 1 or self._machines.called
+        several = len(self._engines) > 1 or self.machines.called
         each_can = all(each.has_steps_ahead for each in self._engines)
-        known = self._first.can_expect or not self._machines.called
-        return bool(several and each_can and known and self._arrivals.in_order and not comes)
+        known = self._first.can_expect or not self.machines.called
+        return bool(several and each_can and known and self.arrivals.in_order and not comes)
 
     def _serve(
         self, levels: Sequence[Bound], *, until_ns: float, threads: EngineThreads | None = None
     ) -> Ending:
         """In `threads`, if engines have nothing to do with each other between two arrivals."""
         while self._judged_left:
-            self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
+            self.now_ns = self._next_ns(arrivals=self.now_ns < until_ns)
+            self.machines.take_expected(self.now_ns)
             self._finish_due()
-            self._machines.go_on(self._now_ns)
+            self.machines.go_on(self.now_ns)
             if not self._judged_left:
                 break
             if self._steps >= self._next_check:
                 self._next_check += HOPE_STEPS
                 if self._is_seen_hopeless(levels):
                     return Ending.HOPELESS
-            if self._now_ns < until_ns:
+            if self.now_ns < until_ns:
                 if threads is None or not self._first.can_expect:
                     self._take_arrivals()
+                elif not self._first.is_open:
+                    self._put_arrivals()
                 if threads is None:
                     self._begin_steps(until_ns, looks=bool(levels))
                 else:
@@ -230,18 +245,18 @@ class _VirtualServing:
     @property
     def _pools_go_ahead(self) -> bool:
         """Whether nothing but prompts that are sent over concerns the pools."""
-        others = not self._machines.is_over or self._timeout_ns or self._transfers is None
-        return not others and self._arrivals.in_order and all(e.can_go_ahead for e in self._engines)
+        others = not self.machines.is_over or self._timeout_ns or self._transfers is None
+        return not others and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
         """One pool ahead of the other, each some way too far at the end."""
         assert self._transfers is not None, "one pool"
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
-        coming = self._arrivals.hand_over()
+        coming = self.arrivals.hand_over()
         pools = PoolsAhead((self._first, self._pool), self._transfers, coming, self._judged)
-        while self._judged_left and self._now_ns < end_ns:
-            self._now_ns = min(pools.ahead_ns(self._now_ns), end_ns)
-            ended = pools.go_ahead(self._now_ns, self._judged_left)
+        while self._judged_left and self.now_ns < end_ns:
+            self.now_ns = min(pools.ahead_ns(self.now_ns), end_ns)
+            ended = pools.go_ahead(self.now_ns, self._judged_left)
             self._done += len(ended)
             self._judged_left -= int(self._judged[ended].sum())
             if self._is_seen_hopeless(levels):
@@ -254,16 +269,17 @@ class _VirtualServing:
 
         Then, too, no more is sent.
         """
-        self._machines.end(self._now_ns)
+        self.now_ns = max(self.now_ns, totals_of(self._logs).end_ns)  # steps may have gone ahead
+        self.machines.end(self.now_ns)
         self._finish_all()
-        self._arrivals.end()
+        self.arrivals.end()
         is_over = (self._requests["last_token_ns"] != NONE) | self._failed | ~self.sent
         return Ending.SERVED if bool(is_over.all()) else ending
 
     def _finish_all(self) -> None:
         """End the steps that are under way."""
         while self._is_busy:
-            self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
+            self.now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
             self._finish_due()
 
     @property
@@ -276,13 +292,13 @@ class _VirtualServing:
         waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
         if self._transfers:
             times_ns.append(self._transfers.next_ns)
-        if (machines_ns := self._machines.next_ns(self._now_ns)) < NEVER_NS:
+        if (machines_ns := self.machines.next_ns(self.now_ns)) < NEVER_NS:
             times_ns.append(machines_ns)
         if arrivals:  # or else no step begins any more
             times_ns += [each.paused_ns for each in self._engines if each.paused_ns is not None]
         if arrivals and not waits_for_all:
-            times_ns.append(max(self._now_ns, self._arrivals.next_ns()))
-        return min(times_ns, default=self._now_ns)
+            times_ns.append(max(self.now_ns, self.arrivals.next_ns()))
+        return min(times_ns, default=self.now_ns)
 
     @property
     def _steps(self) -> int:
@@ -293,42 +309,44 @@ class _VirtualServing:
         """Whether nothing but new requests concerns an engine between the steps of others."""
         # Others end the run, or sessions go on elsewhere.
         alone = len(self._engines) == 1
-        apart = alone or (self._judges_all and self._arrivals.in_order and not looks)
-        comes = not self._machines.is_over or self._prefill or self._timeout_ns
+        apart = alone or (self._judges_all and self.arrivals.in_order and not looks)
+        comes = not self.machines.is_over or self._prefill or self._timeout_ns
         # Those of an engine that leaves go to the others, when their grace is over.
-        return apart and not comes and not self._machines.empties_engines
+        return apart and not comes and not self.machines.empties_engines
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
         goes_ahead = self._goes_ahead(looks=looks)
-        self._machines.dismiss()
+        self.machines.dismiss()
         for engine in self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
-                self._fail(engine.schedulers.abort_due(self._now_ns))
-            if not engine.can_begin or (engine.paused_ns or 0) > self._now_ns:
+                self._fail(engine.schedulers.abort_due(self.now_ns))
+            if not engine.can_begin or (engine.paused_ns or 0) > self.now_ns:
                 continue
             if goes_ahead and engine.can_go_ahead:
                 self._go_ahead(engine, until_ns, looks=looks)
             else:
-                engine.begin(self._now_ns)
+                engine.begin(self.now_ns)
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:
         """Let engines make all their steps until something comes to one of them that it does not
         expect; those whose machines change hands make theirs one by one.
         """
-        self._machines.dismiss()
-        now_ns, arrival_ns = self._now_ns, self._arrivals.next_ns()
+        now_ns, arrival_ns = self.now_ns, self.arrivals.next_ns()
         singly = [each for each in self._engines if not each.can_go_ahead]
+        for engine in singly:
+            engine.take_expected(now_ns + 1)
+        self.machines.dismiss()
         for engine in singly:
             engine.pause(now_ns)
             if engine.paused_ns is not None and engine.paused_ns <= now_ns:
                 engine.begin(now_ns)
-        machines = self._machines
+        machines = self.machines
         before_ns = min(until_ns, machines.next_ns(now_ns), machines.others_until_ns(arrival_ns))
         if self._progress is not None:  # a look may end the run: none is much farther than others
             before_ns = min(before_ns, now_ns + max(now_ns // 8, NS_PER_S))
-        if self._first.can_expect:
-            self._first.expect(self._arrivals.hand_over(before_ns))
+        if self._first.can_expect and self._first.is_open:
+            self._first.expect(self.arrivals.hand_over(before_ns), now_ns)
         else:
             before_ns = min(before_ns, arrival_ns)
         begins: list[tuple[SimulatedEngine, int]] = []
@@ -363,13 +381,13 @@ class _VirtualServing:
             judged=self._judged,
             judged_left=self._judged_left if alone else len(self._judged) + 1,
             steps=steps,
-            at_ends=not self._arrivals.in_order,
+            at_ends=not self.arrivals.in_order,
         )
 
     def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, looks: bool) -> None:
         """Let an engine make all its steps until the next arrival."""
         stops = self._stops(engine, looks=looks)
-        done = engine.go_ahead(self._now_ns, min(until_ns, self._arrivals.next_ns()), stops)
+        done = engine.go_ahead(self.now_ns, min(until_ns, self.arrivals.next_ns()), stops)
         self._count(engine, done)
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
@@ -377,62 +395,65 @@ class _VirtualServing:
 
     def _finish_due(self) -> None:
         for engine in self._engines:
-            if engine.end_ns == self._now_ns:
+            if engine.end_ns == self.now_ns:
                 self._finish(engine)
 
     def _take_arrivals(self) -> None:
         """Send on what has arrived by now."""
-        arrivals = self._arrivals
+        arrivals = self.arrivals
         if len(self._engines) == 1 and arrivals.in_order:
             if self._engines[0].is_busy:  # a call came, and requests wait for the step's end
                 return
             schedulers = self._pool.engines[0].schedulers
-            arrivals.coming = schedulers.admit(arrivals.coming, self._now_ns)
+            arrivals.coming = schedulers.admit(arrivals.coming, self.now_ns)
             return
-        for request in arrivals.take(self._now_ns):
-            self._first.put(request)
+        self._put_arrivals()
         if self._transfers:
-            for request in self._transfers.due(self._now_ns + 1).request.tolist():
+            for request in self._transfers.due(self.now_ns + 1).request.tolist():
                 self._pool.put(request)
+
+    def _put_arrivals(self) -> None:
+        for request in self.arrivals.take(self.now_ns):
+            self._first.put(request)
 
     def _finish(self, engine: SimulatedEngine) -> None:
         """Give out the tokens of an engine's step, which ends now."""
         given = engine.give_tokens()
         if self._transfers is not None and engine in self._first.engines:
             self._transfers.send(engine.schedulers.ended_among(given))
-            self._machines.let_go(engine, engine.finish())
+            self.machines.let_go(engine, engine.finish())
             return
         ended = engine.schedulers.ended_among(given)
         if self._timeout_ns is not None:
-            is_late = self._first.requests["deadline_ns"][ended] < self._now_ns
+            is_late = self._first.requests["deadline_ns"][ended] < self.now_ns
             self._requests["last_token_ns"][ended[is_late]] = NONE
             self._fail(ended[is_late])
             ended = ended[~is_late]
         self._done += len(ended)
         self._judged_left -= int(self._judged[ended].sum())
-        self._go_on_after(ended, self._now_ns)
-        self._machines.let_go(engine, engine.finish())
+        self._go_on_after(ended, self.now_ns)
+        self.machines.let_go(engine, engine.finish())
 
     def _go_on_after(self, ended: Int32s, now_ns: int) -> None:
         """Let come what waited for `ended` requests; what never comes any more is not judged."""
-        if not self._arrivals.in_order:
-            self._arrivals.after(ended, now_ns)
+        if not self.arrivals.in_order:
+            self.arrivals.after(ended, now_ns)
             self._judge_sent()
 
     def _judge_sent(self) -> None:
-        unsent = self._judged & self._arrivals.unsent
+        unsent = self._judged & self.arrivals.unsent
         self._judged_left -= int(unsent.sum())
         self._judged &= ~unsent
 
     @property
     def sent(self) -> Bools:
         """Requests that were sent or would have been, [requests]; see `RequestArrivals.unsent`."""
-        return ~self._arrivals.unsent
+        return ~self.arrivals.unsent
 
     def _fail(self, requests: Sequence[int] | Int32s) -> None:
         """Note requests that end without their last tokens, and with them later turns."""
         if len(requests):
-            over = [*map(int, requests), *self._arrivals.lost_with(requests, self._now_ns)]
+            over = [*map(int, requests), *self.arrivals.lost_with(requests, self.now_ns)]
             self._failed[over] = True
             self._judged_left -= int(self._judged[over].sum())
             self._judge_sent()
@@ -440,22 +461,16 @@ class _VirtualServing:
     def _is_seen_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Show progress; whether more of the judged requests have missed a level than it allows."""
         if self._progress is not None:
-            self._progress(self._done, self._now_ns / NS_PER_S)
+            self._progress(self._done, self.now_ns / NS_PER_S)
         return bool(levels) and are_out_of_reach(
             levels,
             self._judged,
             self._traffic.output_tokens,
-            arrival_s=self._arrivals.arrival_s(),
+            arrival_s=self.arrivals.arrival_s(),
             first_token_s=in_seconds(self._requests["first_token_ns"]),
             last_token_s=in_seconds(self._requests["last_token_ns"]),
-            now_s=self._now_ns / NS_PER_S,
+            now_s=self.now_ns / NS_PER_S,
         )
-
-    def handovers(
-        self, served: ServingRun
-    ) -> "tuple[HandoverOutcome, tuple[TimedCall, ...]] | None":
-        """As `MachineEvents`, of a run that has ended."""
-        return self._machines.handovers(served, self._now_ns)
 
     def log(self) -> StepLog | StepSums:
         """The steps so far, or their sums."""
@@ -466,7 +481,7 @@ class _VirtualServing:
         """The run so far."""
         return serving_run(
             self._traffic,
-            self._arrivals,
+            self.arrivals,
             [self._pool] if self._prefill is None else [self._pool, self._prefill],
             failed=self._failed,
             ending=ending,
