@@ -1,4 +1,4 @@
-"""Requests that come in pieces, in a table whose rows are used again: memory does not grow with them.
+"""Requests that come in pieces, in a table whose rows are used again, so that it does not grow.
 
 Numbers of requests are rows, and no order of arrival. Prompts share nothing.
 """
@@ -34,21 +34,26 @@ class EndedRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStream:
-    """`count` requests in `pieces`, each with arrivals from those of the piece before on, and at
-    most `piece_max` requests. `ended` is called with those that have ended.
+    """`count` requests in `pieces`, each with arrivals from those of the piece before on, at most
+    `piece_max` requests, and replies of at most `output_max` tokens. `ended` is called with those
+    that have ended.
     """
 
     pieces: Iterable[Traffic]
     count: int
     piece_max: int
+    output_max: int
     ended: Callable[[EndedRequests], None]
 
     @property
     def table(self) -> Traffic:
         """Rows for all requests that there are at a time."""
         rows = self.piece_max + OPEN_MAX
-        ones = np.ones(rows, dtype=np.int64)
-        return Traffic(arrival_s=np.zeros(rows), prompt_tokens=ones, output_tokens=ones)
+        return Traffic(
+            arrival_s=np.zeros(rows),
+            prompt_tokens=np.ones(rows, dtype=np.int64),
+            output_tokens=np.full(rows, self.output_max),
+        )
 
 
 class StreamedArrivals:

@@ -1,6 +1,7 @@
 """The driver of a long simulation: a stream of requests, under a policy of day and night."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,13 +24,14 @@ def serve_stream(
 ) -> Sequence[DaySample]:
     """Serve all of a stream; returns totals at each decision, and at the end.
 
-    As `simulate`, without a record of each request, so that memory does not grow with the day.
+    As `simulate`, without a record of each request, so that memory does not grow with the day. A
+    preempted request is computed again: none finds its blocks in a prefix cache.
     Raises ConfigError for engines that do not take turns, or make their steps one by one alone, and
     for a load under which too many requests wait.
     """
-    table = stream.table
+    table, limits = stream.table, replace(deployment.limits, prefix_caching=False)
     serving = VirtualServing(
-        deployment,
+        replace(deployment, limits=limits),
         table,
         np.ones(len(table), dtype=np.bool_),
         calls=calls,

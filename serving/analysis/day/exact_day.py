@@ -144,6 +144,7 @@ def exact_day(
         pieces=_pieces(demand, of_look, replica.lengths, seed=terms.seed, progress=progress),
         count=int(demand.arrivals.sum()),
         piece_max=int(per_look.max()),
+        output_max=int(replica.lengths.output_tokens.max()),
         ended=counts.add,
     )
     deployment = replace(replica.deployment(), replicas=ReplicaSet(count=terms.groups))
