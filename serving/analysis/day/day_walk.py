@@ -38,6 +38,7 @@ class DayWalk:
     times: tuple[GroupTimes, ...]  # [intervals]
     totals: HandoverTotals
     wanted: tuple[int, ...]  # serving groups at each look
+    handovers: tuple[int, ...]  # groups that left or came back until the next look, at each look
 
     def column(self, name: str) -> Float64s:
         """One field of `GroupTimes`, [intervals]."""
@@ -64,6 +65,7 @@ class _Walk:
         self._totals = HandoverTotals()
         self._unsaved_tokens = 0.0
         self._wanted: list[int] = []
+        self._handovers: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
 
     def run(self, choose: Choice) -> DayWalk:
@@ -84,6 +86,7 @@ class _Walk:
             times=tuple(self._times),
             totals=self._totals,
             wanted=tuple(self._wanted),
+            handovers=tuple(self._handovers),
         )
 
     def _look(self, look: int, intervals: int) -> None:
@@ -101,6 +104,7 @@ class _Walk:
     def _count(self, outcome: LookOutcome) -> None:
         self._times += outcome.times
         self._totals.add(outcome.totals)
+        self._handovers.append(outcome.totals.left + outcome.totals.came_back)
         unsaved = outcome.unsaved
         self._totals.tokens_undone += unsaved.earlier_undone * self._unsaved_tokens
         self._unsaved_tokens = unsaved.earlier * self._unsaved_tokens + unsaved.tokens

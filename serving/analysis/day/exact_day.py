@@ -114,6 +114,7 @@ class RequestCounts:
 class ExactDay:
     """What a machine did: requests by look, and totals as each look began and at the end."""
 
+    look_s: float
     requests: RequestCounts
     samples: Sequence[DaySample]
 
@@ -150,7 +151,7 @@ def exact_day(
     deployment = replace(replica.deployment(), replicas=ReplicaSet(count=terms.groups))
     settings = _settings(deployment, demand, terms, policy, slo=replica.slo)
     samples = serve_stream(deployment, stream, settings, calls=calls)
-    return ExactDay(requests=counts, samples=samples)
+    return ExactDay(look_s=terms.look_s, requests=counts, samples=samples)
 
 
 def _pieces(
