@@ -20,8 +20,8 @@ from emulator.specs.training_recipe import TrainingRecipe
 from emulator.units import NS_PER_S
 from serving.engine.handover_groups import HandoverGroups
 from serving.errors import LeaseRefused
-from serving.policy.day_night.decision_memory import DecisionMemory
 from serving.policy.day_night.day_clock import DayClock
+from serving.policy.day_night.decision_memory import DecisionMemory
 from serving.policy.day_night.demand_meter import Arrivals, Bucket, DemandMeter
 from serving.policy.day_night.handover import (
     Action,

@@ -134,9 +134,8 @@ class StreamedArrivals:
         rows = np.flatnonzero(over)
         if not len(rows):
             return
-        ended, failed, output_tokens = (
-            each[rows] for each in (self._requests, self._failed, self._output_tokens)
-        )
+        ended, failed = self._requests[rows], self._failed[rows]
+        output_tokens = self._output_tokens[rows]
         reply_ns = ended["last_token_ns"] - ended["first_token_ns"]
         ttft_s = (ended["first_token_ns"] - ended["arrival_ns"]) / NS_PER_S
         tpot_s = reply_ns / NS_PER_S / np.maximum(output_tokens - 1, 1)

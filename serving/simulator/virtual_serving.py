@@ -333,14 +333,7 @@ class VirtualServing:
         expect; those whose machines change hands make theirs one by one.
         """
         now_ns, arrival_ns = self.now_ns, self.arrivals.next_ns()
-        singly = [each for each in self._engines if not each.can_go_ahead]
-        for engine in singly:
-            engine.take_expected(now_ns + 1)
-        self.machines.dismiss()
-        for engine in singly:
-            engine.pause(now_ns)
-            if engine.paused_ns is not None and engine.paused_ns <= now_ns:
-                engine.begin(now_ns)
+        self._begin_singly()
         machines = self.machines
         before_ns = min(until_ns, machines.next_ns(now_ns), machines.others_until_ns(arrival_ns))
         if self._progress is not None:  # a look may end the run: none is much farther than others
@@ -363,6 +356,17 @@ class VirtualServing:
         stops = partial(self._stops, looks=False)
         for engine, done in threads.go_ahead(begins, before_ns, stops):
             self._count(engine, done)
+
+    def _begin_singly(self) -> None:
+        """Begin steps of engines that cannot go ahead."""
+        singly = [each for each in self._engines if not each.can_go_ahead]
+        for engine in singly:
+            engine.take_expected(self.now_ns + 1)
+        self.machines.dismiss()
+        for engine in singly:
+            engine.pause(self.now_ns)
+            if engine.paused_ns is not None and engine.paused_ns <= self.now_ns:
+                engine.begin(self.now_ns)
 
     def _count(self, engine: SimulatedEngine, done: StepsDone) -> None:
         engine.gone_ahead(done)
@@ -401,7 +405,7 @@ class VirtualServing:
     def _take_arrivals(self) -> None:
         """Send on what has arrived by now."""
         arrivals = self.arrivals
-        if len(self._engines) == 1 and arrivals.in_order:
+        if len(self._engines) == 1 and isinstance(arrivals, RequestArrivals) and arrivals.in_order:
             if self._engines[0].is_busy:  # a call came, and requests wait for the step's end
                 return
             schedulers = self._pool.engines[0].schedulers
@@ -478,7 +482,8 @@ class VirtualServing:
         return totals_of(self._logs).sums if sums else step_log(self._logs)
 
     def result(self, ending: Ending) -> ServingRun:
-        """The run so far."""
+        """The run so far, of a traffic that is known."""
+        assert isinstance(self.arrivals, RequestArrivals), "a stream keeps no record of requests"
         return serving_run(
             self._traffic,
             self.arrivals,

@@ -5,7 +5,7 @@ as a server's move them; requests come at random times in the minutes that the w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -99,8 +99,8 @@ class RequestCounts:
             self.kept[row] += np.bincount(look[kept], minlength=looks)
         for kind, seconds in enumerate(times):
             with np.errstate(divide="ignore"):
-                place = np.log(seconds / _TIMES_S[0]) / _BIN
-            place = np.clip(np.floor(place) + 1, 0, _BINS + 1).astype(np.int64)
+                above = np.floor(np.log(seconds / _TIMES_S[0]) / _BIN) + 1
+            place = np.clip(above, 0, _BINS + 1).astype(np.int64)
             np.add.at(self._times[kind], (look, place), 1)
 
     def percentile_s(self, kind: int, looks: slice, q: float) -> float:

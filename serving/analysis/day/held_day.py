@@ -12,16 +12,42 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from serving.analysis.day.day_demand import DayDemand
+from serving.analysis.day.day_oracle import ORACLE
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import HOUR_S
-from serving.analysis.day.exact_day import ExactDay, ExactTerms, Planned, exact_day
+from serving.analysis.day.exact_day import (
+    ExactDay,
+    ExactTerms,
+    Int64s,
+    Planned,
+    Progress,
+    exact_day,
+)
 from serving.analysis.day.exact_hour import BothWays, Float64s
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest
-from serving.simulator.machine_calls import TimedCall
+from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.policy_text import parse_policy
+from serving.simulator.machine_calls import TimedCall, drawn_losses
 
 LEAD_LOOKS: Final = 4
 """Looks before a stretch, in which the groups go from all serving to where the walk has them."""
 SHARES: Final = ("ttft_share", "tpot_share", "both_share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactQuestion:
+    """What happens on an exact day beside its demand: a chip is lost every `loss_every_s` on
+    average, and repaired after `repair_s`; None loses none. Raises ConfigError for times not above
+    0.
+    """
+
+    loss_every_s: float | None
+    repair_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("chip-loss-every", self.loss_every_s), ("repair", self.repair_s)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(name, value, "seconds, above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +132,37 @@ def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last
     )
 
 
+def held_day(
+    result: DayResult,
+    replica: ReplicaUnderTest,
+    terms: ExactTerms,
+    question: ExactQuestion,
+    *,
+    progress: Progress,
+) -> HeldDay:
+    """Simulate a whole day exactly, under its policy, and hold the walk against it.
+
+    A policy that knows the day, the oracle, has decided before. Raises as `exact_day`.
+    """
+    demand = result.walk.demand
+    policy: Policy = Planned(
+        begins_s=demand.begins.timestamp(), look_s=terms.look_s, serving=result.walk.wanted
+    )
+    if result.policy != ORACLE:
+        policy = parse_policy(result.policy)
+    calls: Sequence[TimedCall] = ()
+    if question.loss_every_s is not None:
+        partition = replica.candidate.partition
+        calls = drawn_losses(
+            [partition] * terms.groups,
+            every_s=question.loss_every_s,
+            repair_s=question.repair_s,
+            seed=terms.seed,
+        )
+    exact = exact_day(replica, demand, terms, policy, calls=calls, progress=progress)
+    return held(result, exact, begin_s=0.0, first=0, last=len(exact.requests.arrived))
+
+
 def held_stretch(
     result: DayResult,
     replica: ReplicaUnderTest,
@@ -148,13 +205,13 @@ def _share(kept: float, came: float, walked: float, walked_came: float) -> BothW
     )
 
 
-def _lowest(kept: Float64s, came: Float64s) -> float:
+def _lowest(kept: Float64s | Int64s, came: Float64s | Int64s) -> float:
     """The lowest share of a look with requests."""
     shares = np.divide(kept, came, out=np.ones(len(came)), where=came > 0)
     return float(shares.min(initial=1.0))
 
 
-def _worst_of_walk(kept: Float64s, came: Float64s, of_look: int) -> float:
+def _worst_of_walk(kept: Float64s, came: Int64s, of_look: int) -> float:
     at = np.arange(0, len(came), of_look)
     sums = (np.add.reduceat(each, at) for each in (kept, came))
     return max(0.0, _lowest(*sums))
@@ -166,9 +223,7 @@ def _percentile(
     rates, served = result.walk.group_rates[part], result.walk.served[part]
     times_s = result.machine.curve.seconds(name, rates)
     walked = float((times_s * served).sum() / served.sum()) if served.sum() else 0.0
-    return BothWays(
-        exact=exact.requests.percentile_s(kind, looks, SHOWN_PERCENTILE), walked=walked
-    )
+    return BothWays(exact=exact.requests.percentile_s(kind, looks, SHOWN_PERCENTILE), walked=walked)
 
 
 def _value(

@@ -14,7 +14,9 @@ from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
+from serving.analysis.day.exact_day import ExactTerms
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
+from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
@@ -126,6 +128,7 @@ class DaySettings:
     headline_share: float
     unit: ValueUnit = ValueUnit.FLOPS
     check: HourCheck | None = None
+    exact: ExactQuestion | None = None
 
     def __post_init__(self) -> None:
         if self.machines < 1:
@@ -151,6 +154,7 @@ class VirtualDay:
     loads: tuple[LoadComparison, ...]
     slower: tuple[SlowerHandovers, ...]
     check: ExactHour | None
+    exact: HeldDay | None
     wall_s: dict[str, float]
 
     @property
@@ -190,6 +194,10 @@ def virtual_day(
     lap("curve")
     answer = _walked(settings, choice, replica, curve, trained, wall_s)
     lap("walks")
+    if settings.exact is not None:
+        held = held_headline(settings, answer, replica, progress)
+        answer = replace(answer, exact=held)
+        lap("exact")
     if settings.check is None:
         return answer
     checked = exact_hour(
@@ -202,6 +210,27 @@ def virtual_day(
     )
     lap("check")
     return replace(answer, check=checked)
+
+
+def held_headline(
+    settings: DaySettings,
+    walked: "VirtualDay",
+    replica: ReplicaUnderTest,
+    progress: Progress,
+) -> HeldDay:
+    """The headline's first policy, step by step with its hand-overs."""
+    assert settings.exact is not None
+    result = walked.headline.results[0]
+    terms = ExactTerms(
+        groups=walked.machine.groups,
+        look_s=settings.question.terms.look_s,
+        grace_s=settings.grace_s,
+        start_s=settings.job.start_s,
+        handover=walked.handover,
+        capacity_per_s=walked.machine.curve.capacity_per_s,
+        seed=settings.question.terms.seed,
+    )
+    return held_day(result, replica, terms, settings.exact, progress=progress)
 
 
 def _walked(
@@ -241,6 +270,7 @@ def _walked(
         loads=compare(settings.question, machine, handover),
         slower=(),
         check=None,
+        exact=None,
         wall_s=wall_s,
     )
     slower = with_slower_handovers(
