@@ -137,14 +137,16 @@ def exact_day(
 
     Raises ConfigError for a load under which too many requests wait.
     """
-    of_look = round(terms.look_s / demand.interval_s)
-    looks = -(-len(demand.arrivals) // of_look)
+    look_intervals = round(terms.look_s / demand.interval_s)
+    looks = -(-len(demand.arrivals) // look_intervals)
     counts = RequestCounts(looks, terms.look_s, replica.slo)
-    per_look = np.add.reduceat(demand.arrivals, np.arange(0, len(demand.arrivals), of_look))
+    look_requests = np.add.reduceat(
+        demand.arrivals, np.arange(0, len(demand.arrivals), look_intervals)
+    )
     stream = RequestStream(
-        pieces=_pieces(demand, of_look, replica.lengths, seed=terms.seed, progress=progress),
+        pieces=_pieces(demand, look_intervals, replica.lengths, seed=terms.seed, progress=progress),
         count=int(demand.arrivals.sum()),
-        piece_max=int(per_look.max()),
+        piece_max=int(look_requests.max()),
         output_max=int(replica.lengths.output_tokens.max()),
         ended=counts.add,
     )
@@ -156,7 +158,7 @@ def exact_day(
 
 def _pieces(
     demand: DayDemand,
-    of_look: int,
+    look_intervals: int,
     lengths: ObservedLengths,
     *,
     seed: int,
@@ -164,11 +166,11 @@ def _pieces(
 ) -> Iterator[Traffic]:
     """Requests of each look, at random times in their intervals."""
     rng = np.random.default_rng([seed, _STREAM])
-    for first in range(0, len(demand.arrivals), of_look):
+    for first in range(0, len(demand.arrivals), look_intervals):
         progress(
             f"exact day: {first * demand.interval_s / 3600:.1f} of {demand.length_s / 3600:g} h"
         )
-        counts = demand.arrivals[first : first + of_look]
+        counts = demand.arrivals[first : first + look_intervals]
         number = first + np.repeat(np.arange(len(counts)), counts)
         arrival_s = np.sort((number + rng.random(len(number))) * demand.interval_s)
         prompts, outputs = lengths.draw_pairs(rng, len(number))

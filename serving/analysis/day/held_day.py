@@ -83,7 +83,7 @@ def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last
     begin, end = round(begin_s / interval_s), round((begin_s + length_s) / interval_s)
     end = min(end, len(walk.demand.arrivals))
     part, looks = slice(begin, end), slice(first, last)
-    of_look = round(exact.look_s / interval_s)
+    look_intervals = round(exact.look_s / interval_s)
     arrivals = walk.demand.arrivals[part]
     arrived = exact.requests.arrived[looks]
     exact_kept = exact.requests.kept[:, looks]
@@ -101,7 +101,7 @@ def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last
         exact=float(exact.column("trained_tokens")[looks].sum()),
         walked=float(walk.column("tokens")[part].sum()),
     )
-    worst = _worst_of_walk(walk_kept[2], arrivals, of_look)
+    worst = _worst_of_walk(walk_kept[2], arrivals, look_intervals)
     return HeldDay(
         policy=result.policy,
         begin_s=begin_s,
@@ -115,7 +115,7 @@ def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last
         tpot_p99_s=_percentile(result, exact, "tpot_p99_s", 1, part, looks),
         handovers=BothWays(
             exact=float(exact.column("handovers")[looks].sum()),
-            walked=float(sum(walk.handovers[begin // of_look : -(-end // of_look)])),
+            walked=float(sum(walk.handovers[begin // look_intervals : -(-end // look_intervals)])),
         ),
         moved_requests=BothWays(
             exact=float(exact.column("moved_requests")[looks].sum()),
@@ -176,13 +176,13 @@ def held_stretch(
     against it; `begin_s` is a look's. Raises ConfigError for a time outside of the day.
     """
     demand, interval_s = result.walk.demand, result.walk.demand.interval_s
-    of_look = round(terms.look_s / interval_s)
+    look_intervals = round(terms.look_s / interval_s)
     first, last = round(begin_s / terms.look_s), round((begin_s + length_s) / terms.look_s)
-    if not 0 <= first < last <= len(demand.arrivals) // of_look:
+    if not 0 <= first < last <= len(demand.arrivals) // look_intervals:
         expected = f"within the {demand.length_s / HOUR_S:g} hours of the day"
         raise ConfigError("check-hour", begin_s / HOUR_S, expected)
     lead = min(first, LEAD_LOOKS)
-    part = _part(demand, (first - lead) * of_look, (last + 1) * of_look)
+    part = _part(demand, (first - lead) * look_intervals, (last + 1) * look_intervals)
     plan = Planned(
         begins_s=part.begins.timestamp(),
         look_s=terms.look_s,
@@ -211,8 +211,8 @@ def _lowest(kept: Float64s | Int64s, came: Float64s | Int64s) -> float:
     return float(shares.min(initial=1.0))
 
 
-def _worst_of_walk(kept: Float64s, came: Int64s, of_look: int) -> float:
-    at = np.arange(0, len(came), of_look)
+def _worst_of_walk(kept: Float64s, came: Int64s, look_intervals: int) -> float:
+    at = np.arange(0, len(came), look_intervals)
     sums = (np.add.reduceat(each, at) for each in (kept, came))
     return max(0.0, _lowest(*sums))
 
