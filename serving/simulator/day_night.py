@@ -15,7 +15,6 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from emulator.faults.recovery_time import RecoveryRates
-from emulator.memory.training_memory import smallest_training_chips
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.units import NS_PER_S
 from serving.engine.handover_groups import HandoverGroups
@@ -64,6 +63,8 @@ class SimulatedDayNight(HandoverSettings):
     a job's processes run and its models are loaded, weights left out. `look_s`: from one decision
     of the policy to the next; hand-overs go on meanwhile. `begins_s`: Unix time of the start, in
     place of `day_start`. `past`: demand before it. `own_policy` decides in place of `policy`.
+    `job`: what is trained, in place of the served model by the default recipe, whose state a lease
+    needs room for anyway.
     """
 
     start_s: float = START_S
@@ -71,6 +72,7 @@ class SimulatedDayNight(HandoverSettings):
     begins_s: float | None = None
     past: tuple[Bucket, ...] = ()
     own_policy: Policy | None = None
+    job: JobTerms | None = None
 
     def clock(self, wall_s: float) -> DayClock:
         """By `begins_s`, where it says."""
@@ -127,7 +129,7 @@ class DayNightController:
         self._machine_chips = of_machine * partition.chips
         self._job = SimulatedJob(
             cache(lambda chips: job_of_machines(terms, self._by_machine(chips))),
-            start_s=settings.start_s,
+            start_s=terms.start_s,
             idle_chip_watts=deployment.cost_model.idle_chip_watts,
         )
         self._first_tokens = FirstTokenTimes()
@@ -364,6 +366,8 @@ def check_groups(settings: SimulatedDayNight, deployment: SimulatedDeployment) -
 
 
 def _job_terms(settings: SimulatedDayNight, deployment: SimulatedDeployment) -> JobTerms:
+    if settings.job is not None:
+        return settings.job
     model = deployment.cost_model
     return JobTerms(
         system=model.system,
@@ -377,7 +381,7 @@ def _job_terms(settings: SimulatedDayNight, deployment: SimulatedDeployment) -> 
 
 def _job_chips_min(settings: SimulatedDayNight, terms: JobTerms) -> int:
     """Chips that a training state needs; raises ConfigError where it never fits."""
-    least = smallest_training_chips(terms.system, terms.model, terms.recipe)
+    least = terms.fewest_chips
     lent = settings.lend_groups * settings.group_chips
     if least is None or least > lent:
         needs = "" if least is None else f": it needs {least} chips"

@@ -21,6 +21,7 @@ from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
 from serving.simulator import ReplicaSet, SimulatedDeployment
 from serving.simulator.day_night import DaySample, SimulatedDayNight
+from serving.simulator.job_cost import JobTerms
 from serving.simulator.machine_calls import TimedCall
 from serving.simulator.request_stream import EndedRequests, RequestStream
 from serving.simulator.serve_stream import serve_stream
@@ -38,14 +39,14 @@ _BINS: Final = int(np.log(_TIMES_S[1] / _TIMES_S[0]) / _BIN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactTerms:
-    """How a machine's groups are simulated: `look_s` between decisions, `start_s` of a job or a
-    group without its weights, and the rate of a group by which policies decide.
+    """How a machine's groups are simulated: `look_s` between decisions, what its `job` trains, and
+    the rate of a group by which policies decide.
     """
 
     groups: int
     look_s: float
     grace_s: float
-    start_s: float
+    job: JobTerms
     handover: GroupHandover
     capacity_per_s: float
     seed: int
@@ -202,7 +203,8 @@ def _settings(
         group_requests_per_s=terms.capacity_per_s,
         group_requests_source="from the simulated curve",
         reading_s=terms.handover.restore_s,
-        start_s=terms.start_s,
+        start_s=terms.job.start_s,
+        job=terms.job,
         look_s=terms.look_s,
         begins_s=begins_s,
         past=tuple(zip(ends_s.tolist(), past.requests_per_s.tolist(), strict=True)),

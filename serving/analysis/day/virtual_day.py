@@ -225,7 +225,7 @@ def held_headline(
         groups=walked.machine.groups,
         look_s=settings.question.terms.look_s,
         grace_s=settings.grace_s,
-        start_s=settings.job.start_s,
+        job=settings.job,
         handover=walked.handover,
         capacity_per_s=walked.machine.curve.capacity_per_s,
         seed=settings.question.terms.seed,
