@@ -180,7 +180,7 @@ def virtual_day(
         wall_s[name] = now - began
         began = now
 
-    choice, replica = _chosen(settings)
+    choice, replica = chosen(settings)
     partition = choice.candidate.partition
     progress(
         f"a replica is {partition.chips} chips ({partition.division}), "
@@ -195,7 +195,7 @@ def virtual_day(
     answer = _walked(settings, choice, replica, curve, trained, wall_s)
     lap("walks")
     if settings.exact is not None:
-        held = held_headline(settings, answer, replica, progress)
+        held = _held_headline(settings, answer, replica, progress)
         answer = replace(answer, exact=held)
         lap("exact")
     if settings.check is None:
@@ -212,16 +212,21 @@ def virtual_day(
     return replace(answer, check=checked)
 
 
-def held_headline(
+def _held_headline(
     settings: DaySettings,
-    walked: "VirtualDay",
+    walked: VirtualDay,
     replica: ReplicaUnderTest,
     progress: Progress,
 ) -> HeldDay:
     """The headline's first policy, step by step with its hand-overs."""
     assert settings.exact is not None
-    result = walked.headline.results[0]
-    terms = ExactTerms(
+    result, terms = walked.headline.results[0], exact_terms(settings, walked)
+    return held_day(result, replica, terms, settings.exact, progress=progress)
+
+
+def exact_terms(settings: DaySettings, walked: VirtualDay) -> ExactTerms:
+    """How the groups of a day that was walked are simulated."""
+    return ExactTerms(
         groups=walked.machine.groups,
         look_s=settings.question.terms.look_s,
         grace_s=settings.grace_s,
@@ -230,7 +235,6 @@ def held_headline(
         capacity_per_s=walked.machine.curve.capacity_per_s,
         seed=settings.question.terms.seed,
     )
-    return held_day(result, replica, terms, settings.exact, progress=progress)
 
 
 def _walked(
@@ -283,7 +287,8 @@ def _walked(
     return replace(answer, slower=slower)
 
 
-def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
+def chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
+    """The replica of a day; raises ConfigError as `virtual_day`."""
     lengths, limits = settings.lengths, settings.limits
     choice = choose_replica(
         settings.sweep,
