@@ -32,6 +32,7 @@ LONG_NAMES = (
     "peers",
     "prefix_hits",
     "exact_day",
+    "exact_handovers",
     "plan_exhaustive",
     "plan_live",
 )
