@@ -267,8 +267,9 @@ class SimulatedEngine:
 
     def joules(self, now_ns: int) -> float:
         """Of all chips until now, idle times and hand-overs included."""
-        # Spares are idle all the time, the others between steps.
-        ahead_joules = self._step_joules - self.log.idle_watts * self._busy_ns / NS_PER_S
+        busy_joules = self.log.idle_watts * self._busy_ns
         if self._machine is not None:
-            return self._machine.chip_joules(now_ns) + ahead_joules
-        return self.idle_watts * now_ns / NS_PER_S + ahead_joules
+            above_idle = self._step_joules - busy_joules / NS_PER_S
+            return self._machine.chip_joules(now_ns) + above_idle
+        # Spares are idle all the time, the others between steps.
+        return self._step_joules + (self.idle_watts * now_ns - busy_joules) / NS_PER_S
