@@ -56,6 +56,12 @@ class Health:
         return works
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every chip is in service, and no link has failed."""
+        links = self.lanes_down.any() or self.switch_trays_out.any()
+        return bool(self.in_service.all() and not links)
+
+    @property
     def in_service(self) -> Bools:
         """Chips that can compute and are not lent out, bool[chips]."""
         in_service: Bools = self.works & ~self.lent

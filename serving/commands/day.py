@@ -25,6 +25,7 @@ from serving.commands.analysis_options import (
 from serving.commands.demand_source import DemandSourceOptions
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.commands.leases import GRACE_S
+from serving.commands.simulated_events import REPAIR_S
 from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
 from serving.traffic.start_time import START_S
 from startup.typed_options import add_options, option, read_options
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from loadgen.workloads.length_pairs import ObservedLengths
     from serving.analysis.day.day_comparison import DayQuestion
     from serving.analysis.day.day_trace import DayTrace
+    from serving.analysis.day.held_day import ExactQuestion
     from serving.analysis.day.virtual_day import DaySettings
     from serving.analysis.steady_state.sweep import Sweep
     from serving.simulator.job_cost import JobTerms
@@ -131,6 +133,35 @@ class PolicyOptions:
         metavar="H",
     )
     check_minutes: float = option(60.0, "so long", metavar="N")
+    exact: bool = option(
+        False,
+        "simulate the headline's day under --policy too, all replicas step by step with their "
+        "hand-overs, and print it beside the walk (minutes of wall time)",
+    )
+    chip_loss_every: float | None = option(
+        None,
+        "with --exact: mean seconds between random losses of chips of a machine, which the walk "
+        "does not know",
+        metavar="S",
+    )
+    repair: float | None = option(
+        None, f"seconds until a lost chip is repaired (default: {REPAIR_S:g})", metavar="S"
+    )
+
+    def exact_question(self) -> ExactQuestion | None:
+        """What is simulated step by step, if anything; raises ConfigError."""
+        from serving.analysis.day.held_day import ExactQuestion
+
+        if not self.exact:
+            check_absent(self, ("chip_loss_every",), expected="nothing without --exact")
+        if self.chip_loss_every is None:
+            check_absent(self, ("repair",), expected="nothing without --chip-loss-every")
+        if not self.exact:
+            return None
+        return ExactQuestion(
+            loss_every_s=self.chip_loss_every,
+            repair_s=REPAIR_S if self.repair is None else self.repair,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +292,7 @@ def day_settings(options: DayOptions, schedulers: SchedulerLimits) -> DaySetting
         headline_share=_HEADLINE_SHARE,
         unit=ValueUnit(options.unit),
         check=check,
+        exact=options.exact_question(),
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from emulator.specs.partition import Partition
     from serving.simulator import SimulatedDeployment, TimedCall
 
-_REPAIR_S: Final = 600.0
+REPAIR_S: Final = 600.0
 _OF_LOSSES: Final = ("repair",)
 _OF_PREFILL: Final = ("prefill_tp", "prefill_replicas")
 
@@ -68,7 +68,7 @@ class SimulatedEventOptions:
         metavar="S",
     )
     repair: float | None = option(
-        None, f"seconds until a lost chip is repaired (default: {_REPAIR_S:g})", metavar="S"
+        None, f"seconds until a lost chip is repaired (default: {REPAIR_S:g})", metavar="S"
     )
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class SimulatedEventOptions:
             timed += drawn_losses(
                 deployment.partitions,
                 every_s=self.chip_loss_every,
-                repair_s=self.repair or _REPAIR_S,
+                repair_s=self.repair or REPAIR_S,
                 seed=seed,
             )
         return timed

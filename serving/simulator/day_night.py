@@ -15,13 +15,13 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from emulator.faults.recovery_time import RecoveryRates
-from emulator.memory.training_memory import smallest_training_chips
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.units import NS_PER_S
 from serving.engine.handover_groups import HandoverGroups
 from serving.errors import LeaseRefused
+from serving.policy.day_night.day_clock import DayClock
 from serving.policy.day_night.decision_memory import DecisionMemory
-from serving.policy.day_night.demand_meter import Arrivals, DemandMeter
+from serving.policy.day_night.demand_meter import Arrivals, Bucket, DemandMeter
 from serving.policy.day_night.handover import (
     Action,
     HandoverPhase,
@@ -29,16 +29,18 @@ from serving.policy.day_night.handover import (
 )
 from serving.policy.day_night.handover_machine import HandoverStep, JobHappened, wishes
 from serving.policy.day_night.handover_settings import MANUAL, HandoverSettings, check_weighs
+from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.job_cost import JobTerms, job_of_machines
 from serving.simulator.machine_calls import MachineCall, TimedCall
 from serving.simulator.request_arrivals import RequestArrivals
+from serving.simulator.request_stream import StreamedArrivals
 from serving.simulator.run import HandoverOutcome
 from serving.simulator.scheduler_arrays import NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_job import LIMITS, JobWork, SimulatedJob
-from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.first_token_times import KEPT_MAX, FirstTokenTimes
 from serving.traffic.start_time import START_S
 from serving.wire.control_call import DrainRequest, ResumeRequest, TrainingNote
 from serving.wire.machine_state import NO_TRAINING, LeaseState
@@ -58,10 +60,38 @@ class SimulatedDayNight(HandoverSettings):
     """How the chips of a simulation change hands.
 
     Groups are of an engine that is alone; of several engines each one is a group. `start_s`: until
-    a job's processes run and its models are loaded, weights left out.
+    a job's processes run and its models are loaded, weights left out. `look_s`: from one decision
+    of the policy to the next; hand-overs go on meanwhile. `begins_s`: Unix time of the start, in
+    place of `day_start`. `past`: demand before it. `own_policy` decides in place of `policy`.
+    `job`: what is trained, in place of the served model by the default recipe, whose state a lease
+    needs room for anyway.
     """
 
     start_s: float = START_S
+    look_s: float = LOOK_S
+    begins_s: float | None = None
+    past: tuple[Bucket, ...] = ()
+    own_policy: Policy | None = None
+    job: JobTerms | None = None
+
+    def clock(self, wall_s: float) -> DayClock:
+        """By `begins_s`, where it says."""
+        if self.begins_s is None:
+            return HandoverSettings.clock(self, wall_s)
+        return DayClock(day_length_s=self.day_length_s, origin_s=self.begins_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaySample:
+    """Totals from the start until `at_s`, of all engines and the job; as in `HandoverOutcome`."""
+
+    at_s: float
+    joules: float
+    trained_tokens: int
+    job_starts: int
+    handovers: int
+    moved_requests: int
+    handover_joules: float
 
 
 class DayNightController:
@@ -75,7 +105,7 @@ class DayNightController:
         settings: SimulatedDayNight,
         deployment: SimulatedDeployment,
         pool: EnginePool,
-        arrivals: RequestArrivals,
+        arrivals: RequestArrivals | StreamedArrivals,
     ) -> None:
         self._pool = pool
         self._arrivals = arrivals
@@ -83,8 +113,8 @@ class DayNightController:
             raise ConfigError("policy", MANUAL, "one that decides; calls move groups by hand")
         check_weighs(settings.policy, settings.group_requests_per_s)
         self._settings = settings
-        self._policy = parse_policy(settings.policy)
-        self._meter = DemandMeter(clock := settings.clock(FIRST_DAY_S))
+        self._policy = settings.own_policy or parse_policy(settings.policy)
+        self._meter = DemandMeter(clock := settings.clock(FIRST_DAY_S), settings.past)
         self._memory = DecisionMemory(settings, clock, self._meter)
         self._partition = partition = deployment.cost_model.partition
         check_groups(settings, deployment)
@@ -99,14 +129,17 @@ class DayNightController:
         self._machine_chips = of_machine * partition.chips
         self._job = SimulatedJob(
             cache(lambda chips: job_of_machines(terms, self._by_machine(chips))),
-            start_s=settings.start_s,
+            start_s=terms.start_s,
             idle_chip_watts=deployment.cost_model.idle_chip_watts,
         )
         self._first_tokens = FirstTokenTimes()
         self._newest_ns = NONE
         self._noted = JobWork()
         self._noted_joules = 0.0
-        self._note_ns = self._look_ns = 0
+        self._note_ns = self._look_ns = self._decide_ns = 0
+        self._wanted = self._groups.state.desired
+        self.samples: list[DaySample] | None = None
+        """At each decision, before it, and at the end; None keeps none."""
         self.calls: list[TimedCall] = []
         """Those that were not refused."""
         self.refused = 0
@@ -121,8 +154,7 @@ class DayNightController:
     def look(self, now_ns: int, call: Callable[[TimedCall], None]) -> None:
         """Observe, decide, and act by `call`, which may raise LeaseRefused."""
         groups, now_s = self._groups, now_ns / NS_PER_S
-        if now_ns >= self._look_ns:
-            self._look_ns = now_ns + round(LOOK_S * NS_PER_S)
+        looks, decides = now_ns >= self._look_ns, now_ns >= self._decide_ns
         event = self._job.advance(now_ns)
         groups.see_leases(self._leases(), now_s=now_s)
         if event is not None or now_ns >= self._note_ns:
@@ -131,6 +163,23 @@ class DayNightController:
             groups.happened(JobHappened(event=event), now_s=now_s)
         groups.returns.note(groups.state.groups, now_s)
         self._meter.read(Arrivals(emulated_s=now_s, requests=self._arrivals.taken))
+        if decides:
+            self._decide(now_ns)
+        for step in groups.want(self._wanted, now_s=now_s):
+            self._take(step, now_ns, call)
+        if looks:
+            self._look_ns = self._next_look_ns(now_ns)
+
+    def _next_look_ns(self, now_ns: int) -> int:
+        """A server's next one while groups are on their way; else the next decision."""
+        soon_ns = now_ns + round(LOOK_S * NS_PER_S)
+        rests = self._groups.state.phases == self._groups.state.desired
+        return self._decide_ns if rests else min(soon_ns, self._decide_ns)
+
+    def _decide(self, now_ns: int) -> None:
+        groups, now_s = self._groups, now_ns / NS_PER_S
+        self._decide_ns = now_ns + round(self._settings.look_s * NS_PER_S)
+        self._note_sample(now_ns)
         observed = self._memory.observed(
             now_s,
             phases=groups.state.phases,
@@ -141,9 +190,22 @@ class DayNightController:
         )
         decision = self._policy.decide(observed)
         self._memory.note(decision, observed)
-        wanted = wishes(groups.state, decision.serving_groups)
-        for step in groups.want(wanted, now_s=now_s):
-            self._take(step, now_ns, call)
+        self._wanted = wishes(groups.state, decision.serving_groups)
+
+    def _note_sample(self, now_ns: int) -> None:
+        if self.samples is None:
+            return
+        work, engines = self._job.work, [each.handovers(now_ns) for each in self._pool.engines]
+        sample = DaySample(
+            at_s=now_ns / NS_PER_S,
+            joules=sum(each.joules(now_ns) for each in self._pool.engines),
+            trained_tokens=work.tokens - work.undone_tokens,
+            job_starts=work.starts,
+            handovers=sum(each.handovers for each in engines),
+            moved_requests=sum(each.moved_requests for each in engines),
+            handover_joules=sum(each.joules for each in engines),
+        )
+        self.samples.append(sample)
 
     def _ttft_attainment(self) -> float | None:
         """The share of requests in time since the number of serving groups last changed."""
@@ -152,7 +214,7 @@ class DayNightController:
             return None
         requests = self._pool.requests
         new = requests[requests["first_token_ns"] > self._newest_ns]
-        for each in new[np.argsort(new["first_token_ns"], kind="stable")]:
+        for each in new[np.argsort(new["first_token_ns"], kind="stable")][-KEPT_MAX:]:
             self._newest_ns = int(each["first_token_ns"])
             ttft_s = (self._newest_ns - int(each["arrival_ns"])) / NS_PER_S
             self._first_tokens.add(self._newest_ns / NS_PER_S, [ttft_s])
@@ -171,6 +233,7 @@ class DayNightController:
         self._job.advance(now_ns)
         self._groups.see_leases(self._leases(), now_s=now_ns / NS_PER_S)
         self._note(now_ns, call)
+        self._note_sample(now_ns)
 
     def outcome(self, now_ns: int, *, joules: float) -> HandoverOutcome:
         """What it came to by now, after `end`, of engines that drew `joules` in all."""
@@ -299,6 +362,8 @@ def check_groups(settings: SimulatedDayNight, deployment: SimulatedDeployment) -
 
 
 def _job_terms(settings: SimulatedDayNight, deployment: SimulatedDeployment) -> JobTerms:
+    if settings.job is not None:
+        return settings.job
     model = deployment.cost_model
     return JobTerms(
         system=model.system,
@@ -312,7 +377,7 @@ def _job_terms(settings: SimulatedDayNight, deployment: SimulatedDeployment) -> 
 
 def _job_chips_min(settings: SimulatedDayNight, terms: JobTerms) -> int:
     """Chips that a training state needs; raises ConfigError where it never fits."""
-    least = smallest_training_chips(terms.system, terms.model, terms.recipe)
+    least = terms.fewest_chips
     lent = settings.lend_groups * settings.group_chips
     if least is None or least > lent:
         needs = "" if least is None else f": it needs {least} chips"

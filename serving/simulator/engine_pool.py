@@ -98,14 +98,22 @@ class EnginePool:
         by_turns = len(self.engines) == 1 or self._replicas.takes_turns
         return by_turns and all(each.can_expect for each in self.engines)
 
-    def expect(self, more: Coming) -> None:
-        """Let the engines themselves take `more` requests, after those expected already."""
-        count = len(self.engines)
+    def expect(self, more: Coming, now_ns: int = 0) -> None:
+        """Let the engines that are open take `more` requests themselves, after those expected
+        already.
+        """
+        engines = [each for each in self.engines if each.schedulers.is_open]
+        count = len(engines)
         for number in range(count):
             own = slice(number, None, count)
-            engine = self.engines[(self._arrived + number) % count]
-            engine.expect(Coming(request=more.request[own], at_ns=more.at_ns[own]))
+            engine = engines[(self._arrived + number) % count]
+            engine.expect(Coming(request=more.request[own], at_ns=more.at_ns[own]), now_ns)
         self._arrived += len(more.request)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an engine has an open rank."""
+        return any(each.schedulers.is_open for each in self.engines)
 
     def others_open(self, engine: SimulatedEngine) -> bool:
         """Whether another engine has an open rank."""

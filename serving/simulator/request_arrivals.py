@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
@@ -76,10 +77,13 @@ class RequestArrivals:
         """Requests that have arrived and were taken."""
         return self.coming + self._taken_later
 
-    def hand_over(self) -> Coming:
-        """All requests, which are in order, for others to take."""
-        self.coming = len(self._heads)
-        return Coming(request=self._heads, at_ns=self._arrival_ns.copy())
+    def hand_over(self, before_ns: float = NEVER_NS) -> Coming:
+        """Requests, which are in order, that arrive before then, for others to take."""
+        first, last = self.coming, len(self._heads)
+        if before_ns < NEVER_NS:  # few of many: no copy of the whole column is made
+            last = bisect_left(self._arrival_ns, before_ns, lo=first)
+        self.coming = last
+        return Coming(request=self._heads[first:last], at_ns=self._arrival_ns[first:last].copy())
 
     def take(self, now_ns: int) -> Iterator[int]:
         """Requests that have arrived by now and were not taken before."""

@@ -8,7 +8,7 @@ from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.run_log import EngineLog
-from serving.simulator.scheduler_arrays import Records
+from serving.simulator.scheduler_arrays import NEVER_NS, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.step_run_record import Coming
 from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
@@ -48,9 +48,7 @@ class SimulatedEngine:
         self.paused_ns: int | None = None
         """Between two steps, when the next can begin."""
         self._ahead = (
-            None
-            if calls or on_step is not None
-            else StepsAhead.of(schedulers, deployment.cost_model, log)
+            None if on_step is not None else StepsAhead.of(schedulers, deployment.cost_model, log)
         )
         self._cost_model = deployment.cost_model
         self.idle_watts = deployment.idle_watts
@@ -59,6 +57,7 @@ class SimulatedEngine:
         self._step_joules = 0.0
         self._machine: SimulatedMachine | None = None
         self._step: MachineStep | None = None
+        self._owes_change = False  # a call came in a step, at whose end ranks may close
         if calls:
             # It imports what drives live chips, which few simulations need.
             from serving.simulator import simulated_machine
@@ -70,11 +69,11 @@ class SimulatedEngine:
         """Whether `expect` may be asked."""
         return self._ahead is not None and self.schedulers.has_builtin_choice
 
-    def expect(self, more: Coming) -> None:
+    def expect(self, more: Coming, now_ns: int) -> None:
         """Let `more` requests come, after those expected already. Steps then go ahead."""
         self.ahead.expect(more)
         if self.paused_ns is None and not self.is_busy:
-            self.pause(0)
+            self.pause(now_ns)
 
     @property
     def can_begin(self) -> bool:
@@ -115,9 +114,45 @@ class SimulatedEngine:
         return self._machine.handovers(now_ns)
 
     @property
+    def has_steps_ahead(self) -> bool:
+        """Whether it can go ahead but while its machine changes."""
+        return self._ahead is not None
+
+    @property
     def can_go_ahead(self) -> bool:
         """Whether `go_ahead` may be asked."""
-        return self._ahead is not None
+        if self._ahead is None or self._machine is None:
+            return self._ahead is not None
+        costs = self._machine.steady_costs
+        if costs is not None and costs is not self._ahead.cost_model:
+            self._ahead = self._ahead.at_costs(costs)
+        return costs is not None
+
+    def alone_until_ns(self, arrival_ns: int) -> int:
+        """Until when nothing that happens to its machine concerns other engines; a request may come
+        at `arrival_ns`.
+        """
+        if self._machine is None or self._machine.steady_costs is not None:
+            return NEVER_NS
+        next_ns = self._machine.leaves_ns
+        if self.end_ns is not None and self._owes_change:
+            return self.end_ns
+        if next_ns is None:  # a step may show what a fault took
+            return arrival_ns + 1 if self.end_ns is None else self.end_ns
+        return next_ns if self.end_ns is None else max(next_ns, self.end_ns)
+
+    def take_expected(self, now_ns: int) -> None:
+        """Take requests that it expects and that have come before now."""
+        if self._ahead is None:
+            return
+        arrival_ns = self._ahead.next_arrival_ns
+        if arrival_ns is None or arrival_ns >= now_ns:
+            return
+        left = self._ahead.take_back()
+        come = int(left.at_ns.searchsorted(now_ns))
+        self._ahead.expect(Coming(request=left.request[come:], at_ns=left.at_ns[come:]))
+        for request in left.request[:come].tolist():
+            self.schedulers.put(request, begins=not self.is_busy)
 
     def go_ahead(self, now_ns: int, until_ns: float, stops: RunStops) -> StepsDone:
         """Make all steps until `until_ns`, before which only expected requests come.
@@ -144,11 +179,16 @@ class SimulatedEngine:
 
     def gone_ahead(self, done: StepsDone) -> None:
         """Go on after `go_ahead`."""
-        self.end_ns, self._step_joules = done.end_ns, done.joules
-        self._busy_ns += done.busy_ns
+        self.end_ns = done.end_ns
+        self._count(done.busy_ns, done.joules)
         if done.is_empty:
             self.begin(done.now_ns)
         self.pause(done.now_ns)
+
+    def _count(self, busy_ns: int, joules: float) -> None:
+        """Count steps that its machine's ledger has not; `joules` of all such steps."""
+        self._busy_ns += busy_ns
+        self._step_joules = joules
 
     def pause(self, now_ns: int) -> None:
         """Note when the next step can begin, from now on."""
@@ -174,8 +214,8 @@ class SimulatedEngine:
             begin_ns, cost, batch = now_ns + step.pause_ns, step.cost, step.batch
         if self._on_step is not None:
             self._on_step(cost, batch, begin_ns=begin_ns, queues=self.schedulers.queues)
-        self._busy_ns += cost.duration_ns
-        self._step_joules += cost.chip_joules
+        if self._machine is None:
+            self._count(cost.duration_ns, self._step_joules + cost.chip_joules)
         self.end_ns = begin_ns + cost.duration_ns
         self.log.begin(begin_ns, cost)
 
@@ -189,7 +229,7 @@ class SimulatedEngine:
     def finish(self) -> list[int]:
         """End the step; returns requests that it gives up, as no rank is left."""
         given_up: list[int] = []
-        if self._machine is not None and self._step is not None:
+        if self._machine is not None:
             assert self.end_ns is not None, "no step is under way"
             change = self._machine.end(self._step, self.end_ns, self.schedulers.queues)
             given_up = self._follow(change)
@@ -204,6 +244,7 @@ class SimulatedEngine:
         """
         assert self._machine is not None, "an engine without a machine"
         self._machine.take(call, now_ns, self.schedulers.queues, others_serve=others_serve)
+        self._owes_change = True
         return self.go_on(now_ns)
 
     @property
@@ -220,14 +261,15 @@ class SimulatedEngine:
         return self._follow(self._machine.idle(now_ns, self.schedulers.queues))
 
     def _follow(self, change: "RankChange") -> list[int]:
+        self._owes_change = False
         self.schedulers.set_ranks(change.up, change.closed)
         return self.schedulers.move(change.lost)
 
     def joules(self, now_ns: int) -> float:
         """Of all chips until now, idle times and hand-overs included."""
+        busy_joules = self.log.idle_watts * self._busy_ns
         if self._machine is not None:
-            return self._machine.chip_joules(now_ns)
+            above_idle = self._step_joules - busy_joules / NS_PER_S
+            return self._machine.chip_joules(now_ns) + above_idle
         # Spares are idle all the time, the others between steps.
-        busy_watts = self.log.idle_watts
-        idle_joules = self.idle_watts * now_ns - busy_watts * self._busy_ns
-        return self._step_joules + idle_joules / NS_PER_S
+        return self._step_joules + (self.idle_watts * now_ns - busy_joules) / NS_PER_S

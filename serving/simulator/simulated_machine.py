@@ -132,6 +132,10 @@ class SimulatedMachine:
             warm_up=self._warm_up,
             ledger=self._ledger,
         )
+        self._home = model
+        self._costed: StepCostModel | None = None
+        """The machine's, of which `_steady` are those of steps that go ahead."""
+        self._steady: StepCostModel | None = None
         self._held_until_ns = 0  # no step computes before
         self._leased_chip_ns = 0  # until `_seen_ns`
         self._seen_ns = 0
@@ -152,8 +156,48 @@ class SimulatedMachine:
         """Whether chips that have come back compute their first step."""
         return self._warm_ns > self._present.now_ns
 
+    @property
+    def steady_costs(self) -> StepCostModel | None:
+        """What steps cost until a call comes; None while more than steps concerns it: chips that
+        change hands, faults, or a standstill before the next step.
+        """
+        live, now_ns = self._live, self._present.now_ns
+        waits = self._leases.waits or self.is_warming or self._held_until_ns > now_ns
+        struck = live.owes_ranks or live.silence or live.faults.pending or live.faults.recovering
+        if waits or struck:
+            return None
+        if self._costed is not live.machine.cost_model:
+            self._costed, self._steady = live.machine.cost_model, self._costs_now()
+        return self._steady
+
+    def _costs_now(self) -> StepCostModel | None:
+        """Those of the deployment while nothing has changed; None of chips that are slow."""
+        machine = self._live.machine
+        if not machine.ranks_up.any():  # it makes no steps
+            return self._home
+        if (machine.costing().slow_factor != 1.0).any():
+            return None
+        home = self._home.layout.placement
+        same = (
+            machine.health.is_whole
+            and np.array_equal(machine.seating.chip_of_position, np.arange(home.chips))
+            and np.array_equal(machine.placement.expert_of_slot, home.expert_of_slot)
+        )
+        costs = self._home if same else machine.cost_model
+        return None if costs.step_tables() is None else costs
+
+    @property
+    def leaves_ns(self) -> int | None:
+        """When the first wait of a lease, or a warm-up, ends; None where a fault comes first, or
+        nothing is known.
+        """
+        live = self._live
+        return None if live.owes_ranks or live.faults.pending else self.next_ns
+
     def chip_joules(self, now_ns: int) -> float:
-        """Of all chips from the start until now, spares and hand-overs included."""
+        """Of all chips from the start until now, spares and hand-overs included, but for steps that
+        went ahead above idle power.
+        """
         return float(self._ledger.chip_joules(now_ns).sum())
 
     @property
@@ -240,12 +284,15 @@ class SimulatedMachine:
         self._ledger.add_step(cost, live.seating.chip_of_position, begin_ns=now_ns, end_ns=end_ns)
         return MachineStep(batch=batch, cost=cost, pause_ns=pause_ns, silent=live.lost_ranks)
 
-    def end(self, step: MachineStep, now_ns: int, queues: Sequence[RankQueues]) -> RankChange:
-        """Do what is due after a step."""
+    def end(
+        self, step: MachineStep | None, now_ns: int, queues: Sequence[RankQueues]
+    ) -> RankChange:
+        """Do what is due after a step; None is one that went ahead."""
         self._present.now_ns = now_ns
         self._live.faults.finish(emulated_s=self._present.now_s)
         change = self._go_on(queues)
-        return replace(change, lost=tuple(sorted({*step.silent, *change.lost})))
+        silent = () if step is None else step.silent
+        return replace(change, lost=tuple(sorted({*silent, *change.lost})))
 
     def _go_on(self, queues: Sequence[RankQueues]) -> RankChange:
         self._count_leased(self._present.now_ns)

@@ -110,7 +110,7 @@ def _note_decided(
     r.run[0].rows = all_rows
     if all_rows:
         for rank in range(len(s.ranks)):
-            if not room.pending[rank]:
+            if not room.pending[rank] and s.ranks[rank].is_open:  # those that are closed are down
                 r.run[0].empty_rank_steps += 1
 
 
@@ -325,7 +325,7 @@ def _repeat(
         s.rows[row].new, s.rows[row].drafts = 1, 0
     for rank in range(len(s.ranks)):
         r.run[0].free_blocks_min = min(r.run[0].free_blocks_min, s.ranks[rank].free_blocks)
-        if rows and not s.ranks[rank].running_count:
+        if rows and not s.ranks[rank].running_count and s.ranks[rank].is_open:
             r.run[0].empty_rank_steps += begun
 
 

@@ -76,7 +76,7 @@ class StepsAhead:
         log: EngineLog,
     ) -> None:
         self._schedulers = schedulers
-        self._cost_model = cost_model
+        self.cost_model = cost_model
         self._log = log
         self._run = np.zeros(1, dtype=RUN)
         self._given = log.given
@@ -107,13 +107,32 @@ class StepsAhead:
             return None
         return cls(schedulers, cost_model, costs, level, log)
 
+    def at_costs(self, cost_model: StepCostModel) -> "StepsAhead":
+        """The same on a machine that has changed, whose steps have costs in tables too."""
+        changed = self.of(self._schedulers, cost_model, self._log)
+        assert changed is not None, "another kind of costs"
+        changed.expect(self.take_back())
+        return changed
+
     def expect(self, more: Coming) -> None:
         """Let `more` come to this engine, after all that it expects already."""
+        left = self._left
         self._coming = Coming(
-            request=np.append(self._coming.request[self._taken :], more.request),
-            at_ns=np.append(self._coming.at_ns[self._taken :], more.at_ns),
+            request=np.append(left.request, more.request), at_ns=np.append(left.at_ns, more.at_ns)
         )
         self._taken = 0
+
+    def take_back(self) -> Coming:
+        """What it expects, and from now on does not."""
+        left, self._coming = self._left, NOTHING_COMES
+        self._taken = 0
+        return left
+
+    @property
+    def _left(self) -> Coming:
+        return Coming(
+            request=self._coming.request[self._taken :], at_ns=self._coming.at_ns[self._taken :]
+        )
 
     @property
     def next_arrival_ns(self) -> int | None:
@@ -212,6 +231,6 @@ class StepsAhead:
             context_tokens=np.zeros_like(busy),
             logit_rows=room.logit_rows,
         )
-        costs = self._cost_model.step_tables(batch)
+        costs = self.cost_model.step_tables(batch)
         assert costs is not None
         self.rules = self.rules._replace(costs=costs)

@@ -23,9 +23,11 @@ from serving.simulator.engine_threads import EngineThreads
 from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
+from serving.simulator.machine_events import MachineEvents
 from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
+from serving.simulator.request_stream import RequestStream, StreamedArrivals
 from serving.simulator.run_log import Logs, StepLog, StepSums, step_log, totals_of
 from serving.simulator.run_result import in_seconds, serving_run
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
@@ -88,7 +90,7 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     for pool, part in deployment.parts_of(traffic):
         refuse_what_never_fits(pool, part)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
-    serving = _VirtualServing(
+    serving = VirtualServing(
         deployment,
         traffic,
         judged,
@@ -105,11 +107,12 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     except StopSimulation:
         ending = Ending.STOPPED
     served = serving.result(serving.ended(ending))
-    return served, serving.sent, serving.log(), serving.handovers(served)
+    return served, serving.sent, serving.log(), serving.machines.handovers(served, serving.now_ns)
 
 
-class _VirtualServing:
-    """One run: the engines' clocks and steps; about the `judged`, [requests].
+class VirtualServing:
+    """One run: the engines' clocks and steps; about the `judged`, [requests], or all of a `stream`,
+    for which `traffic` is its table.
 
     An engine takes what came during a step when it ends, as a live one does.
     """
@@ -127,6 +130,7 @@ class _VirtualServing:
         progress: Progress | None,
         day_night: "SimulatedDayNight | None",
         logs: Logs,
+        stream: RequestStream | None = None,
     ) -> None:
         self._traffic = traffic
         self._logged = logs
@@ -159,27 +163,32 @@ class _VirtualServing:
                 self._pool.requests,
                 np.rint(deployment.transfer_ns(traffic.prompt_tokens)).astype(np.int64),
             )
-        self._called = [self._engines[number] for number in sorted(called)]
+        pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
+        self.machines = MachineEvents(pools, sorted(called), calls, fail=self._fail)
         self._logs = [engine.log for engine in self._engines]
         self._first = self._prefill or self._pool
-        self._calls = sorted(calls, key=lambda call: call.at_s)[::-1]  # the next one last
         self._progress = progress
         self._requests = self._pool.requests
         if timeout_s is not None and not 0 < timeout_s < ARRIVAL_S_MAX:
             raise ConfigError(field="timeout_s", value=timeout_s, expected="seconds, above 0")
         self._timeout_ns = None if timeout_s is None else round(timeout_s * NS_PER_S)
-        self._arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
-        self._day_night = None
-        if day_night is not None:
-            # It imports what drives live chips, which few simulations need.
-            from serving.simulator.day_night import DayNightController
-
-            self._day_night = DayNightController(day_night, deployment, self._pool, self._arrivals)
-        self._now_ns = 0
-        self._judged = judged.copy()
-        self._judged_left = int(judged.sum())
-        self._judges_all = bool(judged.all())
         self._failed = np.zeros(len(traffic), dtype=np.bool_)
+        self.arrivals: RequestArrivals | StreamedArrivals
+        if stream is None:
+            self.arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
+        else:
+            self.arrivals = StreamedArrivals(
+                stream,
+                self._first.requests,
+                self._failed,
+                block_tokens=deployment.limits.block_tokens,
+            )
+        if day_night is not None:
+            self.machines.follow(day_night, deployment, self.arrivals)
+        self.now_ns = 0
+        self._judged = judged.copy()
+        self._judged_left = int(judged.sum()) if stream is None else stream.count
+        self._judges_all = bool(judged.all())
         self._done = 0  # requests with all their tokens
         self._next_check = HOPE_STEPS
 
@@ -187,31 +196,44 @@ class _VirtualServing:
         """Step until the end; levels concern the judged requests."""
         if self._pools_go_ahead:
             return self._serve_in_pools(levels, until_ns)
-        ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
+        if self.goes_side_by_side(looks=bool(levels)):
+            with EngineThreads() as threads:
+                return self._serve(levels, until_ns=until_ns, threads=threads)
+        ahead = self.arrivals.in_order and self._goes_ahead(looks=bool(levels))
         if ahead and self._first.can_expect:
-            self._first.expect(self._arrivals.hand_over())
-        several = len(self._engines) > 1 and all(each.can_go_ahead for each in self._engines)
-        if not (ahead and several):
-            return self._serve(levels, until_ns=until_ns)
-        with EngineThreads() as threads:
-            return self._serve(levels, until_ns=until_ns, threads=threads)
+            self._first.expect(self.arrivals.hand_over())
+        return self._serve(levels, until_ns=until_ns)
+
+    def goes_side_by_side(self, *, looks: bool) -> bool:
+        """Whether engines that could wait for each other have nothing to do with each other but
+        for what comes to their machines.
+        """
+        comes = looks or self._prefill or self._timeout_ns or not self._judges_all
+        several = len(self._engines) > 1 or self.machines.called
+        each_can = all(each.has_steps_ahead for each in self._engines)
+        known = self._first.can_expect or not self.machines.called
+        return bool(several and each_can and known and self.arrivals.in_order and not comes)
 
     def _serve(
         self, levels: Sequence[Bound], *, until_ns: float, threads: EngineThreads | None = None
     ) -> Ending:
         """In `threads`, if engines have nothing to do with each other between two arrivals."""
         while self._judged_left:
-            self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
+            self.now_ns = self._next_ns(arrivals=self.now_ns < until_ns)
+            self.machines.take_expected(self.now_ns)
             self._finish_due()
-            self._go_on_with_machines()
+            self.machines.go_on(self.now_ns)
             if not self._judged_left:
                 break
             if self._steps >= self._next_check:
                 self._next_check += HOPE_STEPS
                 if self._is_seen_hopeless(levels):
                     return Ending.HOPELESS
-            if self._now_ns < until_ns:
-                self._take_arrivals()
+            if self.now_ns < until_ns:
+                if threads is None or not self._first.can_expect:
+                    self._take_arrivals()
+                elif not self._first.is_open:
+                    self._put_arrivals()
                 if threads is None:
                     self._begin_steps(until_ns, looks=bool(levels))
                 else:
@@ -223,18 +245,18 @@ class _VirtualServing:
     @property
     def _pools_go_ahead(self) -> bool:
         """Whether nothing but prompts that are sent over concerns the pools."""
-        others = self._calls or self._timeout_ns or self._day_night or self._transfers is None
-        return not others and self._arrivals.in_order and all(e.can_go_ahead for e in self._engines)
+        others = not self.machines.is_over or self._timeout_ns or self._transfers is None
+        return not others and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
         """One pool ahead of the other, each some way too far at the end."""
         assert self._transfers is not None, "one pool"
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
-        coming = self._arrivals.hand_over()
+        coming = self.arrivals.hand_over()
         pools = PoolsAhead((self._first, self._pool), self._transfers, coming, self._judged)
-        while self._judged_left and self._now_ns < end_ns:
-            self._now_ns = min(pools.ahead_ns(self._now_ns), end_ns)
-            ended = pools.go_ahead(self._now_ns, self._judged_left)
+        while self._judged_left and self.now_ns < end_ns:
+            self.now_ns = min(pools.ahead_ns(self.now_ns), end_ns)
+            ended = pools.go_ahead(self.now_ns, self._judged_left)
             self._done += len(ended)
             self._judged_left -= int(self._judged[ended].sum())
             if self._is_seen_hopeless(levels):
@@ -247,17 +269,17 @@ class _VirtualServing:
 
         Then, too, no more is sent.
         """
-        if self._day_night is not None:
-            self._day_night.end(self._now_ns, self._call)
+        self.now_ns = max(self.now_ns, totals_of(self._logs).end_ns)  # steps may have gone ahead
+        self.machines.end(self.now_ns)
         self._finish_all()
-        self._arrivals.end()
+        self.arrivals.end()
         is_over = (self._requests["last_token_ns"] != NONE) | self._failed | ~self.sent
         return Ending.SERVED if bool(is_over.all()) else ending
 
     def _finish_all(self) -> None:
         """End the steps that are under way."""
         while self._is_busy:
-            self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
+            self.now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
             self._finish_due()
 
     @property
@@ -270,17 +292,13 @@ class _VirtualServing:
         waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
         if self._transfers:
             times_ns.append(self._transfers.next_ns)
-        if self._calls:
-            times_ns.append(self._calls[-1].at_ns)
-        if self._day_night is not None:
-            times_ns.append(max(self._now_ns, self._day_night.next_ns))
-        waits_ns = (engine.waits_until_ns for engine in self._called)
-        times_ns += [max(self._now_ns, each) for each in waits_ns if each is not None]
+        if (machines_ns := self.machines.next_ns(self.now_ns)) < NEVER_NS:
+            times_ns.append(machines_ns)
         if arrivals:  # or else no step begins any more
             times_ns += [each.paused_ns for each in self._engines if each.paused_ns is not None]
         if arrivals and not waits_for_all:
-            times_ns.append(max(self._now_ns, self._arrivals.next_ns()))
-        return min(times_ns, default=self._now_ns)
+            times_ns.append(max(self.now_ns, self.arrivals.next_ns()))
+        return min(times_ns, default=self.now_ns)
 
     @property
     def _steps(self) -> int:
@@ -291,35 +309,44 @@ class _VirtualServing:
         """Whether nothing but new requests concerns an engine between the steps of others."""
         # Others end the run, or sessions go on elsewhere.
         alone = len(self._engines) == 1
-        apart = alone or (self._judges_all and self._arrivals.in_order and not looks)
-        comes = self._calls or self._prefill or self._timeout_ns or self._day_night
-        leave = any(each.is_leased and each.schedulers.requests for each in self._called)
-        return apart and not comes and not leave  # to the others, when their grace is over
+        apart = alone or (self._judges_all and self.arrivals.in_order and not looks)
+        comes = not self.machines.is_over or self._prefill or self._timeout_ns
+        # Those of an engine that leaves go to the others, when their grace is over.
+        return apart and not comes and not self.machines.empties_engines
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
         goes_ahead = self._goes_ahead(looks=looks)
-        for engine in self._called:
-            gone = engine.dismiss(others_serve=self._pool_of(engine).others_open(engine))
-            self._let_go(engine, gone)
+        self.machines.dismiss()
         for engine in self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
-                self._fail(engine.schedulers.abort_due(self._now_ns))
-            if not engine.can_begin or (engine.paused_ns or 0) > self._now_ns:
+                self._fail(engine.schedulers.abort_due(self.now_ns))
+            if not engine.can_begin or (engine.paused_ns or 0) > self.now_ns:
                 continue
             if goes_ahead and engine.can_go_ahead:
                 self._go_ahead(engine, until_ns, looks=looks)
             else:
-                engine.begin(self._now_ns)
+                engine.begin(self.now_ns)
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:
-        """Let engines make all their steps until one gets a request that it does not expect."""
-        before_ns = min(until_ns, self._arrivals.next_ns())
+        """Let engines make all their steps until something comes to one of them that it does not
+        expect; those whose machines change hands make theirs one by one.
+        """
+        now_ns, arrival_ns = self.now_ns, self.arrivals.next_ns()
+        self._begin_singly()
+        machines = self.machines
+        before_ns = min(until_ns, machines.next_ns(now_ns), machines.others_until_ns(arrival_ns))
         if self._progress is not None:  # a look may end the run: none is much farther than others
-            before_ns = min(before_ns, self._now_ns + max(self._now_ns // 8, NS_PER_S))
+            before_ns = min(before_ns, now_ns + max(now_ns // 8, NS_PER_S))
+        if self._first.can_expect and self._first.is_open:
+            self._first.expect(self.arrivals.hand_over(before_ns), now_ns)
+        else:
+            before_ns = min(before_ns, arrival_ns)
         begins: list[tuple[SimulatedEngine, int]] = []
         for engine in self._engines:
-            begin_ns = self._now_ns if engine.paused_ns is None else engine.paused_ns
+            if not engine.can_go_ahead:
+                continue
+            begin_ns = now_ns if engine.paused_ns is None else engine.paused_ns
             if engine.end_ns is not None and engine.end_ns < before_ns:
                 begin_ns = engine.end_ns
                 self._finish(engine)
@@ -329,6 +356,17 @@ class _VirtualServing:
         stops = partial(self._stops, looks=False)
         for engine, done in threads.go_ahead(begins, before_ns, stops):
             self._count(engine, done)
+
+    def _begin_singly(self) -> None:
+        """Begin steps of engines that cannot go ahead."""
+        singly = [each for each in self._engines if not each.can_go_ahead]
+        for engine in singly:
+            engine.take_expected(self.now_ns + 1)
+        self.machines.dismiss()
+        for engine in singly:
+            engine.pause(self.now_ns)
+            if engine.paused_ns is not None and engine.paused_ns <= self.now_ns:
+                engine.begin(self.now_ns)
 
     def _count(self, engine: SimulatedEngine, done: StepsDone) -> None:
         engine.gone_ahead(done)
@@ -347,13 +385,13 @@ class _VirtualServing:
             judged=self._judged,
             judged_left=self._judged_left if alone else len(self._judged) + 1,
             steps=steps,
-            at_ends=not self._arrivals.in_order,
+            at_ends=not self.arrivals.in_order,
         )
 
     def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, looks: bool) -> None:
         """Let an engine make all its steps until the next arrival."""
         stops = self._stops(engine, looks=looks)
-        done = engine.go_ahead(self._now_ns, min(until_ns, self._arrivals.next_ns()), stops)
+        done = engine.go_ahead(self.now_ns, min(until_ns, self.arrivals.next_ns()), stops)
         self._count(engine, done)
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
@@ -361,124 +399,81 @@ class _VirtualServing:
 
     def _finish_due(self) -> None:
         for engine in self._engines:
-            if engine.end_ns == self._now_ns:
+            if engine.end_ns == self.now_ns:
                 self._finish(engine)
 
     def _take_arrivals(self) -> None:
         """Send on what has arrived by now."""
-        arrivals = self._arrivals
-        if len(self._engines) == 1 and arrivals.in_order:
+        arrivals = self.arrivals
+        if len(self._engines) == 1 and isinstance(arrivals, RequestArrivals) and arrivals.in_order:
             if self._engines[0].is_busy:  # a call came, and requests wait for the step's end
                 return
             schedulers = self._pool.engines[0].schedulers
-            arrivals.coming = schedulers.admit(arrivals.coming, self._now_ns)
+            arrivals.coming = schedulers.admit(arrivals.coming, self.now_ns)
             return
-        for request in arrivals.take(self._now_ns):
-            self._first.put(request)
+        self._put_arrivals()
         if self._transfers:
-            for request in self._transfers.due(self._now_ns + 1).request.tolist():
+            for request in self._transfers.due(self.now_ns + 1).request.tolist():
                 self._pool.put(request)
+
+    def _put_arrivals(self) -> None:
+        for request in self.arrivals.take(self.now_ns):
+            self._first.put(request)
 
     def _finish(self, engine: SimulatedEngine) -> None:
         """Give out the tokens of an engine's step, which ends now."""
         given = engine.give_tokens()
         if self._transfers is not None and engine in self._first.engines:
             self._transfers.send(engine.schedulers.ended_among(given))
-            self._let_go(engine, engine.finish())
+            self.machines.let_go(engine, engine.finish())
             return
         ended = engine.schedulers.ended_among(given)
         if self._timeout_ns is not None:
-            is_late = self._first.requests["deadline_ns"][ended] < self._now_ns
+            is_late = self._first.requests["deadline_ns"][ended] < self.now_ns
             self._requests["last_token_ns"][ended[is_late]] = NONE
             self._fail(ended[is_late])
             ended = ended[~is_late]
         self._done += len(ended)
         self._judged_left -= int(self._judged[ended].sum())
-        self._go_on_after(ended, self._now_ns)
-        self._let_go(engine, engine.finish())
+        self._go_on_after(ended, self.now_ns)
+        self.machines.let_go(engine, engine.finish())
 
     def _go_on_after(self, ended: Int32s, now_ns: int) -> None:
         """Let come what waited for `ended` requests; what never comes any more is not judged."""
-        if not self._arrivals.in_order:
-            self._arrivals.after(ended, now_ns)
+        if not self.arrivals.in_order:
+            self.arrivals.after(ended, now_ns)
             self._judge_sent()
 
     def _judge_sent(self) -> None:
-        unsent = self._judged & self._arrivals.unsent
+        unsent = self._judged & self.arrivals.unsent
         self._judged_left -= int(unsent.sum())
         self._judged &= ~unsent
 
     @property
     def sent(self) -> Bools:
         """Requests that were sent or would have been, [requests]; see `RequestArrivals.unsent`."""
-        return ~self._arrivals.unsent
+        return ~self.arrivals.unsent
 
     def _fail(self, requests: Sequence[int] | Int32s) -> None:
         """Note requests that end without their last tokens, and with them later turns."""
         if len(requests):
-            over = [*map(int, requests), *self._arrivals.lost_with(requests, self._now_ns)]
+            over = [*map(int, requests), *self.arrivals.lost_with(requests, self.now_ns)]
             self._failed[over] = True
             self._judged_left -= int(self._judged[over].sum())
             self._judge_sent()
 
-    def _go_on_with_machines(self) -> None:
-        """Carry out the calls that have come, and what is due on idle engines."""
-        while self._calls and self._calls[-1].at_ns <= self._now_ns:
-            self._call(self._calls.pop())
-        if self._day_night is not None and self._day_night.next_ns <= self._now_ns:
-            self._day_night.look(self._now_ns, self._call)
-        for engine in self._called:
-            waits_ns = engine.waits_until_ns
-            if waits_ns is not None and waits_ns <= self._now_ns:
-                self._let_go(engine, engine.go_on(self._now_ns))
-
-    def _call(self, call: TimedCall) -> None:
-        """Carry out a call now; raises ConfigError and LeaseRefused."""
-        engine = self._engines[call.replica]
-        others_serve = self._pool_of(engine).others_open(engine)
-        gone = engine.take(call.call, self._now_ns, others_serve=others_serve)
-        self._let_go(engine, gone)
-
-    def _let_go(self, engine: SimulatedEngine, requests: Sequence[int]) -> None:
-        """Route requests of an engine that leaves as a whole anew; those of another one fail."""
-        pool = self._pool_of(engine)
-        if not (requests and engine.is_leased and pool.others_open(engine)):
-            self._fail(requests)
-            return
-        for request in requests:
-            pool.put(request)
-
-    def _pool_of(self, engine: SimulatedEngine) -> EnginePool:
-        return (
-            self._pool if self._prefill is None or engine in self._pool.engines else self._prefill
-        )
-
-    def handovers(
-        self, served: ServingRun
-    ) -> "tuple[HandoverOutcome, tuple[TimedCall, ...]] | None":
-        """Those of a policy, if there is one, in a run that has ended, and its calls.
-
-        Until its last step, or its last look after that.
-        """
-        if self._day_night is None:
-            return None
-        end_ns = max(round(served.emulated_s * NS_PER_S), self._now_ns)
-        joules = sum(engine.joules(end_ns) for engine in self._engines)
-        outcome = self._day_night.outcome(end_ns, joules=joules)
-        return outcome, tuple(self._day_night.calls)
-
     def _is_seen_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Show progress; whether more of the judged requests have missed a level than it allows."""
         if self._progress is not None:
-            self._progress(self._done, self._now_ns / NS_PER_S)
+            self._progress(self._done, self.now_ns / NS_PER_S)
         return bool(levels) and are_out_of_reach(
             levels,
             self._judged,
             self._traffic.output_tokens,
-            arrival_s=self._arrivals.arrival_s(),
+            arrival_s=self.arrivals.arrival_s(),
             first_token_s=in_seconds(self._requests["first_token_ns"]),
             last_token_s=in_seconds(self._requests["last_token_ns"]),
-            now_s=self._now_ns / NS_PER_S,
+            now_s=self.now_ns / NS_PER_S,
         )
 
     def log(self) -> StepLog | StepSums:
@@ -487,10 +482,11 @@ class _VirtualServing:
         return totals_of(self._logs).sums if sums else step_log(self._logs)
 
     def result(self, ending: Ending) -> ServingRun:
-        """The run so far."""
+        """The run so far, of a traffic that is known."""
+        assert isinstance(self.arrivals, RequestArrivals), "a stream keeps no record of requests"
         return serving_run(
             self._traffic,
-            self._arrivals,
+            self.arrivals,
             [self._pool] if self._prefill is None else [self._pool, self._prefill],
             failed=self._failed,
             ending=ending,

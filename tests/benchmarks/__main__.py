@@ -35,6 +35,7 @@ LONG_NAMES = (
     "prefix_hits",
     "exact_day",
     "day_policies",
+    "exact_handovers",
     "plan_exhaustive",
     "plan_live",
 )

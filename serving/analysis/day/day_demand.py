@@ -4,7 +4,7 @@ Poisson, from the seed alone, so that every policy meets the same ones.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,10 @@ class DayDemand:
     def length_s(self) -> float:
         """Of all intervals."""
         return len(self.arrivals) * self.interval_s
+
+    def at(self, interval: int) -> datetime:
+        """When an interval begins."""
+        return self.begins + timedelta(seconds=interval * self.interval_s)
 
     @property
     def first_h(self) -> float:

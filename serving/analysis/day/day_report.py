@@ -19,6 +19,7 @@ from serving.analysis.day.day_tables import (
     method,
 )
 from serving.analysis.day.day_trace import HOUR_S
+from serving.analysis.day.exact_day_report import exact_data, exact_table
 from serving.analysis.day.exact_hour import BothWays, ExactHour
 from serving.analysis.day.slower_handovers import SlowerHandovers
 from serving.analysis.day.virtual_day import VirtualDay
@@ -64,6 +65,7 @@ def day_document(day: VirtualDay) -> Document:
             *bill_tables(day),
             _freed_table(day),
             _slower_lines(day),
+            *([] if day.exact is None else [exact_table(day.exact)]),
             *([] if day.check is None else [_check_section(day.check, error)]),
             Lines(title="Method", rows=tuple(f"- {line}" for line in method(day))),
             Lines(
@@ -212,6 +214,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             for load in day.loads
         ],
         "slower_handovers": [_slower_data(each, rate) for each in day.slower],
+        "exact": None if day.exact is None else exact_data(day.exact),
         "check": None if day.check is None else _check_data(day.check),
         "method": method(day),
         "assumptions": assumptions(day),

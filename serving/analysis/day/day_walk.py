@@ -76,6 +76,7 @@ class DayWalk:
     times: tuple[GroupTimes, ...]  # [intervals]
     totals: HandoverTotals
     wanted: tuple[int, ...]  # serving groups at each look
+    handovers: tuple[int, ...]  # groups that left or came back until the next look, at each look
 
     def column(self, name: str) -> Float64s:
         """One field of `GroupTimes`, [intervals]."""
@@ -111,6 +112,7 @@ class WalkUnderWay:
         self._totals = HandoverTotals()
         self._unsaved_tokens = 0.0
         self._wanted: list[int] = []
+        self._handovers: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
 
     @property
@@ -154,6 +156,7 @@ class WalkUnderWay:
             times=tuple(self._times),
             totals=self._totals,
             wanted=tuple(self._wanted),
+            handovers=tuple(self._handovers),
         )
 
     def _divide_backlog(self, look: int) -> None:
@@ -177,6 +180,7 @@ class WalkUnderWay:
     def _count(self, outcome: LookOutcome) -> None:
         self._times += outcome.times
         self._totals.add(outcome.totals)
+        self._handovers.append(outcome.totals.left + outcome.totals.came_back)
         unsaved = outcome.unsaved
         self._totals.tokens_undone += unsaved.earlier_undone * self._unsaved_tokens
         self._unsaved_tokens = unsaved.earlier * self._unsaved_tokens + unsaved.tokens

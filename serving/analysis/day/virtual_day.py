@@ -14,7 +14,9 @@ from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
+from serving.analysis.day.exact_day import ExactTerms
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
+from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day
 from serving.analysis.day.kept_figures import FigureStore, MachineFigures
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
@@ -137,6 +139,7 @@ class DaySettings:
     headline_share: float
     unit: ValueUnit = ValueUnit.FLOPS
     check: HourCheck | None = None
+    exact: ExactQuestion | None = None
 
     def __post_init__(self) -> None:
         if self.machines < 1:
@@ -166,6 +169,7 @@ class VirtualDay:
     loads: tuple[LoadComparison, ...]
     slower: tuple[SlowerHandovers, ...]
     check: ExactHour | None
+    exact: HeldDay | None
     wall_s: dict[str, float]
 
     @property
@@ -198,6 +202,10 @@ def virtual_day(
     walkable = walkable_machine(settings, workers=workers, progress=progress, store=store, lap=lap)
     answer = _walked(settings, walkable, wall_s)
     lap("walks")
+    if settings.exact is not None:
+        held = _held_headline(settings, answer, walkable.replica, progress)
+        answer = replace(answer, exact=held)
+        lap("exact")
     if settings.check is None:
         return answer
     checked = exact_hour(
@@ -210,6 +218,31 @@ def virtual_day(
     )
     lap("check")
     return replace(answer, check=checked)
+
+
+def _held_headline(
+    settings: DaySettings,
+    walked: VirtualDay,
+    replica: ReplicaUnderTest,
+    progress: Progress,
+) -> HeldDay:
+    """The headline's first policy, step by step with its hand-overs."""
+    assert settings.exact is not None
+    result, terms = walked.headline.results[0], exact_terms(settings, walked)
+    return held_day(result, replica, terms, settings.exact, progress=progress)
+
+
+def exact_terms(settings: DaySettings, walked: VirtualDay) -> ExactTerms:
+    """How the groups of a day that was walked are simulated."""
+    return ExactTerms(
+        groups=walked.machine.groups,
+        look_s=settings.question.terms.look_s,
+        grace_s=settings.grace_s,
+        job=settings.job,
+        handover=walked.handover,
+        capacity_per_s=walked.machine.curve.capacity_per_s,
+        seed=settings.question.terms.seed,
+    )
 
 
 def walkable_machine(
@@ -225,7 +258,7 @@ def walkable_machine(
 
     Raises ConfigError when no replica keeps the target or the trained model does not fit.
     """
-    choice, replica = _chosen(settings)
+    choice, replica = chosen(settings)
     partition = choice.candidate.partition
     progress(
         f"a replica is {partition.chips} chips ({partition.division}), "
@@ -293,6 +326,7 @@ def _walked(
         loads=compare(settings.question, machine, handover),
         slower=(),
         check=None,
+        exact=None,
         wall_s=wall_s,
     )
     slower = with_slower_handovers(
@@ -305,7 +339,8 @@ def _walked(
     return replace(answer, slower=slower)
 
 
-def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
+def chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
+    """The replica of a day; raises ConfigError as `virtual_day`."""
     lengths, limits = settings.lengths, settings.limits
     choice = choose_replica(
         settings.sweep,

@@ -1,0 +1,236 @@
+"""A walk held against the exact simulation of the same looks, with all their hand-overs.
+
+Over a stretch the groups that serve at each look are those of the walk, so that what differs is
+what a look costs and serves, and not what a policy made of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from serving.analysis.day.day_demand import DayDemand
+from serving.analysis.day.day_oracle import ORACLE
+from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import HOUR_S
+from serving.analysis.day.exact_day import (
+    ExactDay,
+    ExactTerms,
+    Int64s,
+    Planned,
+    Progress,
+    exact_day,
+)
+from serving.analysis.day.exact_hour import BothWays, Float64s
+from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest
+from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.policy_text import parse_policy
+from serving.simulator.machine_calls import TimedCall, drawn_losses
+
+LEAD_LOOKS: Final = 4
+"""Looks before a stretch, in which the groups go from all serving to where the walk has them."""
+SHARES: Final = ("ttft_share", "tpot_share", "both_share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactQuestion:
+    """What happens on an exact day beside its demand: a chip is lost every `loss_every_s` on
+    average, and repaired after `repair_s`; None loses none. Raises ConfigError for times not above
+    0.
+    """
+
+    loss_every_s: float | None
+    repair_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("chip-loss-every", self.loss_every_s), ("repair", self.repair_s)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(name, value, "seconds, above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDay:
+    """One machine's figures of `looks` looks from `begin_s` on, by the exact run and by the walk.
+
+    `joules` are the chips' of all groups; percentiles of the walk are means of the curve's over
+    requests.
+    """
+
+    policy: str
+    begin_s: float
+    length_s: float
+    requests: int
+    ttft: BothWays
+    tpot: BothWays
+    both: BothWays
+    worst: BothWays
+    ttft_p99_s: BothWays
+    tpot_p99_s: BothWays
+    handovers: BothWays
+    moved_requests: BothWays
+    joules: BothWays
+    trained_tokens: BothWays
+    value: BothWays
+
+
+def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last: int) -> HeldDay:
+    """Hold the walk from `begin_s` on against looks `first` to before `last` of the exact run."""
+    walk, machine = result.walk, result.machine
+    interval_s = walk.demand.interval_s
+    length_s = (last - first) * exact.look_s
+    begin, end = round(begin_s / interval_s), round((begin_s + length_s) / interval_s)
+    end = min(end, len(walk.demand.arrivals))
+    part, looks = slice(begin, end), slice(first, last)
+    look_intervals = round(exact.look_s / interval_s)
+    arrivals = walk.demand.arrivals[part]
+    arrived = exact.requests.arrived[looks]
+    exact_kept = exact.requests.kept[:, looks]
+    walk_kept = [result.kept(name)[part] for name in SHARES]
+    watts = machine.chip_watts(walk)[part]
+    both = [
+        _share(exact_kept[row].sum(), arrived.sum(), walk_kept[row].sum(), arrivals.sum())
+        for row in range(len(SHARES))
+    ]
+    joules = BothWays(
+        exact=float(exact.column("joules")[looks].sum()),
+        walked=float((watts - machine.left_over_watts).sum() * interval_s),
+    )
+    trained = BothWays(
+        exact=float(exact.column("trained_tokens")[looks].sum()),
+        walked=float(walk.column("tokens")[part].sum()),
+    )
+    worst = _worst_of_walk(walk_kept[2], arrivals, look_intervals)
+    return HeldDay(
+        policy=result.policy,
+        begin_s=begin_s,
+        length_s=length_s,
+        requests=int(arrived.sum()),
+        ttft=both[0],
+        tpot=both[1],
+        both=both[2],
+        worst=BothWays(exact=_lowest(exact_kept[2], arrived), walked=worst),
+        ttft_p99_s=_percentile(result, exact, "ttft_p99_s", 0, part, looks),
+        tpot_p99_s=_percentile(result, exact, "tpot_p99_s", 1, part, looks),
+        handovers=BothWays(
+            exact=float(exact.column("handovers")[looks].sum()),
+            walked=float(sum(walk.handovers[begin // look_intervals : -(-end // look_intervals)])),
+        ),
+        moved_requests=BothWays(
+            exact=float(exact.column("moved_requests")[looks].sum()),
+            walked=float(walk.moved[part].sum()),
+        ),
+        joules=joules,
+        trained_tokens=trained,
+        value=BothWays(
+            exact=_value(result, float(arrived.sum()), trained.exact, joules.exact, length_s),
+            walked=_value(
+                result, float(walk.served[part].sum()), trained.walked, joules.walked, length_s
+            ),
+        ),
+    )
+
+
+def held_day(
+    result: DayResult,
+    replica: ReplicaUnderTest,
+    terms: ExactTerms,
+    question: ExactQuestion,
+    *,
+    progress: Progress,
+) -> HeldDay:
+    """Simulate a whole day exactly, under its policy, and hold the walk against it.
+
+    A policy that knows the day, the oracle, has decided before. Raises as `exact_day`.
+    """
+    demand = result.walk.demand
+    policy: Policy = Planned(
+        begins_s=demand.begins.timestamp(), look_s=terms.look_s, serving=result.walk.wanted
+    )
+    if result.policy != ORACLE:
+        policy = parse_policy(result.policy)
+    calls: Sequence[TimedCall] = ()
+    if question.loss_every_s is not None:
+        partition = replica.candidate.partition
+        calls = drawn_losses(
+            [partition] * terms.groups,
+            every_s=question.loss_every_s,
+            repair_s=question.repair_s,
+            seed=terms.seed,
+        )
+    exact = exact_day(replica, demand, terms, policy, calls=calls, progress=progress)
+    return held(result, exact, begin_s=0.0, first=0, last=len(exact.requests.arrived))
+
+
+def held_stretch(
+    result: DayResult,
+    replica: ReplicaUnderTest,
+    terms: ExactTerms,
+    *,
+    begin_s: float,
+    length_s: float = HOUR_S,
+    calls: Sequence[TimedCall] = (),
+) -> HeldDay:
+    """Simulate a part of a day exactly, with the walk's groups at each look, and hold the walk
+    against it; `begin_s` is a look's. Raises ConfigError for a time outside of the day.
+    """
+    demand, interval_s = result.walk.demand, result.walk.demand.interval_s
+    look_intervals = round(terms.look_s / interval_s)
+    first, last = round(begin_s / terms.look_s), round((begin_s + length_s) / terms.look_s)
+    if not 0 <= first < last <= len(demand.arrivals) // look_intervals:
+        expected = f"within the {demand.length_s / HOUR_S:g} hours of the day"
+        raise ConfigError("check-hour", begin_s / HOUR_S, expected)
+    lead = min(first, LEAD_LOOKS)
+    part = _part(demand, (first - lead) * look_intervals, (last + 1) * look_intervals)
+    plan = Planned(
+        begins_s=part.begins.timestamp(),
+        look_s=terms.look_s,
+        serving=result.walk.wanted[first - lead : last + 1],
+    )
+    exact = exact_day(replica, part, terms, plan, calls=calls)
+    return held(result, exact, begin_s=begin_s, first=lead, last=lead + last - first)
+
+
+def _part(demand: DayDemand, begin: int, end: int) -> DayDemand:
+    """Intervals of a demand."""
+    arrivals = demand.arrivals[begin:end]
+    return replace(demand, begins=demand.at(begin), arrivals=arrivals)
+
+
+def _share(kept: float, came: float, walked: float, walked_came: float) -> BothWays:
+    return BothWays(
+        exact=float(kept / came) if came else 1.0,
+        walked=max(0.0, float(walked / walked_came)) if walked_came else 1.0,
+    )
+
+
+def _lowest(kept: Float64s | Int64s, came: Float64s | Int64s) -> float:
+    """The lowest share of a look with requests."""
+    shares = np.divide(kept, came, out=np.ones(len(came)), where=came > 0)
+    return float(shares.min(initial=1.0))
+
+
+def _worst_of_walk(kept: Float64s, came: Int64s, look_intervals: int) -> float:
+    at = np.arange(0, len(came), look_intervals)
+    sums = (np.add.reduceat(each, at) for each in (kept, came))
+    return max(0.0, _lowest(*sums))
+
+
+def _percentile(
+    result: DayResult, exact: ExactDay, name: str, kind: int, part: slice, looks: slice
+) -> BothWays:
+    rates, served = result.walk.group_rates[part], result.walk.served[part]
+    times_s = result.machine.curve.seconds(name, rates)
+    walked = float((times_s * served).sum() / served.sum()) if served.sum() else 0.0
+    return BothWays(exact=exact.requests.percentile_s(kind, looks, SHOWN_PERCENTILE), walked=walked)
+
+
+def _value(
+    result: DayResult, requests: float, tokens: float, joules: float, length_s: float
+) -> float:
+    """As `DayResult.value`, of chips that draw `joules` in a stretch."""
+    machine = result.machine
+    watts = np.array([joules / length_s + machine.left_over_watts])
+    mwh = float(machine.facility_watts(watts)[0]) * length_s / 3.6e9
+    return (machine.request_value * requests + machine.token_value * tokens) / mwh
