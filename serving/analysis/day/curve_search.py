@@ -35,25 +35,43 @@ _OVERLOAD: Final = 1.5
 """Times the lowest rate that misses the target: a permanent queue."""
 _BEGUN_SHARE: Final = 0.85
 """Of the arrivals, below which a queue grows; the rest is chance at the ends of a short run."""
+_TIMES: Final = 20
+"""Times the requests to judge by, of each rate: queues come and go in minutes."""
+_JUDGED_S: Final = 600.0
+"""In which they arrive, at most."""
+_LEAD_JUDGED: Final = 0.5
+"""Of their time, traffic before and after the judged requests: waves of requests that began and end
+together last for minutes.
+"""
 _TTFT_LIMITS: Final = 4.0
 """Judged requests arrive for at least this many TTFT limits: a queue takes time to grow."""
 _ROUNDING: Final = 1e-9
 _LEADS: Final = 2.0
-"""Traffic before and after the judged requests, in mean request durations."""
+"""The same, in mean request durations, at least."""
+
+
+def turns_of(groups: int) -> int:
+    """Replicas that get requests by turns: half of the groups, as many as serve in between a day's
+    least and most (*assumed*; with three or more, it matters little how many).
+    """
+    return max(1, groups // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
-    """Judged requests of a rate: `judged`, fewer above `steps_max` steps, more to build a queue."""
+    """A rate is judged by `_TIMES` times `judged` requests, by fewer where they take longer than
+    `_JUDGED_S`, and by more to build a queue. Of `turns` replicas each gets every so many-th of
+    Poisson arrivals.
+    """
 
     required_share: float
-    judged: int = 800
+    judged: int = 600
     judged_least: int = 60
-    steps_max: int = 3_000
+    turns: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("judged", "judged_least", "steps_max"):
+        for name in ("judged", "judged_least", "turns"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "at least 1")
         if not 0 < self.required_share < 1:
@@ -165,15 +183,15 @@ class _Search:
         load = min(1.0, rate_per_s / guess.rate_per_s)
         tpot_s = guess.alone_s + load * (guess.tpot_s - guess.alone_s)
         lead_s = _LEADS * self.replica.mean_output_tokens * tpot_s
-        affordable = ceil(rate_per_s * terms.steps_max * tpot_s)
         ttft_s = self.replica.slo.ttft_s or 0.0
         least = max(terms.judged_least, ceil(rate_per_s * max(lead_s, _TTFT_LIMITS * ttft_s)))
-        judged = max(least, min(terms.judged, affordable))
+        judged = max(least, min(_TIMES * terms.judged, ceil(rate_per_s * _JUDGED_S)))
         return RateTask(
             replica=self.replica,
             rate_per_s=rate_per_s,
             judged=judged,
-            lead_s=lead_s,
+            lead_s=max(lead_s, _LEAD_JUDGED * judged / rate_per_s),
+            turns=terms.turns,
             seed=terms.seed,
         )
 

@@ -146,12 +146,13 @@ class DayResult:
     def kept(self, name: str) -> Float64s:
         """One machine's requests with `ttft_share`, `tpot_share` or `both_share` kept, [intervals].
 
-        Late ones miss TTFT, moved ones both limits (assumed).
+        Late ones miss TTFT; moved ones keep both limits as the others do (assumed; so they nearly
+        all do step by step).
         """
         shares = self.machine.curve.share(name, self.walk.group_rates)
         arrivals = self.walk.demand.arrivals
         in_time = arrivals if name == "tpot_share" else arrivals - self.walk.late
-        kept: Float64s = in_time * shares - self.walk.moved
+        kept: Float64s = in_time * shares
         return kept
 
     def attainment(self, name: str) -> float:

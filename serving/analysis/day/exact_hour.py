@@ -1,8 +1,8 @@
 """Error of the walk: one replica's hour simulated step by step, beside its walk by the curves.
 
-The replica gets a random part of each interval's requests, at random times in it. Parts of some
-minutes are simulated in parallel, each within a minute before and after that is served and not
-judged.
+The replica gets requests by turns with the others that serve, at random times in each interval.
+Parts of some minutes are simulated in parallel, each within a minute before and after that is
+served and not judged.
 """
 
 from collections.abc import Callable
@@ -256,7 +256,7 @@ def _parts(
 def _share_of_one(
     result: DayResult, replica: ReplicaUnderTest, first: int, last: int, *, seed: int
 ) -> Traffic:
-    """One group's random part of those intervals' requests, from time 0."""
+    """Those intervals' requests that come to one group by its turns, from time 0."""
     walk = result.walk
     interval_s = walk.demand.interval_s
     rng = np.random.default_rng([seed, _STREAM])
@@ -265,8 +265,9 @@ def _share_of_one(
     share = np.where(
         arrivals > 0, walk.group_rates[first:last] * interval_s / np.maximum(arrivals, 1), 0.0
     )
-    counts = rng.binomial(arrivals, np.clip(share, 0.0, 1.0))
-    number = np.repeat(np.arange(len(counts)), counts)
+    number = np.repeat(np.arange(len(arrivals)), arrivals)
     arrival_s = np.sort((number + rng.random(len(number))) * interval_s)
-    prompts, outputs = replica.lengths.draw_pairs(rng, len(number))
+    turns = np.floor(np.cumsum(np.clip(share, 0.0, 1.0)[number]) + rng.random())
+    arrival_s = arrival_s[np.diff(turns, prepend=0.0) > 0]
+    prompts, outputs = replica.lengths.draw_pairs(rng, len(arrival_s))
     return Traffic(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs)

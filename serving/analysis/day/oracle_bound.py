@@ -2,7 +2,7 @@
 
 A plan is a number of serving groups at each look. Its value is (served + trained) / MWh, as in
 `DayResult.value`, with every cost of the walk: drains, reads of weights, starts and saves of the
-job, moved requests. It is feasible if at least `kept_min` requests of the day keep the target.
+job. It is feasible if at least `kept_min` requests of the day keep the target.
 
 For a price of a kept request, max over all plans of (value + price * (kept - kept_min)) / MWh is at
 least the value of every feasible plan; the lowest such maximum over all prices is the bound. For
@@ -13,8 +13,7 @@ state of the groups, backlog) maximises exactly, but for three relaxations that 
   always serve, below which none can be. A lower one is never worse: requests are in time earlier,
   groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
   never falls with the rate).
-- What a killed job trained before the look in which it is killed is not lost, and groups that leave
-  had no more requests than if all had served.
+- What a killed job trained before the look in which it is killed is not lost.
 """
 
 from dataclasses import dataclass
@@ -48,7 +47,6 @@ class Wishes:
 
     after: Int64s
     tokens: Float64s
-    left: Float64s  # groups that leave because of this look's wish
     joules: Float64s  # of groups that neither serve nor leave
     serving_s: Float64s  # [states, wishes, intervals], of all groups
     drawing_s: Float64s  # [states, wishes, intervals], with those that leave
@@ -67,13 +65,9 @@ class Wishes:
 
         serving_s = each("serving_s")
         undone = [[one.totals.tokens_undone for one in row] for row in found]
-        left = [
-            [sum(g.count for g in one.left if g.looks_ago == 0) for one in row] for row in found
-        ]
         return cls(
             after=np.array([[one.after for one in row] for row in found]),
             tokens=each("tokens").sum(axis=2) - np.array(undone),
-            left=np.array(left, dtype=np.float64),
             joules=each("joules").sum(axis=2),
             serving_s=serving_s,
             drawing_s=serving_s + each("leaving_s"),
@@ -109,17 +103,12 @@ def _look(
     machine: DayMachine,
     wishes: Wishes,
     arrivals: Float64s,
-    before_per_s: float,
     backlogs: Float64s,
     then: Float64s,
     *,
     interval_s: float,
-    moved_per_rate_s: float,
 ) -> Look:
-    """`arrivals` [intervals]; `before_per_s`: requests per second of the interval before them.
-
-    `backlogs` as it begins, `then` as the next one does.
-    """
+    """`arrivals` [intervals]; `backlogs` as it begins, `then` as the next one does."""
     curve: ReplicaCurve = machine.curve
     shape = (*wishes.after.shape, len(backlogs))
     waiting = np.broadcast_to(backlogs, shape)
@@ -132,10 +121,6 @@ def _look(
         kept = kept + (arrived - late) * curve.share("both_share", rates)
         joules = joules + curve.least_chip_watts(rates) * wishes.drawing_s[:, :, interval, None]
         waiting = left
-    # A group that leaves had at least this rate, and with a backlog all were saturated.
-    least_per_s = min(before_per_s / machine.groups, curve.saturated_per_s)
-    rates = np.where(backlogs > 0, curve.saturated_per_s, least_per_s)  # [backlogs]
-    kept = kept - moved_per_rate_s * wishes.left[:, :, None] * rates
     end = wishes.after[:, :, None] * len(then) + _rounded_down(waiting, then)
     length_s = len(arrivals) * interval_s
     watts = machine.facility_watts(joules / length_s + machine.left_over_watts)
@@ -191,16 +176,13 @@ class PlannedDay:
             part = arrivals[first : first + length]
             if len(part) not in known:
                 known[len(part)] = Wishes.of(outcomes, states, len(part))
-            before = float(arrivals[first - 1]) / demand.interval_s if first else 0.0
             look = _look(
                 machine,
                 known[len(part)],
                 part,
-                before,
                 self._backlogs[number],
                 self._backlogs[number + 1],
                 interval_s=demand.interval_s,
-                moved_per_rate_s=outcomes.handover.moved_requests_per_rate_s,
             )
             self._looks.append(look)
 

@@ -1,7 +1,7 @@
 """One replica simulated exactly at one rate: latencies and power.
 
-vLLM's schedulers serve Poisson arrivals in virtual time; judged requests come after a warm-up and
-before a tail. Replicas are independent: one speaks for all.
+vLLM's schedulers serve arrivals in virtual time; judged requests come after a warm-up and before a
+tail. Replicas get Poisson arrivals by turns, and are alike: one speaks for all.
 """
 
 from dataclasses import dataclass
@@ -66,13 +66,16 @@ class ReplicaUnderTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateTask:
-    """One replica at one rate: `judged` requests, `lead_s` of traffic before and after them."""
+    """One replica at one rate: `judged` requests, `lead_s` of traffic before and after them, by
+    `turns` with so many others.
+    """
 
     replica: ReplicaUnderTest
     rate_per_s: float
     judged: int
     lead_s: float
     seed: int
+    turns: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,4 +151,6 @@ def _drawn(task: RateTask, requests: int) -> Traffic:
         lengths=task.replica.lengths,
         seed=task.seed,
         requests=requests,
+        gaps="gamma",  # the sum of so many exponential ones
+        burstiness=task.turns,
     )

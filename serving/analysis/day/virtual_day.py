@@ -11,7 +11,7 @@ from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve
+from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve, turns_of
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
 from serving.analysis.day.exact_day import ExactTerms
@@ -266,11 +266,13 @@ def walkable_machine(
     )
     lap("choice")
 
+    groups = choice.candidate.replicas
+    terms = replace(settings.curve, turns=turns_of(groups))
+
     def compute() -> MachineFigures:
-        groups = choice.candidate.replicas
         trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
         lap("training")
-        curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
+        curve = find_curve(replica, choice.guess, terms, workers, progress)
         lap("curve")
         return MachineFigures(curve=curve, trained=trained)
 
@@ -278,7 +280,7 @@ def walkable_machine(
         figures = compute()
     else:
         figures = store.figures(
-            (replica, choice.guess, settings.curve, settings.job),
+            (replica, choice.guess, terms, settings.job),
             compute,
             lambda error: progress(f"what is simulated is not kept: {error}"),
         )

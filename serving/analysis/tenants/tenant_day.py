@@ -16,7 +16,7 @@ from emulator.errors import ConfigError
 from emulator.specs.partition import divisors
 from emulator.specs.system import SystemSpec
 from loadgen.measures.slo import Slo
-from serving.analysis.day.curve_search import CurveTerms, find_curve
+from serving.analysis.day.curve_search import CurveTerms, find_curve, turns_of
 from serving.analysis.day.day_demand import day_demand
 from serving.analysis.day.day_result import DayMachine, DayResult, mean_request_flops
 from serving.analysis.day.replica_curve import ReplicaCurve
@@ -149,6 +149,7 @@ def _curve(
     terms = CurveTerms(
         required_share=max(bound.share for bound in of.slo.bounds),
         judged=settings.judged,
+        turns=turns_of(choice.candidate.replicas),
         seed=settings.terms.seed,
     )
     replica = of.replica.under_test(choice, of.slo)
