@@ -158,6 +158,8 @@ class PolicyOptions:
             check_absent(self, ("repair",), expected="nothing without --chip-loss-every")
         if not self.exact:
             return None
+        if self.train_recipe != "default":  # of which machines that lend keep HBM free
+            raise ConfigError("train-recipe", self.train_recipe, "default with --exact")
         return ExactQuestion(
             loss_every_s=self.chip_loss_every,
             repair_s=REPAIR_S if self.repair is None else self.repair,

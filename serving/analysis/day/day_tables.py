@@ -98,7 +98,7 @@ def method(day: VirtualDay) -> tuple[str, ...]:
     return (
         f"simulated, every step: one replica at {len(curve.points)} rates up to what it can serve "
         f"({steps:,} steps, {min(judged)} to {max(judged)} judged requests a rate), by vLLM's own "
-        "schedulers in virtual time, Poisson arrivals",
+        "schedulers in virtual time, Poisson arrivals by turns of half the groups",
         f"aggregated: everything else, in intervals of {terms.interval_s:g} s; requests are "
         "counted (Poisson), go evenly to the groups that serve, and get what a replica at that "
         "rate gives, in straight lines between rates; shares in time by an isotonic fit",

@@ -77,6 +77,7 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
         (("--check-hour", "24"), "check-hour"),
         (("--chip-loss-every", "60"), "chip-loss-every"),
         (("--exact", "--repair", "60"), "repair"),
+        (("--exact", "--train-recipe", "searched"), "train-recipe"),
         (("--exact", "--chip-loss-every", "0"), "chip-loss-every"),
         (("--policies", "demand,nothing"), "policy=nothing"),
         (("--policies", "schedule:22:00-06:00"), "expected the time zone of its hours too"),
