@@ -11,6 +11,12 @@ from serving.policy.day_night.history import BUCKETS_MAX, DemandHistory
 BUCKET_S: Final = 300.0
 """Seconds of the day."""
 
+LOAD_REQUESTS: Final = 10
+"""Of which a present rate is made, if an hour has as many: one request in a bucket of a day that
+passes quickly is not a rate.
+"""
+LOAD_BUCKETS_MAX: Final = 12
+
 Bucket = tuple[float, float]
 """Its end in the day's calendar, and its rate in requests per emulated second."""
 
@@ -59,10 +65,17 @@ class DemandMeter:
             self._buckets.extend(ended)
             self._history = self._told()
         self._recent.append(reading)
-        span_s = BUCKET_S / self._clock.day_s_per_emulated_s
-        while len(self._recent) > 2 and self._recent[1].emulated_s <= reading.emulated_s - span_s:
+        while len(self._recent) > 2 and self._is_enough(self._recent[1], reading):
             self._recent.popleft()
         return ended
+
+    def _is_enough(self, since: Arrivals, reading: Arrivals) -> bool:
+        """Whether the present rate may be that since an earlier reading."""
+        buckets = (
+            (reading.emulated_s - since.emulated_s) * self._clock.day_s_per_emulated_s / BUCKET_S
+        )
+        known = reading.requests - since.requests >= LOAD_REQUESTS
+        return buckets >= LOAD_BUCKETS_MAX or (known and buckets >= 1)
 
     def _close(self, before: Arrivals, after: Arrivals) -> Bucket:
         """Returns the open bucket, which ends between two readings."""
@@ -82,7 +95,9 @@ class DemandMeter:
 
     @property
     def load_per_s(self) -> float:
-        """Requests per emulated second over about a bucket; 0 before two readings."""
+        """Requests per emulated second over about a bucket, or over so many that it is known; 0
+        before two readings.
+        """
         if len(self._recent) < 2:
             return 0.0
         first, last = self._recent[0], self._recent[-1]

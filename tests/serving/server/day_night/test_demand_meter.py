@@ -22,12 +22,28 @@ def read(meter: DemandMeter, *readings: tuple[float, int]) -> None:
 
 def test_two_buckets_by_hand() -> None:
     meter = DemandMeter(CLOCK)
-    read(meter, (0.0, 0), (0.5, 3), (1.5, 5), (1.6, 5), (2.0, 9))
+    read(meter, (0.0, 0), (0.5, 30), (1.5, 50), (1.6, 50), (2.0, 90))
 
-    # At 1.0 s four requests have come: three, and half of the two until 1.5 s.
-    assert meter.history.requests_per_s.tolist() == pytest.approx([4.0, 5.0])
+    # At 1.0 s 40 requests have come: 30, and half of the 20 until 1.5 s.
+    assert meter.history.requests_per_s.tolist() == pytest.approx([40.0, 50.0])
     assert meter.history.end_s == 9 * BUCKET_S
-    assert meter.load_per_s == pytest.approx((9 - 3) / (2.0 - 0.5))
+    assert meter.load_per_s == pytest.approx((90 - 30) / (2.0 - 0.5))
+
+
+def test_a_request_in_a_bucket_is_not_a_rate() -> None:
+    meter = DemandMeter(CLOCK)
+    read(meter, (0.0, 0), (2.0, 1), (2.5, 1), (3.5, 2), (4.0, 3))
+    assert meter.load_per_s == pytest.approx(3 / 4.0)
+
+    read(meter, (5.0, 11), (6.0, 16))
+    assert meter.load_per_s == pytest.approx((16 - 3) / (6.0 - 4.0))  # since ten have come
+
+
+def test_an_hour_with_few_requests_is_long_enough() -> None:
+    meter = DemandMeter(CLOCK)
+    read(meter, (0.0, 0), (1.0, 4), (13.0, 5), (14.0, 5))
+
+    assert meter.load_per_s == pytest.approx((5 - 4) / (14.0 - 1.0))
 
 
 def test_what_was_seen_before_a_restart_is_known_after_it(tmp_path: Path) -> None:
