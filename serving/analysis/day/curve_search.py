@@ -52,7 +52,7 @@ _LEADS: Final = 2.0
 
 def turns_of(groups: int) -> int:
     """Replicas that get requests by turns: half of the groups, as many as serve in between a day's
-    least and most (*assumed*; with three or more, it matters little how many).
+    least and most (*assumed*).
     """
     return max(1, groups // 2)
 

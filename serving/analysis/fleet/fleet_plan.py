@@ -265,7 +265,7 @@ def _check_hours(name: str, values: tuple[float, ...]) -> None:
 
 
 def _by_hour(values: tuple[float, ...], first_hour: int, hours: int) -> Float64s:
-    """Repeated over the hours, the first value at midnight."""
+    """Repeated over the hours, the first value at midnight, of a week's on Monday."""
     by_hour = np.array(values, dtype=np.float64)
     found: Float64s = by_hour[(first_hour + np.arange(hours)) % len(values)]
     return found

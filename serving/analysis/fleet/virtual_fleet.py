@@ -123,7 +123,7 @@ def row_tasks(question: FleetQuestion) -> tuple[RowTask, ...]:
     plan, settings = question.plan, _any(question)
     hours = round(settings.question.length_s / HOUR_S)
     begins_s = settings.question.trace.begins.timestamp() + settings.question.begin_s
-    first_hour = int(_hour_of_day(settings, begins_s))
+    first_hour = int(_hour_of_week(settings, begins_s))
     tasks: list[RowTask] = []
     first_machine = 0
     for name, building, row in plan.each_row():
@@ -155,9 +155,10 @@ def _cap_watts(
     return part
 
 
-def _hour_of_day(settings: DaySettings, at_s: float) -> float:
+def _hour_of_week(settings: DaySettings, at_s: float) -> float:
+    """From Monday's midnight on."""
     begins = settings.question.trace.begins
-    return (begins.hour + (at_s - begins.timestamp()) / HOUR_S) % 24
+    return (24 * begins.weekday() + begins.hour + (at_s - begins.timestamp()) / HOUR_S) % 168
 
 
 def _any(question: FleetQuestion) -> DaySettings:

@@ -99,9 +99,11 @@ def search_deeper(race: Race) -> None:
     race.tries *= DEEPER
     chips = race.fewest.chips
     race.say(f"searching more settings of sizes from {ceil(NOT_FAR * chips):,} chips on")
-    for size in reversed([*pairwise(size_ends(ceil(NOT_FAR * chips) - 1, chips, ratio=NEAR))]):
-        race.confirm(race.heats(_settings_below(race, size), every=True))
-    race.tries //= DEEPER
+    try:
+        for size in reversed([*pairwise(size_ends(ceil(NOT_FAR * chips) - 1, chips, ratio=NEAR))]):
+            race.confirm(race.heats(_settings_below(race, size), every=True))
+    finally:
+        race.tries //= DEEPER
 
 
 def _under_other_limits(race: Race) -> None:

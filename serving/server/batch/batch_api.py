@@ -202,7 +202,11 @@ class BatchApi:
             filename=(upload.filename or name)[:_NAME_CHARACTERS_MAX],
             purpose=BATCH_PURPOSE,
         )
-        self._store.add_file(file)
+        try:
+            self._store.add_file(file)
+        except BaseException:
+            self._store.content_path(name).unlink(missing_ok=True)
+            raise
         return file
 
     async def _list_files(self, asked: _Asked) -> None:
@@ -247,6 +251,7 @@ class BatchApi:
         window_s = _checked(given)
         owner = asked.client.name
         file = self._store.file(owner, given.input_file_id)
+        self._store.refuse_more(owner)  # its answers are files too
         if file.purpose != BATCH_PURPOSE:
             raise _wrong("input_file_id", f"a file for {file.purpose}", f"one for {BATCH_PURPOSE}")
         now_s = self._wall_s()
@@ -334,7 +339,7 @@ def _page(
 ) -> dict[str, Any]:
     """The page of `shown` that follows `after`, of at most `limit`; raises HttpRefused."""
     text = query.get("limit", str(default))
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= most:
+    if len(text) > 9 or not text.isdecimal() or not 1 <= int(text) <= most:
         raise _wrong("limit", text[:80], f"1 to {most:,}")
     begin = 0
     if "after" in query:

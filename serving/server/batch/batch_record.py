@@ -116,6 +116,7 @@ class StoredBatch:
 
     `output_name` and `error_name` are the ids that its files will have: publishing twice, after a
     server's death between, makes the same files. `total`, `completed` and `failed` count requests.
+    `is_expiring`: its deadline has come, and requests without an answer get none.
     """
 
     owner: str
@@ -142,6 +143,7 @@ class StoredBatch:
     expired_at: int | None = None
     cancelling_at: int | None = None
     cancelled_at: int | None = None
+    is_expiring: bool = False
 
     def after(self, event: BatchEvent, *, now_s: float) -> "StoredBatch":
         """The batch after `event`; raises IllegalBatchEvent."""

@@ -47,6 +47,9 @@ _LOOK_S: Final = 0.5
 _DISK_AGAIN_S: Final = 10.0
 """Wall seconds until an answer that could not be written is asked for again. Assumed."""
 
+_RETRY_S: Final = 2.0
+"""Wall seconds until more is asked of a server that failed at a request. Assumed."""
+
 _STUCK_S: Final = 600.0
 """Wall seconds without an answer after which a batch that may run holds no group. Assumed."""
 
@@ -216,7 +219,11 @@ class BatchRunner:
     def _by_deadline(self) -> Iterator[tuple[LiveBatch, bool]]:
         """Open batches, the nearest deadline first, and whether each is due."""
         ahead, now_s = 0, self._wall_s()
-        batches = [live for live in self._live.values() if live.is_open]
+        batches = [
+            live
+            for live in self._live.values()
+            if live.is_open and not live.record.is_expiring and now_s < live.record.expires_at
+        ]
         batches.sort(key=lambda live: (live.record.expires_at, live.record.created_at))
         for live in batches:
             ahead += live.left
@@ -232,17 +239,25 @@ class BatchRunner:
     def _advance(self, live: LiveBatch) -> None:
         """Do what its status asks for, as far as no request is in the way."""
         status, is_read = live.record.status, live.input is not None
-        if status is BatchStatus.VALIDATING or (not is_read and live.has_begun):
+        is_late = self._wall_s() >= live.record.expires_at
+        ends = is_late or status is not BatchStatus.IN_PROGRESS
+        if status is BatchStatus.VALIDATING or (
+            not is_read and live.has_begun and not (live.is_unreadable and ends)
+        ):
             self._work(live, self._read(live))
         elif status is BatchStatus.FINALIZING:
             self._work(live, self._publish(live, BatchEvent.PUBLISHED))
         elif status is BatchStatus.CANCELLING:
             self._end_early(live, BatchEvent.PUBLISHED)
+        elif live.record.is_expiring or (is_late and (live.left or not is_read)):
+            if not live.record.is_expiring:  # so that it does, whatever comes between
+                expiring = replace(live.counted(), is_expiring=True)
+                self._store.put(expiring)
+                live.record = expiring
+            self._end_early(live, BatchEvent.EXPIRED)
         elif not live.left:
             self._change(live, BatchEvent.ANSWERED)
             self._work(live, self._publish(live, BatchEvent.PUBLISHED))
-        elif self._wall_s() >= live.record.expires_at:
-            self._end_early(live, BatchEvent.EXPIRED)
 
     def _end_early(self, live: LiveBatch, event: BatchEvent) -> None:
         live.withdraw(waiting_only=False)
@@ -271,14 +286,26 @@ class BatchRunner:
         """Check the input of a new batch, and open it."""
         try:
             requests = await asyncio.to_thread(self._read_input, live.record)
+            journal = await asyncio.to_thread(self._store.journal, live.record)
         except WrongInput as wrong:
-            if live.record.status is BatchStatus.VALIDATING:
+            if live.record.status is BatchStatus.VALIDATING and not live.has_begun:
                 self._fail(live, wrong)
-            return  # it is being cancelled
-        live.open(requests, self._store.journal(live.record))
+            else:
+                self._give_up_reading(live, wrong)
+            return
+        except OSError as error:
+            self._give_up_reading(live, error)
+            return
+        live.open(requests, journal)
         live.got_on_s = self._wall_s()
         if live.record.status is BatchStatus.VALIDATING:
             self._change(live, BatchEvent.VALID)
+
+    def _give_up_reading(self, live: LiveBatch, error: Exception) -> None:
+        """Try again later; what is known of its answers is published when it ends."""
+        logger.error("the input of %s cannot be read: %s", live.record.id, error)
+        live.is_unreadable = True
+        live.work_again_s = self._wall_s() + _DISK_AGAIN_S
 
     def _read_input(self, batch: StoredBatch) -> InputFile:
         path = self._store.content_path(batch.input_file_id)
@@ -366,6 +393,7 @@ class BatchRunner:
         if answer.status >= 500:
             live.failures[number] += 1
             if live.failures[number] < TRIES_MAX:
+                live.again_s = self._wall_s() + _RETRY_S
                 self._metrics.answered("retried")
                 return
         live.journal.answer(

@@ -82,7 +82,8 @@ class BatchStore:
 
     def files_of(self, owner: str) -> list[StoredFile]:
         """The key's files, the oldest first."""
-        return [file for file in self.files.values() if file.owner == owner]
+        every = [*self.files.values()]  # at once: a thread may add one
+        return [file for file in every if file.owner == owner]
 
     def refuse_more(self, owner: str, more_bytes: int = 0) -> None:
         """Raise HttpRefused, 413, where the key has as many files, or bytes, as it may."""
@@ -97,11 +98,15 @@ class BatchStore:
     def write_upload(self, content: IO[bytes], name: str) -> int:
         """Write the content of a file to be, and return its bytes. Blocks."""
         partial = self._files_path / f"{PARTIAL}{name}"
-        with partial.open("wb") as file:
-            shutil.copyfileobj(content, file, 2**20)
-            size_bytes = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with partial.open("wb") as file:
+                shutil.copyfileobj(content, file, 2**20)
+                size_bytes = file.tell()
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         partial.replace(self.content_path(name))
         return size_bytes
 

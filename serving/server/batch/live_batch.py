@@ -37,6 +37,7 @@ class LiveBatch:
         self.again_s = 0.0  # nothing is sent before, Unix time
         self.work: asyncio.Task[None] | None = None  # reads its input, or publishes its answers
         self.work_again_s = 0.0
+        self.is_unreadable = False  # its input, when it was last tried
         self.is_ending = False  # its answers are being published
         self.got_on_s = 0.0  # when it was opened, might run or had an answer, Unix time
 

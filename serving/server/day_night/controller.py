@@ -257,7 +257,7 @@ class DayNight:
             self._give_share(ANY_TIME)
             self._memory.note(decision, observed)
         else:
-            decision = self.policy.decide(observed)
+            decision = self._decided(self.policy, observed)
             self._memory.note(decision, observed)  # which batches do not change
             decision = self._with_batches(decision, batches, handover.state.phases)
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
@@ -273,6 +273,14 @@ class DayNight:
         )
         self._report_failure(seen)
         return seen
+
+    def _decided(self, policy: Policy, observed: Observation) -> Decision:
+        """All groups serve where a policy of the user's fails."""
+        try:
+            return policy.decide(observed)
+        except ConfigError as error:
+            self.trouble = str(error)
+            return Decision(serving_groups=observed.groups, reason=f"all serve: {error}")
 
     def _with_batches(
         self, decision: Decision, batches: BatchDemand, phases: Sequence[HandoverPhase]

@@ -200,17 +200,19 @@ class HttpGateway:
         """The answer to a request of the server's own, as batch work of its client."""
         try:
             await self._refuse_unserved(WorkClass.BATCH)
-            asked = await self._asked(inner.scope, inner.body)
+            body, inner.body = inner.body, b""  # the app has the only copy
+            asked = await self._asked(inner.scope, body)
             permit = self._enter(inner.path, asked, inner.client, WorkClass.BATCH)
             inner.permit = permit
             exchange = HttpExchange(
                 inner.receive,
                 inner.send,
                 path=inner.path,
-                body=inner.body,
+                body=body,
                 headers=[],
                 instead=partial(self._instead, inner.scope, inner.path, permit),
             )
+            del body, asked
             await self._run_with(permit, inner.scope, exchange)
         except HttpRefused as refused:
             return inner.error_answer(refused)

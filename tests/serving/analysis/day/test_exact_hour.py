@@ -58,7 +58,7 @@ def replica() -> ReplicaUnderTest:
 @pytest.fixture(scope="module")
 def curve() -> ReplicaCurve:
     choice = choose_replica(SWEEP, SLO, longest_tokens=600, seats=64)
-    terms = CurveTerms(required_share=0.9, judged=150, judged_least=30, steps_max=500)
+    terms = CurveTerms(required_share=0.9, judged=40, judged_least=30, turns=4)
     with SimulationWorkers(1) as workers:
         return find_curve(replica(), choice.guess, terms, workers)
 
