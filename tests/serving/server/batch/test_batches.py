@@ -136,6 +136,37 @@ def test_an_expired_batch_has_an_error_for_each_request_without_an_answer(tmp_pa
     run(tmp_path, use)
 
 
+def test_after_its_deadline_a_batch_sends_nothing_and_ends_expired_whatever_fails(
+    tmp_path: Path,
+) -> None:
+    async def use(server: BatchServer) -> None:
+        put = server.store.put
+        died: list[str] = []
+
+        def dies(batch: StoredBatch) -> None:
+            if batch.status.is_over and not died:
+                died.append(batch.id)
+                raise OSError("the disk is full")
+            put(batch)
+
+        server.store.put = dies  # type: ignore[method-assign]
+        server.http.core.free.clear()
+        name = await server.create([chat(str(number)) for number in range(30)], window="30m")
+        (live,) = server.runner._live.values()
+        await until(lambda: len(server.http.core.added) == 4)  # the others wait for a turn
+        assert live.pending
+        server.wall.ahead_s = 1_801.0
+        await until(lambda: died)
+        assert server.store.batches[name].is_expiring
+        server.wall.ahead_s += 11.0
+        batch = await server.ended(name)
+        assert (batch.status, batch.request_counts.failed) == ("expired", 30)
+        assert len(server.http.core.added) == 4
+        assert len(await server.lines(batch.error_file_id)) == 30
+
+    run(tmp_path, use)
+
+
 def test_by_day_batches_wait_unless_their_deadline_is_near(tmp_path: Path) -> None:
     async def use(server: BatchServer) -> None:
         server.runner.share(DAY)
