@@ -92,7 +92,10 @@ class _TrainingPaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Training
     TRAINING_PACE_REAL: _TrainingPace.ValueType  # 1
     TRAINING_PACE_FAST_FORWARD: _TrainingPace.ValueType  # 2
 
-class TrainingPace(_TrainingPace, metaclass=_TrainingPaceEnumTypeWrapper): ...
+class TrainingPace(_TrainingPace, metaclass=_TrainingPaceEnumTypeWrapper):
+    """How a live job's chips pass time: REAL, by the steps that the host computes; FAST_FORWARD, by the
+    clock, as the cost model says, while the host computes a sample of their steps.
+    """
 
 TRAINING_PACE_UNSPECIFIED: TrainingPace.ValueType  # 0
 TRAINING_PACE_REAL: TrainingPace.ValueType  # 1
