@@ -63,8 +63,8 @@ class DeployedExperts:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _UndrawnSteps:
-    """Steps under one placement whose experts' choices nobody has asked for: the tokens of each
-    group, [groups].
+    """Steps under one placement whose experts' choices are not drawn yet: the tokens of each group,
+    [groups].
     """
 
     placement: ExpertPlacement

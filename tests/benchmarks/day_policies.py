@@ -22,7 +22,7 @@ from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import DAY_S
 from serving.analysis.day.virtual_day import VirtualDay, virtual_day
 from serving.commands import day as day_command
-from tests.benchmarks.policy_days import MADE_UP, TRACES, PolicyDay, made_up_day, recorded_days
+from tests.benchmarks.policy_days import SYNTHETIC, TRACES, PolicyDay, recorded_days, synthetic_day
 
 LENGTHS: Final = TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv"
 LOADS: Final = (0.5, 0.7, 0.9)
@@ -42,9 +42,9 @@ def simulated_machine() -> VirtualDay:
 
 def benchmark_days(seeds: Sequence[int], *, weeks: bool) -> Iterator[PolicyDay]:
     """Made-up ones of every seed, then recorded ones."""
-    for name in MADE_UP:
+    for name in SYNTHETIC:
         for seed in seeds:
-            yield made_up_day(name, seed)
+            yield synthetic_day(name, seed)
     for each in recorded_days():
         if weeks or each.days == 1:
             yield each

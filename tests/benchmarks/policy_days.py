@@ -103,7 +103,7 @@ def _events(chance: Chance, a_day: int, shape: Float64s) -> Float64s:
     return total
 
 
-MADE_UP: Final[dict[str, tuple[Callable[[Chance, float], Float64s], float]]] = {
+SYNTHETIC: Final[dict[str, tuple[Callable[[Chance, float], Float64s], float]]] = {
     **{f"5 minutes, CV {cv:g}": (independent, cv) for cv in (4.0, 2.0, 1.0, 0.5)},
     **{f"hours, CV {cv:g}": (correlated, cv) for cv in (4.0, 2.0, 1.0, 0.5)},
     **{f"clients, CV {cv:g}": (clients, cv) for cv in (4.0, 2.0, 1.0)},
@@ -113,10 +113,10 @@ MADE_UP: Final[dict[str, tuple[Callable[[Chance, float], Float64s], float]]] = {
 """The least friendly first."""
 
 
-def made_up_day(name: str, seed: int) -> PolicyDay:
+def synthetic_day(name: str, seed: int) -> PolicyDay:
     """A Friday of the built-in week times chance."""
-    factors, size = MADE_UP[name]
-    chance = np.random.default_rng([seed, list(MADE_UP).index(name)])
+    factors, size = SYNTHETIC[name]
+    chance = np.random.default_rng([seed, list(SYNTHETIC).index(name)])
     week = sample_week()
     middles_s = (np.arange(_WEEK * _DAY) + 0.5) * BUCKET_S
     rates = week.rates_at(middles_s) * factors(chance, size)

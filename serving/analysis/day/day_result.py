@@ -82,6 +82,10 @@ class DayMachine:
         """Of a token that is trained."""
         return self.trained.flops_per_token if self.unit is ValueUnit.FLOPS else 1.0
 
+    def value(self, requests: float, tokens: float, mwh: float) -> float:
+        """Of served requests and trained tokens, per MWh."""
+        return (self.request_value * requests + self.token_value * tokens) / mwh
+
     @cached_property
     def _facility_line(self) -> tuple[float, float]:
         """Watts of a machine at the meter at 0 chip watts, and per chip watt; see SystemPower."""
@@ -296,6 +300,4 @@ class DayResult:
     @property
     def value(self) -> float:
         """What was served and trained in the machine's unit, over the energy of everything."""
-        machine = self.machine
-        served = machine.request_value * self.served_requests
-        return (served + machine.token_value * self.training_tokens) / self.energy_mwh
+        return self.machine.value(self.served_requests, self.training_tokens, self.energy_mwh)

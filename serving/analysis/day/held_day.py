@@ -13,7 +13,7 @@ import numpy as np
 from emulator.errors import ConfigError
 from serving.analysis.day.day_demand import DayDemand
 from serving.analysis.day.day_oracle import ORACLE
-from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_result import JOULES_PER_MWH, DayResult
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.exact_day import (
     ExactDay,
@@ -232,5 +232,5 @@ def _value(
     """As `DayResult.value`, of chips that draw `joules` in a stretch."""
     machine = result.machine
     watts = np.array([joules / length_s + machine.left_over_watts])
-    mwh = float(machine.facility_watts(watts)[0]) * length_s / 3.6e9
-    return (machine.request_value * requests + machine.token_value * tokens) / mwh
+    mwh = float(machine.facility_watts(watts)[0]) * length_s / JOULES_PER_MWH
+    return machine.value(requests, tokens, mwh)

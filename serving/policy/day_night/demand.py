@@ -10,13 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.demand_rules import DemandRule, guessed
 from serving.policy.day_night.forecast import DAY_S
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.options import duration_text, options_text
+from serving.policy.day_night.options import check_learning, duration_text, options_text
 from serving.policy.day_night.policy import Decision, Policy
 from serving.policy.day_night.rule_replay import ReplayTerms, best_rule, in_fractions
 
@@ -40,10 +39,7 @@ class DemandPolicy(Policy):
     warm_s: float = DAY_S
 
     def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise ConfigError("confidence", self.confidence, "between 0 and 1")
-        if not 0 <= self.warm_s < float("inf"):
-            raise ConfigError("warm_s", self.warm_s, ">= 0 seconds")
+        check_learning(confidence=self.confidence, warm_s=self.warm_s)
 
     def __str__(self) -> str:
         options = options_text(self, DemandPolicy())

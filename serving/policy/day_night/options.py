@@ -30,6 +30,14 @@ def duration_text(seconds: float) -> str:
     return f"{seconds!r}s"
 
 
+def check_learning(*, confidence: float, warm_s: float) -> None:
+    """Raise ConfigError unless a policy can learn with these from the days before."""
+    if not 0 < confidence < 1:
+        raise ConfigError("confidence", confidence, "between 0 and 1")
+    if not 0 <= warm_s < float("inf"):
+        raise ConfigError("warm_s", warm_s, ">= 0 seconds")
+
+
 def options_text(policy: Any, default: Any) -> str:
     """Format the fields that differ from the default's, a `guard`'s included."""
     return ",".join(

@@ -82,3 +82,11 @@ class Fixed(Policy):
     def describe(self) -> str:
         """State what it does."""
         return f"{self}: {self.serving_groups} groups serve at all times, the others train"
+
+
+def decided(policy: Policy, observed: Observation) -> Decision:
+    """What a running server does: all groups serve where a policy of the user's fails."""
+    try:
+        return policy.decide(observed)
+    except ConfigError as error:
+        return Decision(serving_groups=observed.groups, reason=f"all serve: {error}")

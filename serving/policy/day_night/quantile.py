@@ -12,7 +12,12 @@ from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.forecast import DAY_S, Forecast, forecast_peak
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.options import duration_text, options_text, with_options
+from serving.policy.day_night.options import (
+    check_learning,
+    duration_text,
+    options_text,
+    with_options,
+)
 from serving.policy.day_night.policy import Decision, Policy
 
 
@@ -32,10 +37,7 @@ class QuantilePolicy(Policy):
     warm_s: float = DAY_S
 
     def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise ConfigError("confidence", self.confidence, "between 0 and 1")
-        if not 0 <= self.warm_s < float("inf"):
-            raise ConfigError("warm_s", self.warm_s, ">= 0 seconds")
+        check_learning(confidence=self.confidence, warm_s=self.warm_s)
 
     def __str__(self) -> str:
         options = options_text(self, QuantilePolicy(confidence=self.confidence))

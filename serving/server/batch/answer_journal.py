@@ -34,7 +34,6 @@ class AnswerJournal:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory = directory
         self._batch = directory.name
         self._output, self.completed = _opened(directory / OUTPUT)
         self._errors, self.failed = _opened(directory / ERRORS)

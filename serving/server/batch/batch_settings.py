@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-import msgspec
-
 from emulator.errors import ConfigError
+from serving.process.json_settings import read_settings, settings_text
 from startup.typed_options import option
 
 ENVIRONMENT: Final = "ULTRASERVE_BATCH"
@@ -45,16 +44,10 @@ class BatchSettings:
         """The variable that `from_environment` reads; none without a directory."""
         if self.batch_directory is None:
             return {}
-        return {ENVIRONMENT: msgspec.json.encode(self, enc_hook=str).decode()}
+        return {ENVIRONMENT: settings_text(self)}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """The settings of this process, or the defaults."""
         text = environment.get(ENVIRONMENT)
-        return cls() if text is None else msgspec.json.decode(text, type=cls, dec_hook=_path)
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path:
-        return Path(str(value))
-    raise NotImplementedError(kind)
+        return cls() if text is None else read_settings(text, cls)

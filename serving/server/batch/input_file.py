@@ -22,9 +22,8 @@ CUSTOM_ID_CHARACTERS_MAX: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest:
-    """The request of one line: its number among the requests, from 0, and its JSON body."""
+    """The request of one line, and its JSON body."""
 
-    number: int
     custom_id: str
     body: bytes
 
@@ -68,7 +67,7 @@ class InputFile:
         self._file.seek(self._begins[number])
         line = _LINE.decode(self._file.readline())
         custom_id = msgspec.json.decode(line.custom_id, type=str)
-        return BatchRequest(number=number, custom_id=custom_id, body=bytes(line.body))
+        return BatchRequest(custom_id=custom_id, body=bytes(line.body))
 
     def close(self) -> None:
         """Close the file; idempotent."""

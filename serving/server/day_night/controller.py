@@ -28,7 +28,7 @@ from serving.policy.day_night.night_work import (
     night_share,
 )
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Decision, Policy
+from serving.policy.day_night.policy import Decision, Policy, decided
 from serving.policy.day_night.policy_text import parse_policy
 from serving.server.day_night.day_night_settings import DayNightSettings
 from serving.server.day_night.demand_file import DemandFile
@@ -257,7 +257,7 @@ class DayNight:
             self._give_share(ANY_TIME)
             self._memory.note(decision, observed)
         else:
-            decision = self._decided(self.policy, observed)
+            decision = decided(self.policy, observed)
             self._memory.note(decision, observed)  # which batches do not change
             decision = self._with_batches(decision, batches, handover.state.phases)
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
@@ -273,14 +273,6 @@ class DayNight:
         )
         self._report_failure(seen)
         return seen
-
-    def _decided(self, policy: Policy, observed: Observation) -> Decision:
-        """All groups serve where a policy of the user's fails."""
-        try:
-            return policy.decide(observed)
-        except ConfigError as error:
-            self.trouble = str(error)
-            return Decision(serving_groups=observed.groups, reason=f"all serve: {error}")
 
     def _with_batches(
         self, decision: Decision, batches: BatchDemand, phases: Sequence[HandoverPhase]

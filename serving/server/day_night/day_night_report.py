@@ -12,7 +12,7 @@ from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.handover_settings import MANUAL
 from serving.policy.day_night.history import BUCKETS_MAX
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.policy import Policy, decided
 from serving.policy.day_night.quantile import QuantilePolicy
 from serving.policy.day_night.schedule import local_time
 from serving.server.day_night.controller import DayNight, DayNightSnapshot
@@ -146,13 +146,13 @@ def next_change(policy: Policy, observed: Observation) -> tuple[float | None, st
     if policy.weighs_demand and len(history) * history.bucket_s < DAY_S:
         return None, _NO_DAY
     condition = _AS_BEFORE if policy.weighs_demand else ""
-    now = policy.decide(observed).serving_groups
+    now = decided(policy, observed).serving_groups
     for ahead in range(1, int(DAY_S / _LOOK_AHEAD_S) + 1):
         later_s = (observed.now_s // _LOOK_AHEAD_S + ahead) * _LOOK_AHEAD_S
         later = observed_at(observed, later_s)
         if policy.weighs_demand:
             later = as_a_day_before(later)
-        if policy.decide(later).serving_groups != now:
+        if decided(policy, later).serving_groups != now:
             return later_s, condition
     return None, condition
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-import msgspec
-
 from emulator.errors import ConfigError
 from emulator.specs.shipped_fits import FITTED
 from serving.policy.day_night.handover_settings import HandoverSettings, check_above_0
 from serving.policy.day_night.night_work import NightOrder
+from serving.process.json_settings import read_settings, settings_text
 from serving.server.training.job_spec import TrainingPace
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
@@ -74,7 +73,7 @@ class DayNightSettings(HandoverSettings):
 
     def to_environment(self) -> dict[str, str]:
         """The variable that `from_environment` reads."""
-        return {ENVIRONMENT: msgspec.json.encode(self, enc_hook=str).decode()}
+        return {ENVIRONMENT: settings_text(self)}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
@@ -84,10 +83,4 @@ class DayNightSettings(HandoverSettings):
         text = environment.get(ENVIRONMENT)
         if text is None:
             return None
-        return msgspec.json.decode(text, type=cls, dec_hook=_path)
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path:
-        return Path(str(value))
-    raise NotImplementedError(kind)
+        return read_settings(text, cls)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-import msgspec
-
 from emulator.errors import ConfigError
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.process.json_settings import read_settings, settings_text
 from startup.typed_options import option
 
 ENVIRONMENT: Final = "ULTRASERVE_GATEWAY"
@@ -77,19 +76,13 @@ class GatewaySettings:
 
     def to_environment(self) -> dict[str, str]:
         """The variable that `from_environment` reads."""
-        return {ENVIRONMENT: msgspec.json.encode(self, enc_hook=str).decode()}
+        return {ENVIRONMENT: settings_text(self)}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """The settings of this process, or the defaults."""
         text = environment.get(ENVIRONMENT)
-        return cls() if text is None else msgspec.json.decode(text, type=cls, dec_hook=_path)
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path:
-        return Path(str(value))
-    raise NotImplementedError(kind)
+        return cls() if text is None else read_settings(text, cls)
 
 
 def _check(field: str, value: float, holds: bool, expected: str) -> None:

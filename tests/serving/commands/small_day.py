@@ -1,6 +1,9 @@
 """Days of three hours on a few replicas: seconds of work for `ultraserve day`."""
 
+import argparse
 from pathlib import Path
+
+from serving.commands import day as command
 
 SMALL_DAY = (
     *("--model", "qwen3-30b-a3b", "--chips", "2", "--lnc", "2", "--ep", "2", "--tp", "1"),
@@ -13,6 +16,13 @@ SMALL_NIGHT = (
     *("--processes", "1", "--max-num-seqs", "32"),
 )
 """Beside `--tenants` with the file of `small_night`."""
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    """Arguments of `ultraserve day`."""
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["day", *arguments])
 
 
 def lengths(folder: Path) -> Path:

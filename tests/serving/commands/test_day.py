@@ -1,6 +1,5 @@
 """`ultraserve day` from its arguments to its text, its JSON and its picture."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -11,15 +10,9 @@ from loadgen.errors import LoadError
 from serving.analysis.day.day_trace import DayTrace
 from serving.commands import day as command
 from tests.prometheus_server import DEPLOYED, PrometheusServer
-from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
+from tests.serving.commands.small_day import SMALL_DAY, hours, lengths, parsed
 
 NOT_THERE = ("--from-prometheus", "http://127.0.0.1:1")
-
-
-def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["day", *arguments])
 
 
 @pytest.mark.slow

@@ -1,27 +1,20 @@
 """`ultraserve day --tenants` from a file to its text and its JSON."""
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 from emulator.errors import ConfigError
-from serving.commands import day as command
 from serving.commands.day_tenants import tenant_settings
 from tests.serving.commands.small_day import (
     SMALL_DAY,
     SMALL_NIGHT,
     hours,
     lengths,
+    parsed,
     small_night,
 )
-
-
-def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["day", *arguments])
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ class InnerRequest:
         return self.permit is not None and self.permit.entry.stage is Stage.WAITING
 
     async def receive(self) -> Message:
-        """Its client never goes: whoever ends it cancels its task."""
+        """Its client never goes: it ends as its task is cancelled."""
         await asyncio.Event().wait()
         raise AssertionError
 

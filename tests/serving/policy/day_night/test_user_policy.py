@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
+from serving.policy.day_night.policy import decided
 from serving.policy.day_night.policy_text import parse_policy
 from tests.serving.policy.day_night.test_policies import DAY, observed
 
@@ -63,6 +64,15 @@ def test_its_text_makes_it_again(mine: str) -> None:
     assert str(policy) == f"{mine}:half_full"
     assert parse_policy(str(policy)) == policy
     assert policy.describe().startswith(f"{mine}:half_full: ")
+
+
+def test_all_groups_of_a_running_server_serve_where_it_fails(mine: str) -> None:
+    seen = observed(np.full(DAY, 12.0))
+    failed = decided(parse_policy(f"{mine}:failing"), seen)
+
+    assert failed.serving_groups == seen.groups
+    assert "all serve" in failed.reason
+    assert "AttributeError" in failed.reason
 
 
 @pytest.mark.parametrize(
