@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
+from loadgen.measures.intervals import independent_estimate
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.exact_hour import PART_S, ExactHour, HourCheck, exact_hour
 from serving.analysis.day.replica_run import ReplicaUnderTest
@@ -25,7 +25,6 @@ Progress = Callable[[str], None]
 
 SAMPLE_S: Final = PART_S
 _STREAM: Final = 6
-_LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +37,9 @@ class MeanError:
     @classmethod
     def of(cls, errors: Sequence[float]) -> "MeanError":
         """Of independent ones, at least one."""
-        count = len(errors)
-        if count == 1:
-            return cls(mean=errors[0], half_width=None)
-        quantile = float(student_t.ppf((1 + _LEVEL) / 2, count - 1))
-        deviation = float(np.std(errors, ddof=1))
-        return cls(mean=float(np.mean(errors)), half_width=quantile * deviation / count**0.5)
+        found = independent_estimate(np.array(errors))
+        half_width = None if found.high is None else found.high - found.value
+        return cls(mean=found.value, half_width=half_width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
