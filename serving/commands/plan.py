@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from serving.analysis.plan.plan_demand import PlanDemand, RateDemand, TrafficPart
     from serving.analysis.plan.plan_difference import PlanAnswer
     from serving.analysis.plan.plan_page import PlanPage
-    from serving.analysis.plan.plan_question import PlanQuestion
+    from serving.analysis.plan.plan_question import LostPart, PlanQuestion
 
 _OF_RATE: Final = ("input", "output", "lengths")
 _OF_TRACE: Final = ("speedup", "scale", "peak_window")
@@ -163,6 +163,13 @@ class MixOptions(PlanOptions):
         """Whether several models share the fleet."""
         return "=" in self.model or "," in self.model
 
+    @property
+    def lost(self) -> LostPart | None:
+        """What may be lost."""
+        from serving.analysis.plan.plan_question import LostPart
+
+        return None if self.lose is None else LostPart(self.lose)
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `plan` command."""
@@ -189,7 +196,6 @@ def run(args: argparse.Namespace) -> int:
     from reporting.plain_text import document_lines
     from serving.analysis.explain.point_bottleneck import point_bottleneck
     from serving.analysis.plan.plan_difference import plan_answer, what_if_data, with_what_if
-    from serving.analysis.plan.plan_question import LostPart
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
     options, outlook = read_options(MixOptions, args), read_options(OutlookOptions, args)
@@ -200,18 +206,11 @@ def run(args: argparse.Namespace) -> int:
     if options.is_mix:
         from serving.commands.plan_mix import run_mix
 
-        alone = "nothing with several models"
-        check_absent(outlook, ("growth", "surge"), expected=alone)
         if options.minimise != "chips":
             raise ConfigError("minimise", options.minimise, "chips with several models")
-        if options.lose is not None:
-            raise ConfigError("lose", options.lose, alone)
-        if outlook.cold_start:
-            raise ConfigError("cold-start", outlook.cold_start, alone)
-        return run_mix(args, options)
+        return run_mix(args, options, outlook)
     question = question_of(args)
-    if options.lose is not None:
-        question = replace(question, lose=LostPart(options.lose))
+    question = replace(question, lose=options.lost)
     caught: list[int] = []
     planned = partial(
         plan_answer,

@@ -17,9 +17,10 @@ from serving.commands.plan import ENDED, MixOptions, question_by_system
 
 if TYPE_CHECKING:
     from serving.analysis.plan.plan_question import PlanQuestion
+    from serving.commands.plan_outlook_options import OutlookOptions
 
 
-def run_mix(args: argparse.Namespace, options: MixOptions) -> int:
+def run_mix(args: argparse.Namespace, options: MixOptions, outlook: OutlookOptions) -> int:
     """Plan and print; returns 0, or 130 or 143 where a signal ended it. Raises UltraServeError."""
     from reporting.plain_text import document_lines
     from serving.analysis.plan.model_mix import plan_mix
@@ -29,8 +30,11 @@ def run_mix(args: argparse.Namespace, options: MixOptions) -> int:
         expected = "nothing beside several models: it draws what figures do to the plan of one"
         raise ConfigError("plot", options.plot[0], expected)
     caught: list[int] = []
-    planned = partial(plan_mix, is_interrupted=lambda: bool(caught))
     questions = mix_questions(args, options)
+    models = [question.sweep.model.name for _, question in questions]
+    planned = partial(
+        plan_mix, outlooks=outlook.terms_of(models), is_interrupted=lambda: bool(caught)
+    )
     try:
         with interrupted_by(caught):
             mix = interruptible(planned, questions, options=options, ended=ENDED)
@@ -56,5 +60,6 @@ def mix_questions(
     for number, model in enumerate(asked.models):
         part = TrafficPart(shares=asked.shares, number=number, seed=options.seed)
         of_model = question_by_system(args, replace(options, model=model.name), part)
-        questions.append((part.share, replace(of_model(machine), prices=prices)))
+        question = replace(of_model(machine), prices=prices, lose=options.lost)
+        questions.append((part.share, question))
     return questions

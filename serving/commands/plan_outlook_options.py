@@ -12,6 +12,8 @@ from serving.traffic.start_time import START_S
 from startup.typed_options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from serving.analysis.plan.growth import Growth
     from serving.analysis.plan.plan_cold_start import ColdStartTerms
     from serving.analysis.plan.plan_outlook import OutlookTerms
@@ -28,7 +30,7 @@ class OutlookOptions:
     growth: str | None = option(
         None,
         "of the traffic, such as 8%/month, 25%/quarter or 150%/year: when machines are to be "
-        "ordered",
+        "ordered; of several models one for all, or those of models that grow, as NAME=RATE,...",
         metavar="RATE",
     )
     months: int | None = option(None, "of growth (default: 24)")
@@ -50,15 +52,43 @@ class OutlookOptions:
     def __post_init__(self) -> None:
         if self.growth is None:
             check_absent(self, ("months", "lead_time"), expected="nothing without --growth")
-        self.terms()
+        for rate in self._rates().values():
+            self._terms(rate)
+        self._cold_start()
 
     def terms(self) -> OutlookTerms:
-        """What is asked; raises ConfigError."""
+        """What is asked of a plan of one model; raises ConfigError."""
+        rates = self._rates()
+        if any(rates):
+            raise ConfigError("growth", self.growth, "one rate, such as 8%/month, for one model")
+        return self._terms(rates.get(""))
+
+    def terms_of(self, models: Sequence[str]) -> list[OutlookTerms]:
+        """What is asked of each of several, by their names; raises ConfigError."""
+        rates = self._rates()
+        for name in rates:
+            if name and name not in models:
+                raise ConfigError("growth", name, f"one of {', '.join(models)}")
+        return [self._terms(rates.get(name, rates.get(""))) for name in models]
+
+    def _rates(self) -> dict[str, str]:
+        """Of growth, by the model's name; "" is every model. Raises ConfigError."""
+        from emulator.specs.models import model_by_name
+
+        if self.growth is None:
+            return {}
+        parts = [part.rpartition("=") for part in self.growth.split(",")]
+        rates = {name.strip() and model_by_name(name.strip()).name: rate for name, _, rate in parts}
+        if len(rates) < len(parts) or ("" in rates and len(rates) > 1):
+            raise ConfigError("growth", self.growth, "each model once, or one rate for all")
+        return rates
+
+    def _terms(self, rate: str | None) -> OutlookTerms:
         from serving.analysis.plan.plan_outlook import OutlookTerms
 
-        return OutlookTerms(growth=self._growth(), cold_start=self._cold_start())
+        return OutlookTerms(growth=self._growth_by(rate), cold_start=self._cold_start())
 
-    def _growth(self) -> Growth | None:
+    def _growth_by(self, rate: str | None) -> Growth | None:
         from serving.analysis.plan.growth import (
             LEAD_TIME_S,
             MONTHS,
@@ -67,11 +97,11 @@ class OutlookOptions:
             parse_lead_time_s,
         )
 
-        if self.growth is None:
+        if rate is None:
             return None
         is_assumed = self.lead_time is None
         return Growth(
-            monthly=parse_growth(self.growth),
+            monthly=parse_growth(rate),
             months=MONTHS if self.months is None else self.months,
             lead_time_s=LEAD_TIME_S
             if self.lead_time is None

@@ -24,15 +24,20 @@ class PackedMachines:
     free_chips: int
 
 
-def packed(sizes: Sequence[int], counts: Sequence[int], *, room: int) -> tuple[PackedMachines, ...]:
+def packed(
+    sizes: Sequence[int], counts: Sequence[int], *, room: int, most: Sequence[int] | None = None
+) -> tuple[PackedMachines, ...]:
     """The fewest machines of `room` chips for `counts` replicas of `sizes` chips, full ones first.
 
-    Chips of a replica need not be next to each other. Sizes are 1 to `room`, counts at least 0.
+    With `most`, above 0, each machine has at most so many of a kind. Chips of a replica need not be
+    next to each other. Sizes are 1 to `room`, counts at least 0.
     """
     assert all(1 <= size <= room for size in sizes), (sizes, room)
-    fills = _largest_first(sizes, counts, room)
-    if len(fills) > ceil(_chips(sizes, counts) / room):
-        fills = _by_program(sizes, counts, room)
+    limits = [*map(min, counts, counts if most is None else most)]
+    fills = _largest_first(sizes, counts, room, limits)
+    enough = [ceil(count / limit) for count, limit in zip(counts, limits, strict=True) if count]
+    if len(fills) > max([ceil(_chips(sizes, counts) / room), *enough]):
+        fills = _by_program(sizes, counts, room, limits)
     groups = [
         PackedMachines(machines=count, replicas=fill, free_chips=room - _chips(sizes, fill))
         for fill, count in Counter(fills).items()
@@ -44,28 +49,32 @@ def _chips(sizes: Sequence[int], counts: Sequence[int]) -> int:
     return sum(size * count for size, count in zip(sizes, counts, strict=True))
 
 
-def _largest_first(sizes: Sequence[int], counts: Sequence[int], room: int) -> list[Fill]:
+def _largest_first(
+    sizes: Sequence[int], counts: Sequence[int], room: int, limits: Sequence[int]
+) -> list[Fill]:
     """Machine by machine, what first-fit decreasing gives."""
     left, fills = [*counts], list[Fill]()
     by_size = sorted(range(len(sizes)), key=lambda kind: -sizes[kind])
     while any(left):
         fill, free = [0] * len(sizes), room
         for kind in by_size:
-            fill[kind] = min(left[kind], free // sizes[kind])
+            fill[kind] = min(left[kind], limits[kind], free // sizes[kind])
             left[kind] -= fill[kind]
             free -= fill[kind] * sizes[kind]
         fills.append(tuple(fill))
     return fills
 
 
-def _by_program(sizes: Sequence[int], counts: Sequence[int], room: int) -> list[Fill]:
+def _by_program(
+    sizes: Sequence[int], counts: Sequence[int], room: int, limits: Sequence[int]
+) -> list[Fill]:
     """As few machines as hold at least all replicas; those too many are then left out."""
     from scipy.optimize import (  # type: ignore[import-untyped]  # takes 0.3 s
         LinearConstraint,
         milp,
     )
 
-    ways = [*_full(sizes, counts, room)]
+    ways = [*_full(sizes, limits, room)]
     enough = LinearConstraint(np.array(ways).T, lb=counts)
     found = milp(np.ones(len(ways)), constraints=enough, integrality=1)
     assert found.success, found.message
@@ -79,12 +88,12 @@ def _by_program(sizes: Sequence[int], counts: Sequence[int], room: int) -> list[
     return fills
 
 
-def _full(sizes: Sequence[int], counts: Sequence[int], room: int) -> Iterator[Fill]:
+def _full(sizes: Sequence[int], limits: Sequence[int], room: int) -> Iterator[Fill]:
     """Ways to fill a machine; of the last kind as many as there is room for."""
-    most = min(counts[0], room // sizes[0])
+    most = min(limits[0], room // sizes[0])
     if len(sizes) == 1:
         yield (most,)
         return
     for count in range(most, -1, -1):
-        for rest in _full(sizes[1:], counts[1:], room - count * sizes[0]):
+        for rest in _full(sizes[1:], limits[1:], room - count * sizes[0]):
             yield (count, *rest)

@@ -1,8 +1,8 @@
 """One fleet for several models: each is planned on its share of the requests, all share machines.
 
 A router sends each request to its model's replicas, so that a model has a random part of the
-traffic, and its plan is that of the part alone. Replicas and units of pools of all models are then
-packed onto the fewest machines.
+traffic, and its plan is that of the part alone, with what it has for a loss, and its outlook.
+Replicas and units of pools of all models are then packed onto the fewest machines.
 """
 
 import time
@@ -22,6 +22,13 @@ from serving.analysis.plan.machine_packing import PackedMachines, packed
 from serving.analysis.plan.night import HOURS
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_bill import BilledFleet, fleet_cost, meter_watts, scaled
+from serving.analysis.plan.plan_outlook import (
+    NO_OUTLOOK,
+    NOTHING_ASKED,
+    OutlookTerms,
+    PlanOutlook,
+    outlook_of,
+)
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 
@@ -66,15 +73,23 @@ class ModelShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedModel:
-    """A model's share of the requests, and its plan as if it were alone."""
+    """A model's share of the requests, its plan as if it were alone, and what comes after it."""
 
     share: float
     plan: Plan
+    outlook: PlanOutlook = NO_OUTLOOK
 
     @property
     def name(self) -> str:
         """The catalog's."""
         return self.plan.question.sweep.model.name
+
+    @property
+    def most_of_machine(self) -> int:
+        """Replicas that a machine may hold at most, for its loss if one is asked for."""
+        kept = self.plan.kept_loss
+        most = None if kept is None else kept.most_of_machine
+        return self.plan.replicas_per_machine if most is None else most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +107,10 @@ class ModelMix:
         """Packed."""
         counts = [each.plan.fleet.replicas for each in models]
         return cls(models=tuple(models), packing=_packing(models, counts))
+
+    def machines_for(self, replicas: Sequence[int]) -> int:
+        """The fewest that hold so many of each model."""
+        return _machines(_packing(self.models, replicas))
 
     @property
     def system(self) -> SystemSpec:
@@ -118,10 +137,7 @@ class ModelMix:
         most = [of.most for of in ranges if of is not None and of.most is not None]
         if not len(fewest) == len(most) == len(ranges):
             return None
-        return (
-            _machines(_packing(self.models, fewest)),
-            _machines(_packing(self.models, most)),
-        )
+        return self.machines_for(fewest), self.machines_for(most)
 
     @property
     def chips(self) -> int:
@@ -199,34 +215,43 @@ class ModelMix:
 def plan_mix(
     questions: Sequence[tuple[float, PlanQuestion]],
     *,
+    outlooks: Sequence[OutlookTerms] = (),
     workers: SimulationWorkers = THIS_PROCESS,
     progress: Callable[[str], None] = lambda _: None,
     is_interrupted: Callable[[], bool] = lambda: False,
 ) -> ModelMix:
     """Plan each model's question, all within the budget of the first; shares beside them.
 
-    A model has an even part of the time that is left, and what it leaves the next ones have. Raises
-    ConfigError that names the model which cannot be served, and KeyboardInterrupt for an interrupt
-    before each has a plan.
+    A model has an even part of the time that is left, and what it leaves the next ones have; its
+    plan and its outlook, of `outlooks` if there are any, share that part. Raises ConfigError that
+    names the model which cannot be served, and KeyboardInterrupt for an interrupt before each has a
+    plan.
     """
     for _, question in questions:  # before the first search: all of them have to fit
         with _naming(question):
             question.sweep.tasks()
     ends_s = time.monotonic() + questions[0][1].search.budget_s
     found: list[MixedModel] = []
-    for share, question in questions:
+    asked = outlooks or [NOTHING_ASKED] * len(questions)
+    for (share, question), outlook in zip(questions, asked, strict=True):
         if is_interrupted():
             raise KeyboardInterrupt
-        left_s = max(ends_s - time.monotonic(), _LEAST_S)
-        search = replace(question.search, budget_s=left_s / (len(questions) - len(found)))
+        begun_s = time.monotonic()
+        part_s = max(ends_s - begun_s, _LEAST_S) / (len(questions) - len(found))
+        timed = replace(question, search=replace(question.search, budget_s=part_s))
         name = question.sweep.model.name
 
         def say(line: str, name: str = name) -> None:
             progress(f"{name}: {line}")
 
         with _naming(question):
-            of_model = plan(replace(question, search=search), workers=workers, progress=say)
-        found.append(MixedModel(share=share, plan=of_model))
+            of_model = plan(outlook.leaves_time(timed), workers=workers, progress=say)
+        ahead = NO_OUTLOOK
+        if not is_interrupted():
+            ahead = outlook_of(
+                of_model, outlook, workers=workers, progress=say, ends_s=begun_s + part_s
+            )
+        found.append(MixedModel(share=share, plan=of_model, outlook=ahead))
     return ModelMix.of(found)
 
 
@@ -243,7 +268,8 @@ def _naming(question: PlanQuestion) -> Iterator[None]:
 def _packing(models: Sequence[MixedModel], counts: Sequence[int]) -> tuple[PackedMachines, ...]:
     fleets = [each.plan.fleet for each in models]
     sizes = [fleet.replica_chips for fleet in fleets]
-    return packed(sizes, counts, room=fleets[0].system.chips.count)
+    most = [each.most_of_machine for each in models]
+    return packed(sizes, counts, room=fleets[0].system.chips.count, most=most)
 
 
 def _machines(packing: Sequence[PackedMachines]) -> int:

@@ -10,6 +10,12 @@ from loadgen.records.plain_number import counted
 from reporting.charts import COLOURS, GREY, Row, TitledChart, chart_of, titled
 from reporting.document import Document, FigureRow, Lines
 from serving.analysis.plan.machine_packing import PackedMachines
+from serving.analysis.plan.mix_outlook_report import (
+    mix_outlook_charts,
+    mix_outlook_data,
+    mix_outlook_sections,
+    model_outlook_data,
+)
 from serving.analysis.plan.model_mix import MixedModel, ModelMix
 from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_bill_report import price_words
@@ -21,6 +27,7 @@ from serving.analysis.plan.plan_report import (
     plan_data,
     size_words,
 )
+from serving.analysis.plan.plan_spares_report import loss_line, loss_lines
 from serving.analysis.steady_state.model_error import RANGE
 
 _FREE: Final = "free"
@@ -62,7 +69,10 @@ class ModelMixReport:
                     )
                     for each in mix.models
                 ),
-                Lines(title="assumed:", rows=(*_ASSUMED, *self._assumptions())),
+                *mix_outlook_sections(mix),
+                Lines(
+                    title="assumed:", rows=(*_ASSUMED, *self._loss_assumed(), *self._assumptions())
+                ),
             ),
         )
 
@@ -118,6 +128,15 @@ class ModelMixReport:
         )
         return f"{self._machines(group.machines)} with {held}; {_free(group)}"
 
+    def _loss_assumed(self) -> Iterator[str]:
+        lost = self.mix.models[0].plan.question.lose
+        if lost is not None:
+            yield (
+                f"one {lost} of the fleet is lost at a time; each model keeps the target after it, "
+                "as if it were alone: where chips of several are lost, that each loses fewer of "
+                "its own does no harm"
+            )
+
     def _assumptions(self) -> Iterator[str]:
         """Those of the plans, with the models' names where they do not hold for all."""
         by_model = {each.name: assumptions(each.plan) for each in self.mix.models}
@@ -155,9 +174,15 @@ class ModelMixReport:
                 }
                 for group in mix.packing
             ],
-            "assumptions": (*_ASSUMED, *self._assumptions()),
+            "assumptions": (*_ASSUMED, *self._loss_assumed(), *self._assumptions()),
+            **mix_outlook_data(mix),
             "models": [
-                {"model": each.name, "share": each.share, "alone": plan_data(each.plan)}
+                {
+                    "model": each.name,
+                    "share": each.share,
+                    "alone": plan_data(each.plan),
+                    **model_outlook_data(each),
+                }
                 for each in mix.models
             ],
         }
@@ -203,7 +228,8 @@ class ModelMixReport:
         )
         about = "Machines with the same replicas are one bar."
         height = _BAR_HEIGHT * len(mix.packing)
-        return (titled("the machines' chips by model", about, bars, height=height),)
+        chart = titled("the machines' chips by model", about, bars, height=height)
+        return (chart, *mix_outlook_charts(mix))
 
 
 def _model_lines(each: MixedModel) -> Iterator[str]:
@@ -214,6 +240,11 @@ def _model_lines(each: MixedModel) -> Iterator[str]:
     yield from check_rows(
         size_words(check, question), check, question.sweep.assumptions.model_error
     )
+    yield from loss_line(question, plan.kept_loss)
+    if plan.kept_loss is not None:
+        yield from loss_lines(question, replace(plan.kept_loss, machines=0))
+    if plan.kept_loss is not None and plan.kept_loss.machines:
+        yield f"at most {counted(each.most_of_machine, 'replica')} of it on one machine"
     if plan.margins is not None:
         headroom, *_ = margin_lines(plan.margins, question.demand.peak_rate_per_s)
         yield headroom

@@ -77,6 +77,11 @@ class PlanGrowth:
     orders: tuple[MachineOrder, ...]
     why_not: str
 
+    def until(self, replicas: int) -> float:
+        """Months from now until so many are too few."""
+        now_per_s = self.months[0].requests_per_s
+        return self.growth.months_until(replicas * self.replica_requests_per_s / now_per_s)
+
 
 def replica_rate_per_s(plan: Plan) -> float:
     """Requests per second that one replica takes within the target: of the plan's margins, at least

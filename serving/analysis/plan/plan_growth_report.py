@@ -1,21 +1,27 @@
 """A plan's growth in words, as a table and as data."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from loadgen.records.plain_number import counted
 from reporting.document import Column, Lines, Section, table_of
 from reporting.numbers import four_digits
 from serving.analysis.plan.class_demand import measure_words
-from serving.analysis.plan.growth import MONTH_S, WEEK_S
+from serving.analysis.plan.growth import MONTH_S, WEEK_S, Growth
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_growth import MachineOrder, MonthSize, PlanGrowth
 
+GROWTH_ASSUMED: Final = (
+    "assumed: the same part more every month, the same lengths, arrivals and setting; month 0 "
+    "is now, a month 30.4 days; machines that are needed after the last month are left out, "
+    "also where they have to be ordered before"
+)
+
 
 def growth_sections(plan: Plan, found: PlanGrowth) -> tuple[Section, ...]:
     """What ends first and what to order by when; then each month."""
-    title = f"if the traffic grows by {100 * found.growth.monthly:.3g} % a month:"
+    title = f"if {growth_words(found.growth)}:"
     columns: list[Column[MonthSize]] = [
         Column("month", lambda each: each.month, "d"),
         Column("requests/s", lambda each: each.requests_per_s, four_digits),
@@ -29,6 +35,11 @@ def growth_sections(plan: Plan, found: PlanGrowth) -> tuple[Section, ...]:
         Lines(title=title, rows=tuple(_lines(plan, found))),
         table_of(columns, found.months, title="by month, without a spare machine:"),
     )
+
+
+def growth_words(growth: Growth) -> str:
+    """As `the traffic grows by 8 % a month`."""
+    return f"the traffic grows by {100 * growth.monthly:.3g} % a month"
 
 
 def _watts(plan: Plan, size: MonthSize) -> float:
@@ -57,23 +68,25 @@ def _lines(plan: Plan, found: PlanGrowth) -> Iterator[str]:
             f"{'holds' if plan.machines == 1 else 'hold'}, {_keep(held)} it until "
             f"{_month(found, found.machines_until)}: then chips are what ends first"
         )
-    if not found.orders:
+    yield from order_lines(found.orders, growth)
+    yield from replica_lines(plan, found)
+    if plan.choice.check.prefill is not None:
+        yield "a replica is a unit of both pools here"
+    yield GROWTH_ASSUMED
+
+
+def order_lines(orders: Sequence[MachineOrder], growth: Growth) -> Iterator[str]:
+    """When machines are needed, and by when they have to be ordered."""
+    if not orders:
         yield f"no further machine is needed within {counted(growth.months, 'month')}"
-    for order in found.orders:
+    for order in orders:
         yield f"{_machines(order)}: needed from month {order.needed_month:.1f} on, {_by(order)}"
     lead = f"lead time {growth.lead_time_s / WEEK_S:.3g} weeks"
     yield f"{lead}{' (assumed: --lead-time)' if growth.lead_time_is_assumed else ''}"
-    yield from _replica_lines(plan, found)
-    if plan.choice.check.prefill is not None:
-        yield "a replica is a unit of both pools here"
-    yield (
-        "assumed: the same part more every month, the same lengths, arrivals and setting; month 0 "
-        "is now, a month 30.4 days; machines that are needed after the last month are left out, "
-        "also where they have to be ordered before"
-    )
 
 
-def _replica_lines(plan: Plan, found: PlanGrowth) -> Iterator[str]:
+def replica_lines(plan: Plan, found: PlanGrowth) -> Iterator[str]:
+    """What one replica takes, and how that is known."""
     simulated = sum(each.check is not None for each in found.months)
     known = ""
     if plan.margins is not None and plan.margins.most_requests_per_s:
@@ -140,14 +153,16 @@ def growth_data(plan: Plan, found: PlanGrowth) -> dict[str, Any]:
             }
             for each in found.months
         ],
-        "orders": [
-            {
-                "first_ultraserver": each.first,
-                "last_ultraserver": each.last,
-                "needed_month": each.needed_month,
-                "order_month": each.order_month,
-                "is_late": each.is_late,
-            }
-            for each in found.orders
-        ],
+        "orders": [*map(order_data, found.orders)],
+    }
+
+
+def order_data(order: MachineOrder) -> dict[str, Any]:
+    """An order's in base units."""
+    return {
+        "first_ultraserver": order.first,
+        "last_ultraserver": order.last,
+        "needed_month": order.needed_month,
+        "order_month": order.order_month,
+        "is_late": order.is_late,
     }

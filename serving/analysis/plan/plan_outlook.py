@@ -10,7 +10,7 @@ from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_cold_start import ColdStartTerms, PlanColdStart, cold_starts_of
 from serving.analysis.plan.plan_cold_start_report import cold_start_data, cold_start_section
 from serving.analysis.plan.plan_growth import PlanGrowth, growth_of
-from serving.analysis.plan.plan_growth_report import growth_data, growth_sections
+from serving.analysis.plan.plan_growth_report import growth_data, growth_sections, growth_words
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import Progress
 from serving.simulator import SimulationWorkers
@@ -98,7 +98,10 @@ def outlook_charts(plan: Plan, found: PlanOutlook) -> "tuple[TitledChart, ...]":
     """For the plan's page."""
     from serving.analysis.plan.plan_growth_chart import growth_chart
 
-    return () if found.growth is None else (growth_chart(plan, found.growth),)
+    if (grown := found.growth) is None:
+        return ()
+    machines = [plan.machines, *(each.machines for each in grown.months[1:])]
+    return (growth_chart(growth_words(grown.growth), machines, grown.orders),)
 
 
 def outlook_data(plan: Plan, found: PlanOutlook) -> dict[str, Any]:

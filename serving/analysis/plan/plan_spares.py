@@ -60,6 +60,15 @@ class KeptLoss:
     without_cost: Cost
     is_whole: bool
 
+    @property
+    def most_of_machine(self) -> int | None:
+        """Replicas that a machine may hold at most, so that it may be lost with all of them; None:
+        as many as have room, since less is lost at once.
+        """
+        if self.lost is not LostPart.MACHINE:
+            return None
+        return self.setting.replicas - min(loss.replicas_left for loss in self.losses)
+
 
 def kept_through(
     question: PlanQuestion, choice: Choice, race: Race, workers: SimulationWorkers, *, ends_s: float
