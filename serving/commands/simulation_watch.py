@@ -1,7 +1,8 @@
-"""Progress of a simulation, and the signals that end it."""
+"""Progress of a simulation, what its machines do after faults, and the signals that end it."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -12,7 +13,8 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class SimulationWatch:
-    """Shows how far a run is, on a terminal; a first SIGINT or SIGTERM ends it with what there is.
+    """Shows how far a run is, on a terminal, and what its machines do after faults; a first SIGINT
+    or SIGTERM ends it with what there is.
 
     A second one does what it does without a watch. A context, of the main thread.
     """
@@ -25,10 +27,17 @@ class SimulationWatch:
         self._shows = sys.stderr.isatty()
 
     def __enter__(self) -> Self:
+        from serving.simulator.simulated_machine import RECOVERIES
+
         self._before = {each: signal.signal(each, self._stop) for each in SIGNALS}
+        self._recoveries = logging.StreamHandler()
+        RECOVERIES.addHandler(self._recoveries)
         return self
 
     def __exit__(self, *_: object) -> None:
+        from serving.simulator.simulated_machine import RECOVERIES
+
+        RECOVERIES.removeHandler(self._recoveries)
         self._restore()
 
     def _stop(self, number: int, _: object) -> None:

@@ -66,7 +66,8 @@ _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 class LiveMachine:
     """`machine` with its `tokens`, if any; `on_change`: chips have come or gone.
 
-    `same_model`: the weights that compute tokens are those of the machine's own model.
+    `same_model`: the weights that compute tokens are those of the machine's own model; `log` says
+    what it did after faults.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class LiveMachine:
         same_model: bool,
         time: Present,
         on_change: Callable[[], None],
+        log: logging.Logger = logger,
     ) -> None:
         self.machine = machine
+        self._log = log
         self.tokens = tokens
         self.faults = FaultLog(lambda: int(machine.ranks_up.sum()))
         self._same_model = same_model
@@ -435,7 +438,7 @@ class LiveMachine:
         self._on_change()
         pending = [record.fault.kind for record in self.faults.pending]
         if pending:
-            logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
+            self._log.warning("after %s: %s", ", ".join(pending), recovery.reason)
         self.faults.settle(
             emulated_s=self._time.now_s,
             duration_ns=recovery_plan.duration_ns,

@@ -4,8 +4,10 @@ These are the live engine's own parts, without processes: `LiveMachine` recovers
 chips over and takes them back, the `Ledger` counts their joules.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -58,6 +60,11 @@ class MachineStep:
     silent: tuple[int, ...]
 
 
+RECOVERIES: Final = logging.getLogger(__name__)
+"""What machines do after faults; a command that shows it adds a handler."""
+RECOVERIES.addHandler(logging.NullHandler())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHandovers:
     """Hand-overs of an engine's chips until a time, there and back.
@@ -108,7 +115,12 @@ class SimulatedMachine:
         )
         self._present = _Present()
         self._live = LiveMachine(
-            machine, NoTokens(), same_model=False, time=self._present, on_change=self._changed
+            machine,
+            NoTokens(),
+            same_model=False,
+            time=self._present,
+            on_change=self._changed,
+            log=RECOVERIES,
         )
         chips = partition.first_chip + np.arange(partition.chips)
         self._experts = ExpertMoves(

@@ -9,6 +9,10 @@ is what surely misses the target by 150, 600 or 2,400 requests, and what four fr
 or then eight of other seeds, do not surely show to keep it. The first size that passes is the best
 there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's have.
 
+Before that, engines for prompts are simulated without any that decode. Nothing goes back to them,
+and a first token follows its prompt, so that this bounds TTFT of all units that have them: where
+too many prompts surely are late by 600 requests, none of those units is simulated.
+
 The plan is then judged again by ten seeds that no search has seen. The row goes to a CSV file.
 """
 
@@ -20,13 +24,18 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from math import ceil
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from loadgen.measures.intervals import share_estimate
+from loadgen.measures.samples import Samples
+from loadgen.measures.slo import Bound, Slo
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import check_sizes
+from serving.analysis.plan.plan_check import SizeTask, check_sizes, deployment_of
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -35,7 +44,7 @@ from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of
 from serving.main import command_parser
-from serving.simulator import SimulationWorkers
+from serving.simulator import SimulationWorkers, simulate
 
 TRACES: Final = Path(
     os.environ.get("ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces")
@@ -122,6 +131,54 @@ def all_settings(
     return dict(sorted(found.items()))
 
 
+def prompts_may_be_in_time(task: SizeTask) -> bool:
+    """Whether the engines for prompts of a unit may keep TTFT, by the interval of what they alone
+    show, until the first token that engines which decode at once would give.
+    """
+    kept = []
+    for share in task.demand.shares(
+        task.replicas,
+        judged=task.terms.judged,
+        lead_s=task.lead_s,
+        seed=task.terms.seed,
+        before_s=task.before_s,
+    ):
+        (_, (engines, prompts)) = deployment_of(task, share.traffic).parts_of(share.traffic)
+        run = simulate(engines, prompts, judged=share.judged, logs=False)
+        kept.append([~run.served.missed(bound)[run.judged] for bound in _ttft_bounds(task.slo)])
+    for bound, of_bound in zip(_ttft_bounds(task.slo), zip(*kept, strict=True), strict=True):
+        share_kept = share_estimate(Samples.in_order(np.concatenate(of_bound).astype(np.float64)))
+        if share_kept.high is not None and share_kept.high < bound.share:
+            return False
+    return True
+
+
+def _ttft_bounds(slo: Slo) -> list[Bound]:
+    return [bound for bound in slo.bounds if bound.name == "ttft"]
+
+
+def with_prompts_in_time(
+    question: PlanQuestion, settings: dict[int, list[Setting]], workers: SimulationWorkers
+) -> dict[int, list[Setting]]:
+    """Without units whose engines for prompts are surely too late, whatever decodes."""
+    race = Race(question, workers, lambda _: None)
+    sides: dict[tuple[object, ...], Setting] = {}
+    for setting in chain.from_iterable(settings.values()):
+        if setting.option.is_pooled:
+            sides.setdefault(_prompt_side(setting), setting)
+    tasks = [race.task(each, judged=question.check.judged) for each in sides.values()]
+    may_be = dict(zip(sides, workers.map(prompts_may_be_in_time, tasks), strict=True))
+    print(f"{sum(may_be.values())} of {len(sides)} pools for prompts may be in time", flush=True)
+    return {
+        size: [each for each in field if not each.option.is_pooled or may_be[_prompt_side(each)]]
+        for size, field in settings.items()
+    }
+
+
+def _prompt_side(setting: Setting) -> tuple[object, ...]:
+    return setting.option.point.precision, setting.option.point.prefill, setting.replicas
+
+
 def passing(
     question: PlanQuestion, field: Sequence[Setting], workers: SimulationWorkers
 ) -> tuple[list[Setting], Counter[str]]:
@@ -176,8 +233,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"plan: {chips} chips after {plan_s:.1f} s: {found.choice.setting.words}", flush=True)
         simulated: Counter[str] = Counter()
         best: Setting | None = None
-        settings = all_settings(question, chips - 1, workers)
-        print(f"{sum(map(len, settings.values())):,} settings of fewer chips", flush=True)
+        everything = all_settings(question, chips - 1, workers)
+        print(f"{sum(map(len, everything.values())):,} settings of fewer chips", flush=True)
+        settings = with_prompts_in_time(question, everything, workers)
+        print(f"{sum(map(len, settings.values())):,} of them are simulated", flush=True)
         for size, field in settings.items():
             passed, counts = passing(question, field, workers)
             simulated += counts
@@ -194,7 +253,7 @@ def main(arguments: Sequence[str]) -> int:
         "plan_s": round(plan_s, 1),
         "best_chips": chips if best is None else best.chips,
         "best_setting": found.choice.setting.words if best is None else best.words,
-        "settings": sum(map(len, settings.values())),
+        "settings": sum(map(len, everything.values())),
         "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
         "fresh_seeds_passed": f"{fresh} of {len(FRESH_SEEDS)}",
     }

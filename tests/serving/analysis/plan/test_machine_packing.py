@@ -77,6 +77,16 @@ def test_no_packing_of_small_cases_has_fewer_machines(kinds: list[tuple[int, int
         assert used
 
 
+def test_no_machine_has_more_of_a_kind_than_may_be_lost_with_it() -> None:
+    # Twelve of 10 chips fill one machine; with at most five on each it takes three.
+    packing = packed([10, 30], [12, 2], room=120, most=[5, 4])
+
+    assert machines(packing) == 3
+    assert all(each.replicas[0] <= 5 for each in packing)
+    assert sum(each.machines * each.replicas[0] for each in packing) == 12
+    assert machines(packed([10, 30], [12, 2], room=120)) == 2
+
+
 def test_a_replica_larger_than_a_machine_is_our_mistake() -> None:
     with pytest.raises(AssertionError):
         packed([145], [1], room=144)
