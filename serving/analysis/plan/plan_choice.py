@@ -38,7 +38,6 @@ ALONE_SHARE: Final = 0.85
 """Of the budget, without margins."""
 SMALLER_SHARE: Final = 0.9
 """Of the budget, by when what is smaller is shown as far as it is known."""
-_QUICK_TP: Final = 4
 _CUT_SHORT: Final = (
     "the search was cut short: a setting {} may keep the target too, less is known of those"
 )
@@ -203,13 +202,14 @@ def _no_larger_than_best(tasks: Sequence[Task], race: Race) -> Sequence[Task]:
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
-    """Partitions for the first answer: even parts of a machine, small ranks, the most an expert
-    group; of layouts of logical cores and attention the last one, which divides the most.
+    """Partitions for the first answer: even parts of a machine, the most an expert group; of layouts
+    of logical cores and attention the last one, which divides the most. Ranks of all sizes: where
+    prompts are long, small ones have none.
     """
     found: dict[tuple[str, int, int], Task] = {}
     for task in tasks:
         partition = task[1].partition
-        if machine_chips % partition.chips == 0 and partition.tp <= _QUICK_TP:
+        if machine_chips % partition.chips == 0:
             key = (task[0], partition.chips, partition.tp)
             if partition.ep >= found.setdefault(key, task)[1].partition.ep:
                 found[key] = task
