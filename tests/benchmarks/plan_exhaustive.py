@@ -31,11 +31,16 @@ from typing import Final
 
 import numpy as np
 
+from emulator.arrays import Bools
 from loadgen.measures.intervals import share_estimate
 from loadgen.measures.samples import Samples
-from loadgen.measures.slo import Bound, Slo
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import SizeTask, check_sizes, deployment_of
+from serving.analysis.plan.plan_check import (
+    SizeTask,
+    check_sizes,
+    deployment_of,
+    missed_by_far,
+)
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -45,6 +50,7 @@ from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers, simulate
+from serving.traffic.serving_run import Ending
 
 TRACES: Final = Path(
     os.environ.get("ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces")
@@ -133,9 +139,10 @@ def all_settings(
 
 def prompts_may_be_in_time(task: SizeTask) -> bool:
     """Whether the engines for prompts of a unit may keep TTFT, by the interval of what they alone
-    show, until the first token that engines which decode at once would give.
+    show: when they have computed the prompts. A run ends early as those of the search do.
     """
-    kept = []
+    bounds = [bound for bound in task.slo.bounds if bound.name == "ttft"]
+    kept: list[list[Bools]] = []
     for share in task.demand.shares(
         task.replicas,
         judged=task.terms.judged,
@@ -144,17 +151,16 @@ def prompts_may_be_in_time(task: SizeTask) -> bool:
         before_s=task.before_s,
     ):
         (_, (engines, prompts)) = deployment_of(task, share.traffic).parts_of(share.traffic)
-        run = simulate(engines, prompts, judged=share.judged, logs=False)
-        kept.append([~run.served.missed(bound)[run.judged] for bound in _ttft_bounds(task.slo)])
-    for bound, of_bound in zip(_ttft_bounds(task.slo), zip(*kept, strict=True), strict=True):
-        share_kept = share_estimate(Samples.in_order(np.concatenate(of_bound).astype(np.float64)))
-        if share_kept.high is not None and share_kept.high < bound.share:
+        levels = [missed_by_far(bound) for bound in bounds]
+        run = simulate(engines, prompts, judged=share.judged, levels=levels, logs=False)
+        if run.served.ending is Ending.HOPELESS:
             return False
-    return True
-
-
-def _ttft_bounds(slo: Slo) -> list[Bound]:
-    return [bound for bound in slo.bounds if bound.name == "ttft"]
+        kept.append([~run.served.missed(bound)[run.judged] for bound in bounds])
+    shares = (np.concatenate(each).astype(np.float64) for each in zip(*kept, strict=True))
+    highs = (share_estimate(Samples.in_order(each)).high for each in shares)
+    return all(
+        high is None or high >= bound.share for high, bound in zip(highs, bounds, strict=True)
+    )
 
 
 def with_prompts_in_time(

@@ -292,7 +292,7 @@ def _serve(
         share.traffic,
         judged=share.judged,
         window_s=share.judged_s,
-        levels=[*map(_missed_by_far, levels_of_all(task.demand, task.slo))] if early_end else (),
+        levels=[*map(missed_by_far, levels_of_all(task.demand, task.slo))] if early_end else (),
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
         calls=_losses(task.lost, at_s=share.judged_s[0]),
         progress=ends_at(task.ends_at),
@@ -335,7 +335,7 @@ def _losses(lost: Sequence[int], *, at_s: float) -> list[TimedCall]:
     ]
 
 
-def _missed_by_far(bound: Bound) -> Bound:
+def missed_by_far(bound: Bound) -> Bound:
     """The level of a run that another seed's would not lift to `bound`."""
     may_miss = 1 - bound.share
     return replace(bound, percentile=100 * (1 - min(_BY_FAR * may_miss, (1 + may_miss) / 2)))
