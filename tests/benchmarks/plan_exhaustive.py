@@ -143,21 +143,22 @@ def prompts_may_be_in_time(task: SizeTask) -> bool:
     """
     bounds = [bound for bound in task.slo.bounds if bound.name == "ttft"]
     kept: list[list[Bools]] = []
-    for share in task.demand.shares(
+    shares = task.demand.shares(
         task.replicas,
         judged=task.terms.judged,
         lead_s=task.lead_s,
         seed=task.terms.seed,
         before_s=task.before_s,
-    ):
+    )
+    levels = [*map(missed_by_far, bounds)] if len(shares) == 1 else []
+    for share in shares:
         (_, (engines, prompts)) = deployment_of(task, share.traffic).parts_of(share.traffic)
-        levels = [missed_by_far(bound) for bound in bounds]
         run = simulate(engines, prompts, judged=share.judged, levels=levels, logs=False)
         if run.served.ending is Ending.HOPELESS:
             return False
         kept.append([~run.served.missed(bound)[run.judged] for bound in bounds])
-    shares = (np.concatenate(each).astype(np.float64) for each in zip(*kept, strict=True))
-    highs = (share_estimate(Samples.in_order(each)).high for each in shares)
+    of_bounds = (np.concatenate(each).astype(np.float64) for each in zip(*kept, strict=True))
+    highs = (share_estimate(Samples.in_order(each)).high for each in of_bounds)
     return all(
         high is None or high >= bound.share for high, bound in zip(highs, bounds, strict=True)
     )

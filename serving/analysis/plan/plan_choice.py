@@ -202,9 +202,8 @@ def _no_larger_than_best(tasks: Sequence[Task], race: Race) -> Sequence[Task]:
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
-    """Partitions for the first answer: even parts of a machine, the most an expert group; of layouts
-    of logical cores and attention the last one, which divides the most. Ranks of all sizes: where
-    prompts are long, small ones have none.
+    """Partitions for the first answer: even parts of a machine, ranks of all sizes, the most an
+    expert group; of layouts of logical cores and attention the last one, which divides the most.
     """
     found: dict[tuple[str, int, int], Task] = {}
     for task in tasks:
