@@ -103,7 +103,10 @@ def _replicas_column(number: int, name: str) -> Column[FleetMonth]:
 
 def _growth_words(mix: ModelMix) -> str:
     """As `the traffic grows each month: that of a by 8 %, that of b not`."""
-    rates = {each.name: each.outlook.growth and each.outlook.growth.growth for each in mix.models}
+    rates = {
+        each.name: None if each.outlook.growth is None else each.outlook.growth.growth
+        for each in mix.models
+    }
     (first, *others) = rates.values()
     if first is not None and all(other == first for other in others):
         return growth_words(first)
@@ -116,10 +119,9 @@ def _growth_lines(mix: ModelMix, found: FleetGrowth) -> Iterator[str]:
     yield from order_lines(found.orders, found.any_growth)
     for each in mix.models:
         if (growth := each.outlook.growth) is not None:
-            until = f"{counted(each.plan.fleet.replicas, 'replica')} until month "
-            for line in replica_lines(each.plan, growth):
-                yield f"{each.name}: {until}{max(0.0, growth.in_service_until):.1f}; {line}"
-                until = ""
+            replicas, until = each.plan.fleet.replicas, max(0.0, growth.in_service_until)
+            yield f"{each.name}: {counted(replicas, 'replica')} as planned until month {until:.1f}"
+            yield from (f"{each.name}: {line}" for line in replica_lines(each.plan, growth))
     yield (
         "each model grows by itself, in the setting of its plan; replicas of all models are packed "
         "together whenever one is added"

@@ -368,8 +368,8 @@ class Race:
         """To judge a setting by seeds that no heat and no confirmation has seen."""
         task = self.task(setting, judged=FRESH_TIMES * self._question.check.judged, is_fresh=True)
         runs = task.terms.runs
-        of_new = {"seed": task.terms.seed + runs, "runs": ANEW_TIMES * runs, "further": FURTHER}
-        return replace(task, terms=replace(task.terms, **of_new))
+        terms = replace(task.terms, seed=task.terms.seed + runs, runs=ANEW_TIMES * runs)
+        return replace(task, terms=replace(terms, further=FURTHER))
 
     def _unrefuted(self, settings: Sequence[Setting]) -> list[Setting]:
         return [each for each in settings if (each.replicas, each.kind) not in self._refuted]
@@ -456,7 +456,6 @@ class Race:
                 judged=max(judged, ceil(lead_requests / LEAD_BY_JUDGED)),
                 runs=runs,
                 window=question.check.judged,
-                further=int(is_fresh),
                 early_end=early_end,
             ),
             replicas=setting.replicas,
