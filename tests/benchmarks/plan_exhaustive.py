@@ -6,7 +6,7 @@ A question of `QUESTIONS` is planned as `ultraserve plan` plans it. Then, from f
 partition, number of replicas and prefill policy, and each two pools on a machine, that the steady
 state does not rule out (queues would grow without end) is simulated as the plan's race does: out
 is what surely misses the target by 150, 600 or 2,400 requests, and what four fresh runs of 3,000,
-or then eight of other seeds, do not surely show to keep it. The first size that passes is the best
+or then sixteen of other seeds, do not surely show to keep it. The first size that passes is the best
 there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's have.
 
 Before that, engines for prompts are simulated without any that decode. Nothing goes back to them,
@@ -208,9 +208,7 @@ def passing(
             for each, check in zip(field, checks, strict=True)
             if (check.surely_meets if is_fresh else check.may_meet)
         ]
-    anew = check_sizes([race.task_anew(each) for each in field], workers)
-    field = [each for each, check in zip(field, anew, strict=True) if check.surely_meets]
-    return [*field], simulated
+    return [each for each in field if race.stands(each)], simulated
 
 
 def fresh_passes(question: PlanQuestion, found: Plan, workers: SimulationWorkers) -> int:
