@@ -46,15 +46,15 @@ def check_weights(directory: Path) -> Architecture:
     arch = read_architecture(directory)
     family = FAMILIES[arch.family]
     with Tensors(directory) as tensors:
+        tensors.check("model.embed_tokens.weight", (arch.vocab, arch.hidden))
+        if not arch.tied_embeddings:
+            tensors.check("lm_head.weight", (arch.vocab, arch.hidden))
         for layer in range(arch.layers):
             for name, shape in family.layer_tensors(arch, layer):
                 tensors.check(name, shape)
-        for layer in arch.expert_layers:
-            family.check_experts(tensors, arch, layer)
-        tensors.check("model.embed_tokens.weight", (arch.vocab, arch.hidden))
+            if layer not in arch.dense_layers:
+                family.check_experts(tensors, arch, layer)
         tensors.check("model.norm.weight", (arch.hidden,))
-        if not arch.tied_embeddings:
-            tensors.check("lm_head.weight", (arch.vocab, arch.hidden))
     return arch
 
 
@@ -104,20 +104,23 @@ def _load_layer(
     slots: Sequence[int] | None,
     share: slice,
 ) -> LayerWeights:
+    prefix = f"model.layers.{layer}"
+    input_norm = tensors.read(f"{prefix}.input_layernorm.weight", arch.hidden)
+    attention = family.attention(tensors, arch, layer, share)
+    post_norm = tensors.read(f"{prefix}.post_attention_layernorm.weight", arch.hidden)
     feed_forward: DenseWeights | MoeWeights
     if slots is None:
         feed_forward = family.dense(tensors, arch, layer, share)
     else:
         feed_forward = MoeWeights(
-            **family.router(tensors, arch, layer),
+            router=family.router(tensors, arch, layer),
             experts=_load_experts(family, tensors, arch, layer, slots),
             shared=family.shared(tensors, arch, layer) if arch.shared_intermediate else None,
         )
-    prefix = f"model.layers.{layer}"
     return LayerWeights(
-        input_norm=tensors.read(f"{prefix}.input_layernorm.weight", arch.hidden),
-        attention=family.attention(tensors, arch, layer, share),
-        post_norm=tensors.read(f"{prefix}.post_attention_layernorm.weight", arch.hidden),
+        input_norm=input_norm,
+        attention=attention,
+        post_norm=post_norm,
         feed_forward=feed_forward,
     )
 
