@@ -40,9 +40,7 @@ class TestRoute:
         assert chosen.tolist() == [[1, 3]]
         np.testing.assert_allclose(weights, [[4 / 8, 2 / 8]], rtol=1e-6)
 
-        chosen, weights = route(
-            hidden, IDENTITY, experts_per_token=2, routing=Routing(normalise=True)
-        )
+        chosen, weights = route(hidden, PLAIN, experts_per_token=2, routing=AMONG_CHOSEN)
         assert chosen.tolist() == [[1, 3]]
         np.testing.assert_allclose(weights, [[2 / 3, 1 / 3]], rtol=1e-6)
 
@@ -59,19 +57,16 @@ class TestRoute:
         rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
         hidden = rng.standard_normal((tokens, 12)).astype(np.float32)
         weight = (3 * rng.standard_normal((12, experts))).astype(np.float32)
+        router, routing = RouterWeights(matrix=weight), Routing(normalise=normalise)
 
-        chosen, weights = route(
-            hidden, weight, experts_per_token=k, routing=Routing(normalise=normalise)
-        )
+        chosen, weights = route(hidden, router, experts_per_token=k, routing=routing)
 
         expected, expected_weights = routed_slowly(hidden @ weight, k, normalise=normalise)
         assert chosen.tolist() == expected
         np.testing.assert_allclose(weights, expected_weights, rtol=2e-5, atol=1e-12)
         for token in range(tokens):
             one = slice(token, token + 1)
-            alone = route(
-                hidden[one], weight, experts_per_token=k, routing=Routing(normalise=normalise)
-            )
+            alone = route(hidden[one], router, experts_per_token=k, routing=routing)
             assert (chosen[one] == alone[0]).all()
             assert (weights[one] == alone[1]).all()
 
