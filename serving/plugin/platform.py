@@ -16,6 +16,7 @@ from vllm.v1.metrics.buckets import BucketFamilyKey, histogram_buckets
 from emulator.specs.systems import system_by_name
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import UnsupportedFlag
+from serving.plugin.stored_weights import STORED
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 from serving.traffic.engine_limits import SchedulerLimits
@@ -115,12 +116,12 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
-        """Refuse methods that no checkpoint is read in, before the config is whole.
-
-        Raises UnsupportedFlag; `refuse_features` refuses the others without such a checkpoint.
-        """
-        if quant not in _STORED_METHODS:
-            raise UnsupportedFlag(flag=f"--quantization {quant}", reason=_NOT_QUANTISED)
+        """Refuse all methods but what checkpoints are stored in; raises UnsupportedFlag."""
+        if quant != STORED:
+            raise UnsupportedFlag(
+                flag=f"--quantization {quant}",
+                reason="quantized weights are not computed; the timed model's precision is its own",
+            )
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
@@ -169,14 +170,6 @@ _ONE_WORKER = (
     'itself, or --additional-config \'{"ultraserve": {"tp": N}}\''
 )
 
-_STORED_METHODS = ("fp8", "mxfp4", "gpt_oss_mxfp4")
-"""vLLM's names of the formats in which chips read checkpoints: DeepSeek's FP8, gpt-oss's MXFP4."""
-
-_NOT_QUANTISED = (
-    "weights are read as the checkpoint has them, and not quantized; the timed model's precision is"
-    " its own"
-)
-
 _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--data-parallel-size", lambda c: c.parallel_config.data_parallel_size > 1, _ONE_ENGINE),
     (
@@ -199,14 +192,6 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "--speculative-config",
         lambda c: c.speculative_config is not None,
         "speculative decoding is not computed",
-    ),
-    (
-        "--quantization",
-        lambda c: (
-            c.model_config.quantization is not None
-            and not getattr(c.model_config.hf_config, "quantization_config", None)
-        ),
-        _NOT_QUANTISED,
     ),
     (
         "--dtype",

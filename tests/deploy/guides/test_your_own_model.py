@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from emulator.compute.families import registry
-from emulator.compute.families.family import Family
+from emulator.compute.families.family import ModelFamily
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.transformers_reference import Reference
 
@@ -26,7 +26,7 @@ def test_the_family_of_the_guide_is_transformers(
     names: dict[str, Any] = {}
     exec(code, names)
     family = names["Mistral"]()
-    assert isinstance(family, Family)
+    assert isinstance(family, ModelFamily)
     for name in family.names:
         monkeypatch.setitem(registry.FAMILIES, name, family)  # type: ignore[arg-type]
     torch.manual_seed(0)

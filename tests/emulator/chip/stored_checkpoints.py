@@ -52,7 +52,12 @@ def in_fp8(source: Path, root: Path, block: int) -> tuple[Path, Path]:
                 in_rows = slice(row * block, (row + 1) * block)
                 in_columns = slice(column * block, (column + 1) * block)
                 plain[name][in_rows, in_columns] *= scales[row, column]
-    quantisation = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block]}
+    quantisation = {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [block, block],
+    }
     more: dict[str, object] = {"quantization_config": quantisation}
     return save(root / "fp8", source, stored, more), save(root / "plain", source, plain, {})
 
