@@ -82,7 +82,7 @@ class GptOss(ModelFamily):
         return replace(super().router(tensors, arch, layer), bias=bias)
 
     def check_experts(self, tensors: Tensors, arch: Architecture, layer: int) -> None:
-        """See `ModelFamily.check_experts`; matrices are MXFP4, or plain and then [inputs, outputs]."""
+        """See `ModelFamily.check_experts`; matrices are MXFP4, or plain [inputs, outputs]."""
         for name, inputs, outputs in _matrices(arch, layer):
             tensors.check(f"{name}_bias", (arch.experts, outputs))
             if f"{name}_blocks" in tensors:
