@@ -6,8 +6,8 @@ A question of `QUESTIONS` is planned as `ultraserve plan` plans it. Then, from f
 partition, number of replicas and prefill policy, and each two pools on a machine, that the steady
 state does not rule out (queues would grow without end) is simulated as the plan's race does: out
 is what surely misses the target by 150, 600 or 2,400 requests, and what four fresh runs of 3,000,
-or then sixteen of other seeds, do not surely show to keep it. The first size that passes is the best
-there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's have.
+or then sixteen of other seeds, do not surely show to keep it. The first size that passes is the
+best there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's.
 
 Before that, engines for prompts are simulated without any that decode. Nothing goes back to them,
 and a first token follows its prompt, so that this bounds TTFT of all units that have them: where
