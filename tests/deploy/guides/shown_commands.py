@@ -147,7 +147,7 @@ def ultraserve_kind(shown: Shown, words: list[str]) -> Kind | None:
 SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r"--duration \w+", "--duration 2s"),
     (r"--rate ramp:1-20/5m", "--rate ramp:1-20/2s"),
-    (r"--rate 500\b", "--rate 20"),
+    (r"--rate (?:500|4000)\b", "--rate 20"),
     (r"--requests (?:100|200|300|1000|50000)\b", "--requests 12"),
     (r"--rates 20-320x2", "--rates 20-40x2"),
     (r"--max-rate 64", "--max-rate 640 --repeats 1"),
