@@ -37,7 +37,9 @@ class FleetGrowth:
 
 
 def fleet_growth(mix: ModelMix) -> FleetGrowth | None:
-    """Of a mix; None where no model grows, or an interrupt came before one's growth was known."""
+    """Of a mix; None where no model grows. One whose growth is not known, as after an interrupt,
+    stays as it is.
+    """
     grown = [each.outlook.growth for each in mix.models if each.outlook.growth is not None]
     if not grown:
         return None

@@ -102,7 +102,9 @@ def _replicas_column(number: int, name: str) -> Column[FleetMonth]:
 
 
 def _growth_words(mix: ModelMix) -> str:
-    """As `the traffic grows each month: that of a by 8 %, that of b not`."""
+    """As `the traffic grows each month: that of a by 8 %, that of b not`; an equal rate is said
+    once.
+    """
     rates = {
         each.name: None if each.outlook.growth is None else each.outlook.growth.growth
         for each in mix.models
