@@ -309,6 +309,7 @@ def test_what_further_runs_reach_follows_from_the_spread_of_those_there_are() ->
         reached_s = [check.terms[number].reached_s for check in alone]
         low = again_low([-log(each) for each in reached_s if each is not None], further=10)
         assert low is not None
+        assert term.again_s is not None
         assert term.again_s == pytest.approx(exp(-low))
         assert term.again_s > max(each for each in reached_s if each is not None)
         assert alone[0].terms[number].again_s is None
