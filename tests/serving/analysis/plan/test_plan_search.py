@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_choice import choose
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import partitions_of
-from serving.analysis.plan.plan_race import FRESH_TIMES, Race, quality
+from serving.analysis.plan.plan_race import ANEW_TIMES, FRESH_RUNS, FRESH_TIMES, Race, quality
 from serving.analysis.plan.plan_search import first_answer, search, search_deeper
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.timed_run import OutOfTime
@@ -140,3 +141,18 @@ def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -
     assert len({each.option for each in raced}) > 1
     assert all(each.chips >= 0.8 * fewest for each in raced)
     assert race.tries == 1
+
+
+@pytest.mark.long
+def test_a_search_without_time_has_an_answer_that_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def over(_: Race) -> None:
+        raise OutOfTime
+
+    monkeypatch.setattr("serving.analysis.plan.plan_choice.search", over)
+    said: list[str] = []
+    found = choose(replace(ASKED, pools=False), THIS_PROCESS, said.append)
+
+    assert not found.is_whole
+    assert found.check.surely_meets
+    assert found.check.requests == ANEW_TIMES * FRESH_RUNS * FRESH_TIMES * ASKED.check.judged
+    assert all(term.again_s is not None for term in found.check.terms)
