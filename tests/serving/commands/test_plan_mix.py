@@ -9,6 +9,7 @@ import pytest
 from emulator.errors import ConfigError, UltraServeError
 from loadgen.errors import LoadError
 from serving.analysis.plan.class_demand import ClassesDemand
+from serving.analysis.plan.plan_question import LostPart
 from serving.commands import plan_mix as command
 from serving.commands.plan import MixOptions, question_of
 from startup.typed_options import read_options
@@ -63,6 +64,13 @@ def test_a_trace_is_dealt_out_to_the_models(tmp_path: Path) -> None:
     counts = [int(re.findall(r": (\d+) requests", each)[0]) for each in words]
     assert sum(counts) == 600
     assert counts[0] == pytest.approx(450, rel=0.1)
+
+
+def test_a_loss_is_asked_of_each_model() -> None:
+    args = parsed(*SMALL, *MODELS, "--lose", "tray")
+    questions = command.mix_questions(args, read_options(MixOptions, args))
+
+    assert [question.lose for _, question in questions] == [LostPart.TRAY] * 2
 
 
 def test_a_picture_of_several_models_is_refused() -> None:

@@ -37,6 +37,40 @@ def test_a_surge_asks_for_the_cold_start_too() -> None:
     assert (surge.start_s, surge.surge) == (90.0, pytest.approx(0.3))
 
 
+def test_each_of_several_models_has_its_growth_or_all_have_one() -> None:
+    models = ["deepseek-r1", "gpt-oss-120b"]
+    own = OutlookOptions(growth="GPT-OSS-120B=21%/year", months=6, cold_start=True).terms_of(models)
+    same = OutlookOptions(growth="8%/month").terms_of(models)
+
+    assert own[0].growth is None
+    assert own[1].growth is not None
+    assert own[1].growth.monthly == pytest.approx(1.21 ** (1 / 12) - 1)
+    assert [each.cold_start is not None for each in own] == [True, True]
+    assert same[0] == same[1] == OutlookOptions(growth="8%/month").terms()
+
+
+@pytest.mark.parametrize(
+    ("growth", "expected"),
+    [
+        ("gpt-oss-20b=8%/month", "growth=gpt-oss-20b: expected one of deepseek-r1, gpt-oss-120b"),
+        ("deepseek-r1=8%/month,2%/month", "each model once, or one rate for all"),
+        ("deepseek-r1=8%/month,deepseek-r1=2%/month", "each model once, or one rate for all"),
+        ("deepseek-r1=fast", "growth=fast: expected such as 8%/month"),
+        ("deepsek-r1=8%/month", "model=deepsek-r1: expected one of"),
+    ],
+)
+def test_a_wrong_growth_of_several_models_is_refused(growth: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as refusal:
+        OutlookOptions(growth=growth).terms_of(["deepseek-r1", "gpt-oss-120b"])
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_one_model_has_one_rate_of_growth() -> None:
+    with pytest.raises(ConfigError, match="one rate, such as 8%/month, for one model"):
+        OutlookOptions(growth="deepseek-r1=8%/month").terms()
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
