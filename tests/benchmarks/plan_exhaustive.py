@@ -44,7 +44,15 @@ from serving.analysis.plan.plan_check import (
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import FIRST_SHARE, FRESH_TIMES, LAST_TIMES, NO_POLICY, Race
+from serving.analysis.plan.plan_race import (
+    ANEW_TIMES,
+    FIRST_SHARE,
+    FRESH_RUNS,
+    FRESH_TIMES,
+    LAST_TIMES,
+    NO_POLICY,
+    Race,
+)
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of
@@ -78,6 +86,8 @@ QUESTIONS: Final = {
 }
 """Those of `TRACES` need public data, beside the project or where ULTRASERVE_TRACES says."""
 FRESH_SEEDS: Final = range(1_000, 1_010)
+JUDGED_RUNS: Final = ANEW_TIMES * FRESH_RUNS
+"""By which what stands was judged at last; rows of fewer are of an easier judgement."""
 DATA: Final = Path(__file__).parent / "data" / "plan_exhaustive.csv"
 AT_ONCE: Final = 64
 
@@ -261,6 +271,7 @@ def main(arguments: Sequence[str]) -> int:
         "settings": sum(map(len, everything.values())),
         "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
         "fresh_seeds_passed": f"{fresh} of {len(FRESH_SEEDS)}",
+        "judged_runs": JUDGED_RUNS,
     }
     print(row)
     rows = {}

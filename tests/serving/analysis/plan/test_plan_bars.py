@@ -17,6 +17,7 @@ from serving.simulator import THIS_PROCESS, SimulationWorkers, simulate
 from tests.benchmarks.plan_exhaustive import (
     DATA,
     FRESH_SEEDS,
+    JUDGED_RUNS,
     QUESTIONS,
     all_settings,
     fresh_passes,
@@ -75,5 +76,7 @@ def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(name: s
     question = question_of(args)
     with SimulationWorkers(2) as workers:
         found = plan(question, workers=workers)
-        assert found.choice.check.chips <= WORSE * int(rows()[name]["best_chips"])
+        row = rows()[name]
+        if int(row["judged_runs"]) == JUDGED_RUNS:  # else the best is a bound that none may reach
+            assert found.choice.check.chips <= WORSE * int(row["best_chips"])
         assert fresh_passes(question, found, workers) == len(FRESH_SEEDS)
