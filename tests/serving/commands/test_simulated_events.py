@@ -20,6 +20,17 @@ def figures(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]
     return report
 
 
+def test_what_a_machine_does_after_a_fault_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = tmp_path / "calls.jsonl"
+    calls.write_text(
+        '{"at_s": 1, "call": {"method": "inject", "fault": {"kind": "lose-chip", "chip": 3}}}\n'
+    )
+    assert main([*SMALL, "--calls", str(calls)]) == 0
+    assert "after lose-chip: 7 of 8 ranks are up" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_what_happens_to_chips_and_clients_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

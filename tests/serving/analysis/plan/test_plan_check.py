@@ -1,5 +1,6 @@
 """A size held against a target, by simulation."""
 
+import logging
 from dataclasses import dataclass, replace
 from math import exp, log
 
@@ -334,3 +335,14 @@ def test_runs_in_turn_end_early_where_further_ones_could_not_keep_the_limit(ttft
     found, worst = check_in_turn(several, range(terms.seed, terms.seed + 8), THIS_PROCESS)
 
     assert found.surely_meets == whole.surely_meets == (worst is None)
+
+
+def test_a_check_of_a_loss_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
+    two_chips = [each for _, each in SWEEP.tasks() if each.partition.chips == 2]
+    check = check_size(task(candidate=two_chips[0], lost=(1,)))
+
+    assert check.requests == CHECK_FEW.judged
+    assert capsys.readouterr().err == ""
