@@ -76,6 +76,7 @@ SIMULATIONS = {
     ),
     "plan_classes": (
         *("plan", *PLAN[1:3], *PLAN[5:11], "--prefill-policy", "none", "--no-pools"),
+        *("--budget", "5m"),
         *("--traffic-class", "chat rate=40 input=300 output=12 slo=ttft=200ms,tpot=20ms@p90"),
         *("--traffic-class", "batch rate=8 input=900 output=24 slo=ttft=2s@p80 priority=1"),
     ),
