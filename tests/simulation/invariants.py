@@ -4,8 +4,7 @@ import numpy as np
 
 from emulator.chip.commands import SendExperts
 from emulator.chip.effects import ExpertWeights
-from emulator.compute.architecture import read_architecture
-from emulator.compute.checkpoint import load_experts
+from emulator.compute.checkpoint import load_experts, read_architecture
 from emulator.data import SMALL_MOE_DIR
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT

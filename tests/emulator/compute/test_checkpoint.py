@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from emulator.compute.architecture import Architecture, read_architecture
+from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import ModelShard, check_weights, load_experts, load_shard
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError

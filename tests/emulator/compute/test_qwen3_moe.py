@@ -9,9 +9,7 @@ import torch
 from transformers import Qwen3MoeForCausalLM
 
 from emulator.compute.checkpoint import ModelShard, check_weights, load_shard
-from emulator.compute.experts import run_experts
-from emulator.compute.paged_kv import PagedKv
-from emulator.compute.qwen3_moe import (
+from emulator.compute.decoder import (
     Routed,
     attend,
     batch_rotation,
@@ -20,6 +18,8 @@ from emulator.compute.qwen3_moe import (
     logits,
     route_tokens,
 )
+from emulator.compute.experts import run_experts
+from emulator.compute.paged_kv import PagedKv
 from emulator.compute.token_batch import Span, make_token_batch
 from tests.emulator.chip.random_checkpoints import SHAPES
 
