@@ -5,6 +5,7 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import RouterScore, Routing
 from emulator.compute.tiled_matmul import tiled_matmul
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 _NO_DIVISION_BY_ZERO = np.float32(1e-20)  # as DeepSeek-V3's own code
 
@@ -17,6 +18,7 @@ def route(
     routing: Routing,
     bias: Float32s | None = None,
     choice_bias: Float32s | None = None,
+    products: ProductFormat = FP32_PRODUCTS,
 ) -> tuple[Int64s, Float32s]:
     """Choose experts for `hidden` [tokens, hidden] with router `weight` [hidden, experts].
 
@@ -24,7 +26,7 @@ def route(
     are chosen alone. Returns expert ids and weights [tokens, k]. Ids ascend, because outputs are
     added in this order and a sum must not depend on scores.
     """
-    logits = tiled_matmul(hidden, weight)  # [tokens, experts]
+    logits = tiled_matmul(hidden, weight, products)  # [tokens, experts]
     if bias is not None:
         logits += bias
     if routing.score is RouterScore.SOFTMAX:

@@ -67,7 +67,9 @@ def test_the_cache_changes_only_where_it_is_told_to() -> None:
 
 
 def test_another_precision_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"precision=int3: expected one of bf16, fp8, mxfp8, mxfp4"):
+    with pytest.raises(
+        ConfigError, match=r"precision=int3: expected one of bf16, fp8, mxfp8, mxfp4"
+    ):
         R1.at_precision("int3")
 
 
