@@ -63,11 +63,11 @@ class AttentionItems:
         last_key = np.repeat(self.positions[:, :1], tiles * tile, axis=1)
         last_key[:, : item_tokens * group] = np.repeat(self.positions, group, axis=1)
         end = int(self.positions.max()) // CHUNK_TOKENS + 1
-        keys = np.arange(self.first_masked_chunk(window) * CHUNK_TOKENS, end * CHUNK_TOKENS)
-        keys = keys.reshape(-1, 1, 1, CHUNK_TOKENS)
-        last_key = last_key.reshape(items, 1, tiles, tile, 1)
-        future: Bools = keys > last_key
-        return future | (keys <= last_key - window) if window else future
+        in_row = np.arange(self.first_masked_chunk(window) * CHUNK_TOKENS, end * CHUNK_TOKENS)
+        keys = in_row.reshape(-1, 1, 1, CHUNK_TOKENS)
+        last = last_key.reshape(items, 1, tiles, tile, 1)
+        future: Bools = keys > last
+        return future | (keys <= last - window) if window else future
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

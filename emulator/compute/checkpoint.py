@@ -45,16 +45,16 @@ def check_weights(directory: Path) -> Architecture:
     """
     arch = read_architecture(directory)
     family = FAMILIES[arch.family]
-    with Tensors(directory) as tensors:
-        for layer in range(arch.layers):
-            for name, shape in family.layer_tensors(arch, layer):
-                tensors.check(name, shape)
-        for layer in arch.expert_layers:
+    tensors = Tensors(directory)
+    tensors.check("model.embed_tokens.weight", (arch.vocab, arch.hidden))
+    if not arch.tied_embeddings:
+        tensors.check("lm_head.weight", (arch.vocab, arch.hidden))
+    for layer in range(arch.layers):
+        for name, shape in family.layer_tensors(arch, layer):
+            tensors.check(name, shape)
+        if layer not in arch.dense_layers:
             family.check_experts(tensors, arch, layer)
-        tensors.check("model.embed_tokens.weight", (arch.vocab, arch.hidden))
-        tensors.check("model.norm.weight", (arch.hidden,))
-        if not arch.tied_embeddings:
-            tensors.check("lm_head.weight", (arch.vocab, arch.hidden))
+    tensors.check("model.norm.weight", (arch.hidden,))
     return arch
 
 
@@ -77,23 +77,23 @@ def load_shard(
     share = slice(tp_index * groups, (tp_index + 1) * groups)
     family = FAMILIES[arch.family]
     slots_of = dict(zip(arch.expert_layers, experts, strict=True))
-    with Tensors(directory, arch.fp8_block) as tensors:
-        embedding = tensors.read("model.embed_tokens.weight", arch.vocab, arch.hidden)
-        if arch.tied_embeddings:
-            lm_head = embedding.T
-        else:
-            lm_head = tensors.matrix("lm_head.weight", arch.vocab, arch.hidden)
-        return ModelShard(
-            architecture=arch,
-            groups=groups,
-            embedding=embedding,
-            layers=tuple(
-                _load_layer(family, tensors, arch, layer, slots_of.get(layer), share)
-                for layer in range(arch.layers)
-            ),
-            final_norm=tensors.read("model.norm.weight", arch.hidden),
-            lm_head=np.ascontiguousarray(lm_head),
-        )
+    tensors = Tensors(directory, arch.fp8_block)
+    embedding = tensors.read("model.embed_tokens.weight", arch.vocab, arch.hidden)
+    if arch.tied_embeddings:
+        lm_head = embedding.T
+    else:
+        lm_head = tensors.matrix("lm_head.weight", arch.vocab, arch.hidden)
+    return ModelShard(
+        architecture=arch,
+        groups=groups,
+        embedding=embedding,
+        layers=tuple(
+            _load_layer(family, tensors, arch, layer, slots_of.get(layer), share)
+            for layer in range(arch.layers)
+        ),
+        final_norm=tensors.read("model.norm.weight", arch.hidden),
+        lm_head=np.ascontiguousarray(lm_head),
+    )
 
 
 def _load_layer(
@@ -104,20 +104,23 @@ def _load_layer(
     slots: Sequence[int] | None,
     share: slice,
 ) -> LayerWeights:
+    prefix = f"model.layers.{layer}"
+    input_norm = tensors.read(f"{prefix}.input_layernorm.weight", arch.hidden)
+    attention = family.attention(tensors, arch, layer, share)
+    post_norm = tensors.read(f"{prefix}.post_attention_layernorm.weight", arch.hidden)
     feed_forward: DenseWeights | MoeWeights
     if slots is None:
         feed_forward = family.dense(tensors, arch, layer, share)
     else:
         feed_forward = MoeWeights(
-            **family.router(tensors, arch, layer),
+            router=family.router(tensors, arch, layer),
             experts=_load_experts(family, tensors, arch, layer, slots),
             shared=family.shared(tensors, arch, layer) if arch.shared_intermediate else None,
         )
-    prefix = f"model.layers.{layer}"
     return LayerWeights(
-        input_norm=tensors.read(f"{prefix}.input_layernorm.weight", arch.hidden),
-        attention=family.attention(tensors, arch, layer, share),
-        post_norm=tensors.read(f"{prefix}.post_attention_layernorm.weight", arch.hidden),
+        input_norm=input_norm,
+        attention=attention,
+        post_norm=post_norm,
         feed_forward=feed_forward,
     )
 
@@ -145,6 +148,6 @@ def load_experts(
 
     `moe_layer` counts layers with experts. Raises CheckpointError.
     """
-    with Tensors(directory, arch.fp8_block) as tensors:
-        layer = arch.expert_layers[moe_layer]
-        return _load_experts(FAMILIES[arch.family], tensors, arch, layer, experts)
+    layer = arch.expert_layers[moe_layer]
+    tensors = Tensors(directory, arch.fp8_block)
+    return _load_experts(FAMILIES[arch.family], tensors, arch, layer, experts)

@@ -147,8 +147,6 @@ def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Rout
         weights.router,
         experts_per_token=arch.experts_per_token,
         routing=arch.routing,
-        bias=weights.router_bias,
-        choice_bias=weights.choice_bias,
         products=shard.formats.plain_products,
     )
     return Routed(joined=joined, chosen=chosen, weights=expert_weights)

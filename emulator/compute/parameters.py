@@ -194,7 +194,7 @@ def read_dense(directory: Path, arch: Architecture) -> Parameters:
         dense[f"layers.{layer}.key_norm"][:] = attention.head_norms[-1]
         dense[f"layers.{layer}.output"][:] = attention.output.reshape(-1, arch.hidden)
         dense[f"layers.{layer}.post_norm"][:] = weights.post_norm
-        dense[f"layers.{layer}.router"][:] = moe.router
+        dense[f"layers.{layer}.router"][:] = moe.router.matrix
     dense["final_norm"][:] = shard.final_norm
     if not arch.tied_embeddings:
         dense["lm_head"][:] = shard.lm_head

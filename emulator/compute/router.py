@@ -5,6 +5,7 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import RouterScore, Routing
 from emulator.compute.tiled_matmul import tiled_matmul
+from emulator.compute.weights import RouterWeights
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 _NO_DIVISION_BY_ZERO = np.float32(1e-20)  # as DeepSeek-V3's own code
@@ -12,23 +13,21 @@ _NO_DIVISION_BY_ZERO = np.float32(1e-20)  # as DeepSeek-V3's own code
 
 def route(
     hidden: Float32s,
-    weight: Float32s,
+    router: RouterWeights,
     *,
     experts_per_token: int,
     routing: Routing,
-    bias: Float32s | None = None,
-    choice_bias: Float32s | None = None,
     products: ProductFormat = FP32_PRODUCTS,
 ) -> tuple[Int64s, Float32s]:
-    """Choose experts for `hidden` [tokens, hidden] with router `weight` [hidden, experts].
+    """Choose experts for `hidden` [tokens, hidden].
 
-    `bias` [experts] is added to the logits, `choice_bias` [experts] to the scores by which experts
-    are chosen alone. Returns expert ids and weights [tokens, k]. Ids ascend, because outputs are
-    added in this order and a sum must not depend on scores.
+    Returns expert ids and weights [tokens, k]. Ids ascend, because outputs are added in this order
+    and a sum must not depend on scores.
     """
-    logits = tiled_matmul(hidden, weight, products)  # [tokens, experts]
-    if bias is not None:
-        logits += bias
+    choice_bias = router.choice_bias
+    logits = tiled_matmul(hidden, router.matrix, products)  # [tokens, experts]
+    if router.bias is not None:
+        logits += router.bias
     if routing.score is RouterScore.SOFTMAX:
         chosen = _best(logits if choice_bias is None else logits + choice_bias, experts_per_token)
         return chosen, _softmax(logits, chosen, routing)

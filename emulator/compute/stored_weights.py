@@ -16,6 +16,7 @@ from emulator.compute.weights import (
     LatentWeights,
     ModelShard,
     MoeWeights,
+    RouterWeights,
 )
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.formats.product_formats import ProductFormat
@@ -30,9 +31,12 @@ _MATRICES = {
     "kv_down",
     "key_up",
     "value_up",
+    "matrix",
 }
 
-_Weights = TypeVar("_Weights", bound=GroupedQueryWeights | LatentWeights | DenseWeights)
+_Weights = TypeVar(
+    "_Weights", bound=GroupedQueryWeights | LatentWeights | DenseWeights | RouterWeights
+)
 
 
 def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
@@ -48,7 +52,7 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
             shared = network.shared
             network = replace(
                 network,
-                router=plain.store(network.router),
+                router=_stored(network.router, plain),
                 shared=None if shared is None else _stored(shared, projections),
             )
         else:

@@ -4,16 +4,15 @@ A missing or misshapen tensor is one clear line before serving starts.
 """
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from emulator.arrays import Float32s
+from emulator.compute.safetensors_file import SafetensorsFile
 from emulator.errors import CheckpointError
 
 Shape = tuple[int, ...]
@@ -23,48 +22,45 @@ _MX_BLOCK = 32
 _E8M0_BIAS = 127
 
 
-class Tensors(ExitStack):
-    """The tensors of `directory`, opened lazily; raises CheckpointError.
+class Tensors:
+    """The tensors of `directory`, mapped when first asked for; raises CheckpointError.
 
     `fp8_block`: rows and columns that share a scale in FP8 matrices.
     """
 
     def __init__(self, directory: Path, fp8_block: tuple[int, int] | None = None) -> None:
-        super().__init__()
         self._directory = directory
         self._fp8_block = fp8_block
-        self._files: dict[Path, Any] = {}
+        self._files: dict[Path, SafetensorsFile] = {}
         self._file_of = _index(directory)
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
-    def check(self, name: str, shape: Shape) -> Any:
-        """The lazily opened tensor `name`, whose shape must be `shape`."""
+    def check(self, name: str, shape: Shape) -> NDArray[Any]:
+        """The stored tensor `name`, unread, whose shape must be `shape`."""
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
         try:
             if path not in self._files:
-                self._files[path] = self.enter_context(safe_open(path, framework="np"))
-            lazy = self._files[path].get_slice(name)
-        except (SafetensorError, OSError) as error:
+                self._files[path] = SafetensorsFile(path)
+            stored = self._files[path].tensor(name)
+        except (ValueError, OSError) as error:
             raise CheckpointError(f"{path}: tensor {name} cannot be read ({error})") from error
-        found = tuple(lazy.get_shape())
-        if found != shape:
+        if stored.shape != shape:
             raise CheckpointError(
-                f"{path.name}: tensor {name} has shape {list(found)}, "
+                f"{path.name}: tensor {name} has shape {list(stored.shape)}, "
                 f"config.json asks {list(shape)}"
             )
-        return lazy
+        return stored
 
     def read(self, name: str, *shape: int) -> Float32s:
         """The tensor as float32, in C order."""
-        lazy = self.check(name, shape)
-        found = np.asarray(lazy[:])
-        if found.dtype == ml_dtypes.float8_e4m3fn:
-            return self._from_fp8(name, found)
-        return np.ascontiguousarray(found, dtype=np.float32)
+        stored = self.check(name, shape)
+        if stored.dtype == ml_dtypes.float8_e4m3fn:
+            return self._from_fp8(name, stored)
+        return np.array(stored, dtype=np.float32)
 
     def matrix(self, name: str, outputs: int, inputs: int) -> Float32s:
         """A linear layer, stored [outputs, inputs], as [inputs, outputs]."""
@@ -85,8 +81,10 @@ class Tensors(ExitStack):
         values: Float32s = codes.astype(np.float32) * spread
         return values
 
-    def check_mxfp4(self, name: str, matrices: int, outputs: int, inputs: int) -> tuple[Any, Any]:
-        """The lazily opened blocks and scales of what `mxfp4` reads, after a check of shapes."""
+    def check_mxfp4(
+        self, name: str, matrices: int, outputs: int, inputs: int
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The stored blocks and scales of what `mxfp4` reads, unread, after a check of shapes."""
         parts = inputs // _MX_BLOCK
         blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, _MX_BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
@@ -122,8 +120,7 @@ def _index(directory: Path) -> dict[str, Path]:
         if indexed:
             names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             return {name: directory / file for name, file in names.items()}
-        with safe_open(single, framework="np") as handle:
-            return dict.fromkeys(handle.keys(), single)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return dict.fromkeys(SafetensorsFile(single).names(), single)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         path = index if indexed else single
         raise CheckpointError(f"{path}: cannot be read ({error})") from error

@@ -55,15 +55,22 @@ class ExpertSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouterWeights:
+    """What chooses a token's experts; `choice_bias` does not change their weights."""
+
+    matrix: Float32s  # [hidden, experts]
+    bias: Float32s | None = None  # [experts], added to logits
+    choice_bias: Float32s | None = None  # [experts], added to scores by which experts are chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoeWeights:
     """A layer's router, its experts on this chip, and what every token uses beside them.
 
     Experts are overwritten when they move.
     """
 
-    router: Float32s  # [hidden, experts]
-    router_bias: Float32s | None  # [experts], added to logits
-    choice_bias: Float32s | None  # [experts], added to scores by which experts are chosen
+    router: RouterWeights
     experts: ExpertSet
     shared: DenseWeights | None  # in one part
 

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture, RouterScore, Routing
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import Family, Named, network_tensors
 from emulator.compute.rope_settings import YarnScaling
 from emulator.compute.tensors import Tensors
-from emulator.compute.weights import LatentWeights
+from emulator.compute.weights import LatentWeights, RouterWeights
 from emulator.specs.latent_attention import LatentAttention
 
 
@@ -127,13 +127,11 @@ class DeepseekV3(Family):
             output=np.ascontiguousarray(outputs[share]),
         )
 
-    def router(
-        self, tensors: Tensors, arch: Architecture, layer: int
-    ) -> Mapping[str, Float32s | None]:
+    def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """See `Family.router`."""
         name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
         bias = tensors.read(name, arch.experts)
-        return {**super().router(tensors, arch, layer), "choice_bias": bias}
+        return replace(super().router(tensors, arch, layer), choice_bias=bias)
 
 
 def _fp8_block(config: ConfigReader) -> tuple[int, int] | None:

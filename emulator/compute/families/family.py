@@ -5,7 +5,7 @@ network in each layer. A family overrides what it has otherwise. Kernels are sha
 arithmetic of its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from emulator.compute.weights import (
     ExpertSet,
     GroupedQueryWeights,
     LatentWeights,
+    RouterWeights,
 )
 
 Named = Iterator[tuple[str, Shape]]
@@ -77,8 +78,8 @@ class Family:
         """All tensors of a layer but its experts'."""
         prefix = f"model.layers.{layer}"
         yield f"{prefix}.input_layernorm.weight", (arch.hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (arch.hidden,)
         yield from self.attention_tensors(arch, f"{prefix}.self_attn")
+        yield f"{prefix}.post_attention_layernorm.weight", (arch.hidden,)
         if layer in arch.dense_layers:
             yield from network_tensors(f"{prefix}.mlp", arch.dense_intermediate, arch.hidden)
         else:
@@ -169,12 +170,10 @@ class Family:
         width = arch.shared_intermediate
         return read_network(tensors, prefix, width, arch.hidden, 1, slice(None))
 
-    def router(
-        self, tensors: Tensors, arch: Architecture, layer: int
-    ) -> Mapping[str, Float32s | None]:
-        """The fields of `MoeWeights` that choose experts."""
-        router = tensors.matrix(self.router_name(layer), arch.experts, arch.hidden)
-        return {"router": np.ascontiguousarray(router), "router_bias": None, "choice_bias": None}
+    def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
+        """What chooses a layer's experts."""
+        matrix = tensors.matrix(self.router_name(layer), arch.experts, arch.hidden)
+        return RouterWeights(matrix=np.ascontiguousarray(matrix))
 
     def read_expert(
         self,

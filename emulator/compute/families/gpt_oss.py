@@ -1,16 +1,16 @@
 """gpt-oss: attention sinks, every other layer with a window, biased experts, stored in MXFP4."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture, SwiGlu
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import Family, Named
 from emulator.compute.rope_settings import read_rope_settings
 from emulator.compute.tensors import Tensors
-from emulator.compute.weights import ExpertSet
+from emulator.compute.weights import ExpertSet, RouterWeights
 
 _ROPE = {
     "rope_type": "yarn",
@@ -76,12 +76,10 @@ class GptOss(Family):
         """See `Family.router_name`."""
         return f"model.layers.{layer}.mlp.router.weight"
 
-    def router(
-        self, tensors: Tensors, arch: Architecture, layer: int
-    ) -> Mapping[str, Float32s | None]:
+    def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """See `Family.router`."""
         bias = tensors.read(f"model.layers.{layer}.mlp.router.bias", arch.experts)
-        return {**super().router(tensors, arch, layer), "router_bias": bias}
+        return replace(super().router(tensors, arch, layer), bias=bias)
 
     def check_experts(self, tensors: Tensors, arch: Architecture, layer: int) -> None:
         """See `Family.check_experts`; matrices are MXFP4, or plain and then [inputs, outputs]."""

@@ -49,7 +49,7 @@ def test_mxfp4_quantises_experts_alone_and_w4a8_every_matrix_of_a_layer() -> Non
         assert is_in(MXFP4, layer.feed_forward.experts.down)
         assert is_in(MXFP4, layer.attention.qkv) == four_bit_attention
         assert is_in(MXFP4, layer.attention.output) == four_bit_attention
-        assert not is_in(MXFP8, layer.feed_forward.router)
+        assert not is_in(MXFP8, layer.feed_forward.router.matrix)
 
 
 def test_embedding_and_router_and_lm_head_are_in_bf16_beside_quantised_matrices() -> None:
@@ -57,7 +57,7 @@ def test_embedding_and_router_and_lm_head_are_in_bf16_beside_quantised_matrices(
     network = shard.layers[0].feed_forward
     assert isinstance(network, MoeWeights)
 
-    for matrix in (shard.embedding, shard.lm_head, network.router):
+    for matrix in (shard.embedding, shard.lm_head, network.router.matrix):
         assert (BF16.rounded(matrix) == matrix).all()
 
 
