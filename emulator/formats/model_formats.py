@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from emulator.arrays import Float32s
+from emulator.formats.minifloat import BF16
 from emulator.formats.product_formats import ProductFormat, fp8_cache, product_format
 from emulator.specs.model import ModelSpec
 from emulator.specs.weight_format import WeightFormat
@@ -17,13 +18,13 @@ class ModelFormats:
         plain: of the embedding, LM head and routers.
         projections: of attention, and of dense and shared feed-forward networks.
         experts: of routed experts.
-        kv_in_fp8: whether keys and values are kept in FP8.
+        kv_bytes_per_element: of keys and values: 4 in float32, 2 in BF16, 1 in FP8.
     """
 
     plain: WeightFormat = WeightFormat.FP32
     projections: WeightFormat = WeightFormat.FP32
     experts: WeightFormat = WeightFormat.FP32
-    kv_in_fp8: bool = False
+    kv_bytes_per_element: int = 4
 
     @classmethod
     def of_model(cls, model: ModelSpec) -> Self:
@@ -32,7 +33,7 @@ class ModelFormats:
             plain=model.plain_format,
             projections=model.projection_format,
             experts=model.expert_format,
-            kv_in_fp8=model.kv_bytes_per_element == 1,
+            kv_bytes_per_element=model.kv_bytes_per_element,
         )
         for storage in (formats.projections, formats.experts):
             product_format(storage)
@@ -55,7 +56,12 @@ class ModelFormats:
 
     def cached(self, numbers: Float32s) -> Float32s:
         """Keys or values as the cache keeps them; same shape."""
-        return fp8_cache(numbers) if self.kv_in_fp8 else numbers
+        match self.kv_bytes_per_element:
+            case 1:
+                return fp8_cache(numbers)
+            case 2:
+                return BF16.rounded(numbers)
+        return numbers
 
 
 FP32_MODEL: Final = ModelFormats()

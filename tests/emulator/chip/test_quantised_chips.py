@@ -66,7 +66,7 @@ def test_a_model_is_computed_in_the_formats_that_it_is_timed_in() -> None:
         plain=WeightFormat.BF16,
         projections=WeightFormat.MXFP4,
         experts=WeightFormat.MXFP4,
-        kv_in_fp8=True,
+        kv_bytes_per_element=1,
     )
     with pytest.raises(ConfigError, match="quantization=nvfp4"):
         formats_at("nvfp4")
