@@ -22,12 +22,13 @@ from emulator.formats.minifloat import (
     Uint8s,
     Uint16s,
     Uint32s,
+    powers_of_two,
 )
 
 BLOCK: Final = 32
 """Elements of a block: on the array 8 partitions by 4 packed elements."""
 
-_Array = TypeVar("_Array", Float64s, Uint32s)
+_Array = TypeVar("_Array", Float32s, Float64s, Uint32s)
 
 E8M0_BIAS: Final = 127
 E8M0_NAN: Final = 255
@@ -91,7 +92,8 @@ def quantise(
     the chip, permitted by OCP).
     """
     inner = numbers.shape[-1]
-    blocks = _in_blocks(numbers.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # of signalling NaN
+        blocks = _in_blocks(numbers.astype(np.float64))
     largest = np.abs(blocks).max(axis=-1)  # [..., blocks]; NaN where there is one
     poisoned = ~np.isfinite(largest)
     exponent = np.frexp(np.where(poisoned, 1.0, largest))[1] - 1  # floor(log2), 0 for a 0
@@ -109,6 +111,21 @@ def quantise(
         ),
         scales=np.where(poisoned, E8M0_NAN, codes).astype(np.uint8),
     )
+
+
+def rounded_to_blocks(numbers: Float32s, form: MxFormat, rule: ScaleRule) -> Float32s:
+    """`quantise(...).numbers()` with the same bits, without codes, in float32 alone."""
+    inner = numbers.shape[-1]
+    blocks = _in_blocks(numbers)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True)
+    if not np.isfinite(largest).all():
+        return quantise(numbers, form, rule).numbers()
+    scale = powers_of_two(largest) * np.float32(2.0 ** (rule.value - form.element.max_exponent))
+    scale = np.maximum(scale, np.float32(2.0**-E8M0_BIAS))
+    elements = form.element.rounded(blocks / scale, too_large=TooLarge.SATURATE)
+    with np.errstate(over="ignore"):
+        elements *= scale
+    return elements.reshape(*numbers.shape[:-1], -1)[..., :inner]
 
 
 def _in_blocks(numbers: _Array) -> _Array:

@@ -16,7 +16,7 @@ from emulator.errors import ConfigError
 from emulator.formats.array_products import PARTITIONS, array_product
 from emulator.formats.fp8_blocks import fp8_block_numbers
 from emulator.formats.minifloat import BF16, E4M3, TooLarge
-from emulator.formats.mx_blocks import MXFP4, MXFP8, MxFormat, ScaleRule, quantise
+from emulator.formats.mx_blocks import MXFP4, MXFP8, MxFormat, ScaleRule, rounded_to_blocks
 from emulator.specs.weight_format import WeightFormat
 
 _MX_DEPTH: Final = 4 * PARTITIONS
@@ -61,15 +61,15 @@ def _mx_array(rows: Float32s, weights: Float32s) -> Float32s:
 
 def _mx_weights(form: MxFormat) -> Callable[[Float32s], Float32s]:
     def store(weights: Float32s) -> Float32s:
-        blocks = quantise(np.swapaxes(weights, -1, -2), form, ScaleRule.OCP)
-        return np.ascontiguousarray(np.swapaxes(blocks.numbers(), -1, -2))
+        by_column = rounded_to_blocks(np.swapaxes(weights, -1, -2), form, ScaleRule.OCP)
+        return np.ascontiguousarray(np.swapaxes(by_column, -1, -2))
 
     return store
 
 
 def _mxfp8_rows(rows: Float32s) -> Float32s:
     """Activations as `quantize_mx` makes them, of BF16."""
-    return quantise(BF16.rounded(rows), MXFP8, ScaleRule.CHIP).numbers()
+    return rounded_to_blocks(BF16.rounded(rows), MXFP8, ScaleRule.CHIP)
 
 
 def _mx_products(store: Callable[[Float32s], Float32s]) -> ProductFormat:

@@ -20,6 +20,7 @@ from emulator.formats.mx_blocks import (
     ScaleRule,
     decode_scales,
     quantise,
+    rounded_to_blocks,
 )
 
 FORMATS = (MXFP8, MXFP8_E5M2, MXFP4)
@@ -113,9 +114,8 @@ def test_adversarial_blocks_are_quantised_exactly(
 ) -> None:
     numbers = ADVERSARIAL[name]
 
-    ours = quantise(numbers, form, rule).numbers()
-
-    assert ours.tolist() == as_float32(quantised_exactly(numbers, form, rule))
+    for ours in (quantise(numbers, form, rule).numbers(), rounded_to_blocks(numbers, form, rule)):
+        assert ours.tolist() == as_float32(quantised_exactly(numbers, form, rule))
 
 
 @each_format
@@ -130,9 +130,8 @@ def test_any_block_is_quantised_exactly(
 ) -> None:
     whole = block(*numbers)
 
-    ours = quantise(whole, form, rule).numbers()
-
-    assert ours.tolist() == as_float32(quantised_exactly(whole, form, rule))
+    for ours in (quantise(whole, form, rule).numbers(), rounded_to_blocks(whole, form, rule)):
+        assert ours.tolist() == as_float32(quantised_exactly(whole, form, rule))
 
 
 @each_format
@@ -172,6 +171,24 @@ def test_by_ocps_rule_quantised_numbers_stay_as_they_are(
 
 
 @each_format
+@each_rule
+@given(seed=st.integers(0, 2**32), inner=st.integers(1, 100))
+def test_rounding_without_codes_has_the_same_bits(
+    form: MxFormat, rule: ScaleRule, seed: int, inner: int
+) -> None:
+    words = np.random.default_rng(seed).integers(0, 1 << 32, (5, inner), dtype=np.uint32)
+    numbers = words.view(np.float32)  # of any size, NaN and infinities too
+    numbers[1:] = np.nan_to_num(numbers[1:], nan=-0.0, posinf=1.0, neginf=-3.0)
+    numbers[2:] = np.ldexp(np.frexp(numbers[2:])[0], words[2:] % 7)
+
+    fast = rounded_to_blocks(numbers, form, rule)
+
+    expected = quantise(numbers, form, rule).numbers()
+    np.testing.assert_array_equal(fast, expected)
+    assert (np.signbit(fast) == np.signbit(expected))[~np.isnan(fast)].all()
+
+
+@each_format
 def test_a_last_block_that_is_not_whole_is_one_of_its_own(form: MxFormat) -> None:
     numbers = np.random.default_rng(0).standard_normal(BLOCK + 5).astype(np.float32) * 9
 
@@ -194,6 +211,7 @@ def test_a_block_with_nan_or_infinity_is_nan_and_others_are_not(
     blocks = quantise(numbers, form, rule)
 
     assert blocks.scales[0].tolist() == [255]
+    np.testing.assert_array_equal(blocks.numbers(), rounded_to_blocks(numbers, form, rule))
     assert np.isnan(blocks.numbers()[0]).all()
     assert (blocks.numbers()[1] == 1.0).all()
 
