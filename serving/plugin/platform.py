@@ -16,6 +16,7 @@ from vllm.v1.metrics.buckets import BucketFamilyKey, histogram_buckets
 from emulator.specs.systems import system_by_name
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import UnsupportedFlag
+from serving.plugin.stored_weights import STORED
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 from serving.traffic.engine_limits import SchedulerLimits
@@ -115,13 +116,14 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
-        """Refuse every method, before the config is whole; raises UnsupportedFlag."""
-        raise UnsupportedFlag(
-            flag=f"--quantization {quant}",
-            reason="vLLM's own quantized layers are not computed; use `ultraserve serve`, which "
-            "reads this flag itself, or "
-            '--additional-config \'{"ultraserve": {"quantization": NAME}}\'',
-        )
+        """Refuse all methods but what checkpoints are stored in; raises UnsupportedFlag."""
+        if quant != STORED:
+            raise UnsupportedFlag(
+                flag=f"--quantization {quant}",
+                reason="vLLM's own quantized layers are not computed; use `ultraserve serve`, "
+                "which reads this flag itself, or "
+                '--additional-config \'{"ultraserve": {"quantization": NAME}}\'',
+            )
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
