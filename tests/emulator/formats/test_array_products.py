@@ -101,6 +101,20 @@ def test_the_fast_product_has_the_bits_of_the_slow_one(
         assert (fast == array_product_slowly(left, right, depth=depth)).all()
 
 
+def test_infinities_and_nan_are_sums_like_others() -> None:
+    rows, weights = operands(3, 4, 112, 32)
+    rows[0, 5], rows[1, 7], rows[2, 3], rows[2, 9] = np.inf, np.nan, 2.0**120, -(2.0**120)
+    weights = weights.copy()
+    weights[3], weights[9] = 2.0**20, 2.0**20  # beyond float32 on the way
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        fast = array_product(rows, weights, depth=512)
+
+    np.testing.assert_array_equal(fast, array_product_slowly(rows, weights, depth=512))
+    assert np.isnan(fast[1]).all()
+    assert np.isinf(fast[0]).any()
+
+
 def test_the_fast_product_is_the_blas_in_this_repositorys_shapes() -> None:
     for inner, columns in WIDTHS[:4]:
         assert array_products._blas_columns(4, inner, columns) == columns
