@@ -36,6 +36,7 @@ from emulator.chip.commands import (
 from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
+from emulator.compute.tensors import is_mapped
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
@@ -372,8 +373,10 @@ class Fleet:
                     held[layer, each.chip, each.slot] = each.expert
 
     def _moves(self, transfer: ExpertTransfer) -> bool:
-        source = transfer.source_chip
-        return source >= 0 and self._weights_of[source] == self._weights_of[transfer.chip]
+        """Whether weights go from chip to chip; mapped ones are in every chip's reach."""
+        source, weights_dir = transfer.source_chip, self._weights_of[transfer.chip]
+        same = source >= 0 and self._weights_of[source] == weights_dir
+        return same and not is_mapped(weights_dir)
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)

@@ -241,7 +241,13 @@ class Chip:
                 down=experts.down[command.slots],
                 biases=experts.biases[command.slots],
             )
-        experts.gate_up[command.slots] = command.gate_up
-        experts.down[command.slots] = command.down
-        experts.biases[command.slots] = command.biases
+        arriving = ExpertSet(gate_up=command.gate_up, down=command.down, biases=command.biases)
+        return self.take_experts(command.layer, command.slots, arriving)
+
+    def take_experts(self, moe_layer: int, slots: list[int], arriving: ExpertSet) -> CommandDone:
+        """Replace the experts in `slots` of a layer, one each, between steps."""
+        experts = self._experts(moe_layer)
+        experts.gate_up[slots] = arriving.gate_up
+        experts.down[slots] = arriving.down
+        experts.biases[slots] = arriving.biases
         return CommandDone()

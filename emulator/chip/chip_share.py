@@ -4,10 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.chip.chip import Chip
-from emulator.chip.commands import LoadExperts, LoadWeights, TakeExperts
+from emulator.chip.commands import LoadExperts, LoadWeights
 from emulator.chip.effects import CommandDone, NotLoaded
+from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.paged_kv import PagedKv
+from emulator.compute.tensors import is_mapped
+from emulator.compute.weights import ModelShard
 from emulator.errors import CheckpointError
 
 
@@ -30,7 +33,7 @@ def load_chip(share: ChipShare) -> Chip:
     """Load the share; raises CheckpointError when it cannot be read or computed."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
-    shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
+    shard = _load_shard(share, arch)
     attends = shard.groups > 0
     latent = arch.latent
     kv = PagedKv(
@@ -42,6 +45,18 @@ def load_chip(share: ChipShare) -> Chip:
         block_tokens=share.block_tokens,
     )
     return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)
+
+
+def _load_shard(share: ChipShare, arch: Architecture) -> ModelShard:
+    directory = Path(share.weights_dir)
+    return load_shard(
+        directory,
+        arch,
+        share.experts,
+        tp=share.tp,
+        tp_index=share.tp_index,
+        mapped=is_mapped(directory),
+    )
 
 
 def renew_chip(
@@ -57,22 +72,16 @@ def renew_chip(
         arch = read_architecture(directory)
         if arch != chip.architecture:
             return share, NotLoaded(reason=f"{directory}: another architecture")
-        shard = load_shard(directory, arch, wanted.experts, tp=share.tp, tp_index=share.tp_index)
+        shard = _load_shard(wanted, arch)
     except CheckpointError as error:
         return share, NotLoaded(reason=str(error))
     chip.renew(shard)
     return wanted, CommandDone()
 
 
-def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
-    """Read the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
+def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDone:
+    """Load the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
     directory = Path(share.weights_dir)
-    arch = read_architecture(directory)
-    experts = load_experts(directory, arch, command.layer, command.experts)
-    return TakeExperts(
-        layer=command.layer,
-        slots=command.slots,
-        gate_up=experts.gate_up,
-        down=experts.down,
-        biases=experts.biases,
-    )
+    mapped = is_mapped(directory)
+    read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
+    return chip.take_experts(command.layer, command.slots, read)

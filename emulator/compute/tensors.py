@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
+from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, mapped_matrices
 from emulator.compute.safetensors_file import SafetensorsFile
 from emulator.errors import CheckpointError
 
@@ -20,17 +21,41 @@ Shape = tuple[int, ...]
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
 _MX_BLOCK = 32
 _E8M0_BIAS = 127
+_UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
+
+
+MAPPED_BYTES_MIN = 64 << 20
+"""Smallest checkpoint whose matrices stay in its pages: those of smaller ones are so small that one
+call for many of them is faster, and hosts have room for copies."""
+
+
+def stored_bytes(directory: Path) -> int:
+    """Bytes of the checkpoint's files."""
+    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+
+
+def is_mapped(directory: Path) -> bool:
+    """Whether chips map the matrices of this checkpoint; the same for all of them."""
+    return stored_bytes(directory) >= MAPPED_BYTES_MIN
 
 
 class Tensors:
     """The tensors of `directory`, mapped when first asked for; raises CheckpointError.
 
-    `fp8_block`: rows and columns that share a scale in FP8 matrices.
+    `fp8_block`: rows and columns that share a scale in FP8 matrices. `mapped`: linear layers stay
+    in the files' pages; otherwise they are float32 [inputs, outputs], as kernels read them best.
     """
 
-    def __init__(self, directory: Path, fp8_block: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        fp8_block: tuple[int, int] | None = None,
+        *,
+        mapped: bool = False,
+    ) -> None:
         self._directory = directory
         self._fp8_block = fp8_block
+        self._mapped = mapped
         self._files: dict[Path, SafetensorsFile] = {}
         self._file_of = _index(directory)
 
@@ -62,9 +87,31 @@ class Tensors:
             return self._from_fp8(name, stored)
         return np.array(stored, dtype=np.float32)
 
-    def matrix(self, name: str, outputs: int, inputs: int) -> Float32s:
-        """A linear layer, stored [outputs, inputs], as [inputs, outputs]."""
-        return self.read(name, outputs, inputs).T
+    def rows(self, name: str, *shape: int) -> NDArray[Any]:
+        """The tensor as stored, in the file's pages; float32 if it has scales, or is a vector."""
+        stored = self.check(name, shape)
+        if len(shape) > 1 and stored.dtype in _UNSCALED:
+            return stored
+        return self.read(name, *shape)
+
+    def linear(self, *parts: NDArray[Any]) -> Matrix:
+        """A linear layer of `rows` [outputs, inputs], those of one part below the other's."""
+        if self._mapped:
+            return MappedMatrix(*parts)
+        return np.ascontiguousarray(np.concatenate(parts).T, dtype=np.float32)
+
+    def linears(self, *parts: NDArray[Any]) -> Matrices:
+        """Linear layers of `rows` [layers, outputs, inputs], joined layer by layer."""
+        if self._mapped:
+            return mapped_matrices([MappedMatrix(*layer) for layer in zip(*parts, strict=True)])
+        rows = np.concatenate(parts, axis=1)
+        return np.ascontiguousarray(rows.transpose(0, 2, 1), dtype=np.float32)
+
+    def empty_linears(self, layers: int, inputs: int, outputs: int) -> Matrices:
+        """Places for what `linear` returns: zeros, or None where layers are mapped."""
+        if self._mapped:
+            return np.empty(layers, dtype=object)
+        return np.zeros((layers, inputs, outputs), dtype=np.float32)
 
     def _from_fp8(self, name: str, codes: NDArray[Any]) -> Float32s:
         if self._fp8_block is None or codes.ndim != 2:

@@ -9,6 +9,7 @@ sizes used here (DECISIONS.md).
 import numpy as np
 
 from emulator.arrays import Float32s
+from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, are_mapped
 
 TILE_ROWS = 4
 
@@ -18,7 +19,15 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
-def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
+def multiply_tiles(tiles: Float32s, weight: Matrix) -> Float32s:
+    """Multiply `tiles` [..., TILE_ROWS, inner] by `weight`: [..., TILE_ROWS, columns]."""
+    if isinstance(weight, MappedMatrix):
+        return weight.multiply(tiles)
+    product: Float32s = np.matmul(tiles, weight)
+    return product
+
+
+def tiled_matmul(x: Float32s, weight: Matrix) -> Float32s:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     rows, inner = x.shape
     if rows % TILE_ROWS:
@@ -26,11 +35,11 @@ def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
         padded[:rows] = x
         x = padded
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product: Float32s = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
-    return product.reshape(-1, weight.shape[1])[:rows]
+    product = multiply_tiles(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
+    return product.reshape(-1, product.shape[-1])[:rows]
 
 
-def grouped_matmul(x: Float32s, weights: Float32s) -> Float32s:
+def grouped_matmul(x: Float32s, weights: Matrices) -> Float32s:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
     `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
@@ -42,5 +51,10 @@ def grouped_matmul(x: Float32s, weights: Float32s) -> Float32s:
         padded[..., :rows, :] = x
         x = padded
     tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
-    product: Float32s = np.matmul(tiles, weights[:, None])  # -> [groups, tiles, TILE_ROWS, columns]
-    return product.reshape(len(weights), -1, weights.shape[2])[:, :rows]
+    # -> [groups, tiles, TILE_ROWS, columns]
+    if are_mapped(weights):
+        own = np.broadcast_to(tiles, (len(weights), *tiles.shape[-3:]))
+        product = np.stack([each.multiply(own[group]) for group, each in enumerate(weights)])
+    else:
+        product = np.matmul(tiles, weights[:, None])
+    return product.reshape(len(weights), -1, product.shape[-1])[:, :rows]

@@ -106,7 +106,7 @@ class DeepseekV3(Family):
         latent = arch.latent
         assert latent is not None, arch.family
         named = self.attention_tensors(arch, f"model.layers.{layer}.self_attn")
-        read = [tensors.read(name, *shape) for name, shape in named]
+        read = [tensors.rows(name, *shape) for name, shape in named]
         query_down, query_norm, query_up, kv_down, kv_norm, kv_up, output = read
         halves = np.r_[: latent.rope_dim : 2, 1 : latent.rope_dim : 2]
         query_rows = np.r_[: latent.nope_dim, latent.nope_dim + halves]
@@ -115,16 +115,16 @@ class DeepseekV3(Family):
         kv_rows = np.r_[: latent.kv_rank, latent.kv_rank + halves]
         up = kv_up.reshape(arch.groups, -1, latent.up_width_per_head, latent.kv_rank)[share]
         up = up.reshape(-1, latent.up_width_per_head, latent.kv_rank)  # [heads of the chip, ...]
-        outputs = output.T.reshape(arch.groups, -1, arch.hidden)
+        outputs = output.reshape(arch.hidden, arch.groups, -1).transpose(1, 0, 2)
         return LatentWeights(
-            query_down=np.ascontiguousarray(query_down.T),
+            query_down=tensors.linear(query_down),
             query_norm=query_norm,
-            query_up=np.ascontiguousarray(by_group.transpose(0, 2, 1)),
-            kv_down=np.ascontiguousarray(kv_down[kv_rows].T),
+            query_up=tensors.linears(by_group),
+            kv_down=tensors.linear(kv_down[kv_rows]),
             kv_norm=kv_norm,
-            key_up=np.ascontiguousarray(up[:, : latent.nope_dim]),
-            value_up=np.ascontiguousarray(up[:, latent.nope_dim :].transpose(0, 2, 1)),
-            output=np.ascontiguousarray(outputs[share]),
+            key_up=tensors.linears(up[:, : latent.nope_dim].transpose(0, 2, 1)),
+            value_up=tensors.linears(up[:, latent.nope_dim :]),
+            output=tensors.linears(outputs[share]),
         )
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:

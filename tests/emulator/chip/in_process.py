@@ -55,6 +55,7 @@ class InProcessChips:
         placement: ExpertPlacement | None = None,
         kv_blocks: int = 256,
         block_tokens: int = 16,
+        mapped: bool = False,
     ) -> None:
         arch = read_architecture(directory)
         self.block_tokens = block_tokens
@@ -87,6 +88,7 @@ class InProcessChips:
                 self.placement.expert_of_slot[:, chip].tolist(),
                 tp=tp,
                 tp_index=chip % tp,
+                mapped=mapped,
             )
             self.chips.append(RecordingChip(shard, kv, tp=tp, tp_index=chip % tp))
 
