@@ -38,6 +38,7 @@ LONG_NAMES = (
     "exact_handovers",
     "plan_exhaustive",
     "plan_live",
+    "big_checkpoint",
 )
 
 
