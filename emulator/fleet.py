@@ -7,13 +7,13 @@ recovery are decided elsewhere.
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
@@ -34,6 +34,7 @@ from emulator.chip.commands import (
     TakeExperts,
 )
 from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
+from emulator.chip.host_memory import host_need
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.compute.tensors import is_mapped
@@ -68,7 +69,8 @@ class Fleet:
         silence_timeout_s: wall seconds without activity after which a chip is lost.
 
     Raises:
-        CheckpointError: the checkpoint cannot be computed; before any process is started.
+        CheckpointError: the checkpoint cannot be computed, before any process is started; from
+            `start`, this host has not the memory for its chips.
         ChannelError: from `start`, when a chip does not start.
         ChipLost: from `step` and `resume`, when chips are gone, or failed.
     """
@@ -116,10 +118,21 @@ class Fleet:
         """Start Ray and the chips, and wait until each has loaded its shard."""
         try:
             self._processes.open()
+            self._check_host()
             self._start_chips(range(self.chips))
         except BaseException:
             self.stop()
             raise
+
+    def _check_host(self) -> None:
+        need = host_need(
+            self._weights_of[0],
+            self.architecture,
+            chips=self._processes.chips_here(self.chips),
+            tp=self.tp,
+            slots=self.placement.slots,
+        )
+        need.check(psutil.virtual_memory().available)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call `lost` once, from another thread, with the name of a daemon that ended."""
@@ -408,8 +421,7 @@ class Fleet:
 
     @property
     def _attending(self) -> int:
-        """Chips of a rank with head groups: the weights may have fewer than `tp`."""
-        return math.gcd(self.tp, self.architecture.groups)
+        return self.architecture.attending_chips(self.tp)
 
     def _rank(self, rank: int) -> range:
         """The attending chips of a rank; the first one leads."""

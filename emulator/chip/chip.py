@@ -43,6 +43,7 @@ from emulator.compute.decoder import (
     run_dense_part,
 )
 from emulator.compute.experts import run_experts
+from emulator.compute.mapped_matrix import are_mapped
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
 from emulator.compute.token_batch import TokenBatch, make_token_batch
@@ -235,6 +236,7 @@ class Chip:
     def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
         experts = self._experts(command.layer)
         if isinstance(command, SendExperts):
+            assert not are_mapped(experts.gate_up), "mapped experts are loaded, not sent"
             return ExpertWeights(
                 layer=command.layer,
                 gate_up=experts.gate_up[command.slots],

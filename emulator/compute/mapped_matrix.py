@@ -5,12 +5,13 @@ float32 and never the whole matrix.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
+from emulator.compute.scaled_rows import Rows
 
 TILE_ELEMENTS = 1 << 17
 """Weights converted at a time: half a MB of float32 stays in a core's cache, and OpenBLAS does not
@@ -18,14 +19,14 @@ pack it for a few rows, which makes it ten times as fast as twice as many (DECIS
 
 
 class MappedMatrix:
-    """Rows of stored matrices, each part [outputs, inputs] of any real type, one below the other.
+    """Rows of stored matrices, each part [outputs, inputs], one below the other.
 
     Tiles are cut by the parts' shapes alone, so that a product's bits depend on no other matrix.
     """
 
     __slots__ = ("_parts", "columns")
 
-    def __init__(self, *parts: NDArray[Any]) -> None:
+    def __init__(self, *parts: Rows) -> None:
         self._parts = parts
         self.columns = sum(len(part) for part in parts)
 
@@ -45,7 +46,7 @@ class MappedMatrix:
 Matrix = Float32s | MappedMatrix
 """A linear layer: [inputs, outputs] float32, or mapped."""
 
-Matrices = Float32s | NDArray[np.object_]
+Matrices = NDArray[Any]
 """Linear layers of one shape: [layers, inputs, outputs] float32, or [layers] of `MappedMatrix`."""
 
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from emulator.arrays import Float32s
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, mapped_matrices
 from emulator.compute.safetensors_file import SafetensorsFile
+from emulator.compute.scaled_rows import MX_BLOCK, Fp8Rows, Mxfp4Rows, Rows
 from emulator.errors import CheckpointError
 
 Shape = tuple[int, ...]
 
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
-_MX_BLOCK = 32
-_E8M0_BIAS = 127
 _UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
 
 
@@ -84,7 +83,7 @@ class Tensors:
         """The tensor as float32, in C order."""
         stored = self.check(name, shape)
         if stored.dtype == ml_dtypes.float8_e4m3fn:
-            return self._from_fp8(name, stored)
+            return self._fp8(name, stored).astype(np.float32, copy=False)
         return np.array(stored, dtype=np.float32)
 
     def rows(self, name: str, *shape: int) -> NDArray[Any]:
@@ -94,11 +93,19 @@ class Tensors:
             return stored
         return self.read(name, *shape)
 
-    def linear(self, *parts: NDArray[Any]) -> Matrix:
-        """A linear layer of `rows` [outputs, inputs], those of one part below the other's."""
+    def whole(self, name: str, outputs: int, inputs: int) -> Rows:
+        """As `rows`, for a matrix that is not cut: FP8 stays as stored too."""
+        stored = self.check(name, (outputs, inputs))
+        if stored.dtype == ml_dtypes.float8_e4m3fn:
+            return self._fp8(name, stored)
+        return self.rows(name, outputs, inputs)
+
+    def linear(self, *parts: Rows) -> Matrix:
+        """A linear layer of rows [outputs, inputs], those of one part below the other's."""
         if self._mapped:
             return MappedMatrix(*parts)
-        return np.ascontiguousarray(np.concatenate(parts).T, dtype=np.float32)
+        rows = np.concatenate([part.astype(np.float32, copy=False) for part in parts])
+        return np.ascontiguousarray(rows.T)
 
     def linears(self, *parts: NDArray[Any]) -> Matrices:
         """Linear layers of `rows` [layers, outputs, inputs], joined layer by layer."""
@@ -113,49 +120,31 @@ class Tensors:
             return np.empty(layers, dtype=object)
         return np.zeros((layers, inputs, outputs), dtype=np.float32)
 
-    def _from_fp8(self, name: str, codes: NDArray[Any]) -> Float32s:
+    def _fp8(self, name: str, codes: NDArray[Any]) -> Fp8Rows:
         if self._fp8_block is None or codes.ndim != 2:
             raise CheckpointError(
                 f"{self._directory}: tensor {name} is FP8, and config.json has no"
                 " quantization_config.weight_block_size for it"
             )
-        rows, columns = self._fp8_block
-        scales = self.read(
-            name + _FP8_SCALES, -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
-        )
-        spread = scales.repeat(rows, axis=0)[: len(codes)]
-        spread = spread.repeat(columns, axis=1)[:, : codes.shape[1]]
-        values: Float32s = codes.astype(np.float32) * spread
-        return values
+        blocks = (-(-side // size) for side, size in zip(codes.shape, self._fp8_block, strict=True))
+        return Fp8Rows(codes, self.read(name + _FP8_SCALES, *blocks), self._fp8_block)
 
     def check_mxfp4(
         self, name: str, matrices: int, outputs: int, inputs: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The stored blocks and scales of what `mxfp4` reads, unread, after a check of shapes."""
-        parts = inputs // _MX_BLOCK
-        blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, _MX_BLOCK // 2))
+        parts = inputs // MX_BLOCK
+        blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, MX_BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
 
-    def mxfp4(self, name: str, index: int, *shape: int) -> Float32s:
+    def mxfp4(self, name: str, index: int, *shape: int) -> Mxfp4Rows:
         """Matrix `index` of [outputs, inputs] of those stored under `name` in MXFP4.
 
-        `name`_blocks holds two codes a byte, the first in the low half, for 32 elements of a row;
-        `name`_scales their E8M0 scales. `shape` is [matrices, outputs, inputs].
+        `name`_blocks holds the codes and `name`_scales their scales. `shape` is [matrices, outputs,
+        inputs].
         """
-        _, outputs, inputs = shape
-        parts = inputs // _MX_BLOCK
         blocks, scales = self.check_mxfp4(name, *shape)
-        codes = np.asarray(blocks[index])  # [outputs, parts, 16]
-        halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(outputs, parts, _MX_BLOCK)
-        exponents = np.asarray(scales[index]).astype(np.int32) - _E8M0_BIAS
-        values: Float32s = np.ldexp(_e2m1()[halves], exponents[:, :, None])
-        return values.reshape(outputs, inputs)
-
-
-def _e2m1() -> Float32s:
-    """The 16 values of FP4 by code."""
-    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    return np.array(magnitudes + [-each for each in magnitudes], dtype=np.float32)
+        return Mxfp4Rows(blocks[index], scales[index])
 
 
 def _index(directory: Path) -> dict[str, Path]:

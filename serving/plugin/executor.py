@@ -17,6 +17,8 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
+from emulator.chip.host_memory import host_need
+from emulator.compute.checkpoint import read_architecture
 from emulator.fleet import Fleet
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
@@ -53,8 +55,9 @@ _HOST_BLOCKS_MAX = 2_000_000
 """vLLM keeps an object for each KV block of each rank: about 0.5 GB for this many."""
 
 _HOST_POOL_SHARE = 0.5
-"""Assumed: share of the host's free memory that the KV of all ranks may fill. With prefix caching
-vLLM writes to every block in time, and the chips' arrays hold the weights' own KV."""
+"""Assumed: share of the memory that chips and weights leave on the host, which the KV of all ranks
+may fill. With prefix caching vLLM writes to every block in time, and the chips' arrays hold the
+weights' own KV."""
 
 _TOTALS_EVERY_WALL_S = 0.25
 """Greatest age of the totals that a server without our gateway shows at a step."""
@@ -130,13 +133,25 @@ class UltraServeExecutor(Executor):
         ranks = self.deployment.partition.ranks
         blocks = _HOST_BLOCKS_MAX // ranks
         if self.deployment.settings.computes:
-            host_bytes = _HOST_POOL_SHARE * psutil.virtual_memory().available / ranks
+            left_bytes = psutil.virtual_memory().available - self._chips_bytes()
+            host_bytes = _HOST_POOL_SHARE * max(left_bytes, 0) / ranks
             per_block = self.deployment.weights_kv_bytes_per_token * block_tokens
             blocks = min(blocks, int(host_bytes / per_block))
         # A rank holds one whole context, whatever the host has: memory is taken as it is written.
         context_tokens: int = self.model_config.max_model_len
         whole_context = -(-context_tokens // block_tokens) + 1
         return max(blocks, whole_context) * block_tokens
+
+    def _chips_bytes(self) -> int:
+        deployment = self.deployment
+        need = host_need(
+            deployment.weights_dir,
+            read_architecture(deployment.weights_dir),
+            chips=deployment.partition.chips,
+            tp=deployment.partition.tp,
+            slots=deployment.placement_of(deployment.weights).slots,
+        )
+        return need.total_bytes
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """Any; the chips lay out their blocks."""

@@ -187,9 +187,9 @@ class ModelFamily:
         """Read one expert `into` a slot."""
         gate, up, down = self.expert_names(layer, expert)
         width, hidden = arch.expert_intermediate, arch.hidden
-        gate_up = (tensors.rows(name, width, hidden) for name in (gate, up))
+        gate_up = (tensors.whole(name, width, hidden) for name in (gate, up))
         into.gate_up[slot] = tensors.linear(*gate_up)
-        into.down[slot] = tensors.linear(tensors.rows(down, hidden, width))
+        into.down[slot] = tensors.linear(tensors.whole(down, hidden, width))
 
 
 def _projections(arch: Architecture, prefix: str) -> Iterator[tuple[str, int, int]]:

@@ -1,0 +1,70 @@
+"""The host memory that chips need, before they are started: a host that swaps serves nobody.
+
+KV pools come beside it: they take memory as they are written, and their owner sizes them by what is
+left.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.compute.architecture import Architecture
+from emulator.compute.families.registry import FAMILIES
+from emulator.compute.tensors import is_mapped, stored_bytes
+from emulator.errors import CheckpointError
+
+PROCESS_BYTES = 45_000_000
+"""A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
+big_checkpoint), and a step of more tokens has larger arrays."""
+
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNeed:
+    """Memory of `chips` on one host: pages of the checkpoint once, and `own_bytes` of each."""
+
+    weights_dir: Path
+    chips: int
+    mapped_bytes: int
+    own_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all chips together."""
+        return self.mapped_bytes + self.chips * (self.own_bytes + PROCESS_BYTES)
+
+    def check(self, available_bytes: int) -> None:
+        """Raise CheckpointError, with the figures, when it is more than is available."""
+        if self.total_bytes > available_bytes:
+            raise CheckpointError(
+                f"{self.weights_dir}: {self.chips} chips need {self.total_bytes / 1e9:.2f} GB of"
+                f" this host's memory, and {available_bytes / 1e9:.2f} GB are available:"
+                f" {self.mapped_bytes / 1e9:.2f} GB of weights that they share, and for each chip"
+                f" {self.own_bytes / 1e9:.3f} GB of weights and {PROCESS_BYTES / 1e9:.3f} GB of"
+                " process, without KV"
+            )
+
+
+def host_need(
+    weights_dir: Path, arch: Architecture, *, chips: int, tp: int, slots: int
+) -> HostNeed:
+    """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank."""
+    mapped = is_mapped(weights_dir)
+    tensors = FAMILIES[arch.family].layer_tensors
+    divided = sum(
+        math.prod(shape) for layer in range(arch.layers) for _, shape in tensors(arch, layer)
+    ) // arch.attending_chips(tp)
+    copied = 0
+    if not mapped:
+        experts = 3 * arch.hidden * arch.expert_intermediate + arch.expert_bias_width
+        ends = 2 * arch.vocab * arch.hidden
+        copied = ends + divided + len(arch.expert_layers) * slots * experts
+    elif arch.fp8_block is not None:
+        copied = divided  # FP8 is kept as stored in experts alone
+    return HostNeed(
+        weights_dir=weights_dir,
+        chips=chips,
+        mapped_bytes=stored_bytes(weights_dir) if mapped else 0,
+        own_bytes=_FP32_BYTES * copied,
+    )
