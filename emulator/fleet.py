@@ -133,6 +133,7 @@ class Fleet:
             slots=self.placement.slots,
         )
         need.check(psutil.virtual_memory().available)
+        logger.info("%s", need)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call `lost` once, from another thread, with the name of a daemon that ended."""

@@ -38,12 +38,17 @@ class HostNeed:
         """Raise CheckpointError, with the figures, when it is more than is available."""
         if self.total_bytes > available_bytes:
             raise CheckpointError(
-                f"{self.weights_dir}: {self.chips} chips need {self.total_bytes / 1e9:.2f} GB of"
-                f" this host's memory, and {available_bytes / 1e9:.2f} GB are available:"
-                f" {self.mapped_bytes / 1e9:.2f} GB of weights that they share, and for each chip"
-                f" {self.own_bytes / 1e9:.3f} GB of weights and {PROCESS_BYTES / 1e9:.3f} GB of"
-                " process, without KV"
+                f"{self.weights_dir}: {available_bytes / 1e9:.2f} GB of this host's memory are"
+                f" available, and {self}"
             )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.chips} chips need {self.total_bytes / 1e9:.2f} GB:"
+            f" {self.mapped_bytes / 1e9:.2f} GB of weights in pages that they share, and each"
+            f" {self.own_bytes / 1e9:.3f} GB of weights and {PROCESS_BYTES / 1e9:.3f} GB of"
+            " process, without KV"
+        )
 
 
 def host_need(

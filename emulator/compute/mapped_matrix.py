@@ -5,7 +5,7 @@ float32 and never the whole matrix.
 """
 
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
