@@ -17,9 +17,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
-from emulator.chip.host_memory import host_need
-from emulator.compute.checkpoint import read_architecture
-from emulator.fleet import Fleet
+from emulator.fleet import Fleet, chips_bytes
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine.calibration import (
@@ -144,14 +142,12 @@ class UltraServeExecutor(Executor):
 
     def _chips_bytes(self) -> int:
         deployment = self.deployment
-        need = host_need(
+        return chips_bytes(
             deployment.weights_dir,
-            read_architecture(deployment.weights_dir),
             chips=deployment.partition.chips,
             tp=deployment.partition.tp,
             slots=deployment.placement_of(deployment.weights).slots,
         )
-        return need.total_bytes
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """Any; the chips lay out their blocks."""
