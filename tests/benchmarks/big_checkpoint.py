@@ -1,8 +1,8 @@
 """Host memory of chips: four with a random BF16 checkpoint of 3 billion parameters, 144 with ours.
 
 Each process's pages are read from the kernel: private ones, and its share of those that others map
-too, so that the sum counts a shared page once. The checkpoint is written to a scratch directory,
-which is removed.
+too (PSS), so that the sum counts a shared page once. Pages of the checkpoint that no step touched are
+added. The checkpoint is written to a scratch directory, which is removed.
 """
 
 import json
@@ -19,6 +19,7 @@ import psutil
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights, read_architecture
 from emulator.compute.families.registry import FAMILIES
+from emulator.compute.tensors import stored_bytes
 from emulator.fleet import Fleet
 from emulator.specs.placement import ExpertPlacement
 from tests.benchmarks.fleet_load import FleetLoad, small_moe_fleet
@@ -113,10 +114,12 @@ def big_fleet(directory: Path) -> Fleet:
     return Fleet(weights_dir=directory, placement=placement, kv_blocks=KV_BLOCKS, block_tokens=32)
 
 
-def measure(fleet: Fleet, *, requests: int, prompt_tokens: int) -> tuple[float, float]:
+def measure(
+    fleet: Fleet, *, requests: int, prompt_tokens: int, stored_bytes: int = 0
+) -> tuple[float, float]:
     """Start, prefill and decode; returns GB of all processes, and private MB of a chip, the mean.
 
-    Prefills of some tokens on each chip use nearly every expert, and so touch its pages.
+    `stored_bytes`: of the mapped checkpoint.
     """
     started = time.perf_counter()
     fleet.start()
@@ -125,40 +128,50 @@ def measure(fleet: Fleet, *, requests: int, prompt_tokens: int) -> tuple[float, 
         load = FleetLoad(fleet, requests=requests, prompt_tokens=prompt_tokens)
         prefill_s, decode_s = load.prefill(), min(load.decode() for _ in range(3))
         load.finish()
-        return _report(fleet, ready_s, prefill_s, decode_s)
+        print(
+            f"{fleet.chips} chips ready in {ready_s:.1f} s, prefill {prefill_s:.2f} s, "
+            f"decode {decode_s * 1e3:.0f} ms"
+        )
+        return _report(fleet, stored_bytes)
     finally:
         fleet.stop()
 
 
-def _report(fleet: Fleet, ready_s: float, prefill_s: float, decode_s: float) -> tuple[float, float]:
+def _report(fleet: Fleet, stored_bytes: int) -> tuple[float, float]:
     here = psutil.Process()
-    every, private_mb = 0, []
+    total_bytes, chips = 0, []
     for process in (here, *here.children(recursive=True)):
-        memory = process.memory_full_info()
-        every += memory.pss
+        pages = _pages(process.pid)
+        total_bytes += pages["Pss"]
         if "ChipWorker" in "".join(process.cmdline()):
-            private_mb.append(memory.uss / 1e6)
-    assert len(private_mb) == fleet.chips, (len(private_mb), fleet.chips)
-    pss_mb = [each.pss_bytes / 1e6 for each in fleet.conditions()]
+            chips.append(pages)
+    assert len(chips) == fleet.chips, (len(chips), fleet.chips)
+    total_bytes += max(0, stored_bytes - sum(pages["Pss_File"] for pages in chips))
+    private_mb = [(each["Private_Clean"] + each["Private_Dirty"]) / 1e6 for each in chips]
+    anonymous_mb = [each["Pss_Anon"] / 1e6 for each in chips]
     print(
-        f"{fleet.chips} chips ready in {ready_s:.1f} s, prefill {prefill_s:.2f} s, "
-        f"decode {decode_s * 1e3:.0f} ms\n"
-        f"  a chip: private {np.mean(private_mb):.1f} MB mean, {max(private_mb):.1f} MB most; "
-        f"PSS {np.mean(pss_mb):.1f} MB mean\n"
-        f"  chips together {sum(pss_mb) / 1e3:.2f} GB; with Ray and this process "
-        f"{every / 1e9:.2f} GB, shared pages once",
+        f"  a chip: private {np.mean(private_mb):.1f} MB mean, {max(private_mb):.1f} MB most, "
+        f"with pages of files that it alone uses; without files {np.mean(anonymous_mb):.1f} MB\n"
+        f"  all chips, Ray and this process, with all of the checkpoint: {total_bytes / 1e9:.2f} GB",
         flush=True,
     )
-    return every / 1e9, float(np.mean(private_mb))
+    return total_bytes / 1e9, float(np.mean(private_mb))
+
+
+def _pages(pid: int) -> dict[str, int]:
+    """Bytes of a process by kind, as the kernel names them."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    return {key.rstrip(":"): 1024 * int(kilobytes) for key, kilobytes, _ in map(str.split, lines)}
 
 
 def run() -> int:
     directory = Path(tempfile.mkdtemp(prefix="big-checkpoint-"))
     try:
         parameters = make_checkpoint(directory)
-        stored_gb = sum(path.stat().st_size for path in directory.iterdir()) / 1e9
-        print(f"{parameters / 1e9:.2f} billion parameters, {stored_gb:.2f} GB", flush=True)
-        all_gb, _ = measure(big_fleet(directory), requests=CHIPS, prompt_tokens=64)
+        stored = stored_bytes(directory)
+        print(f"{parameters / 1e9:.2f} billion parameters, {stored / 1e9:.2f} GB", flush=True)
+        fleet = big_fleet(directory)
+        all_gb, _ = measure(fleet, requests=CHIPS, prompt_tokens=64, stored_bytes=stored)
     finally:
         shutil.rmtree(directory)
     small = small_moe_fleet(144, kv_blocks=KV_BLOCKS)
