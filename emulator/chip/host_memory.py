@@ -15,24 +15,28 @@ from emulator.errors import CheckpointError
 
 PROCESS_BYTES = 45_000_000
 """A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
-big_checkpoint), and a step of more tokens has larger arrays."""
+big_checkpoint)."""
+
+SAMPLED_ROWS = 64
+"""Assumed: rows that a chip samples in a step, whose logits are the largest arrays of most steps."""
 
 _FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNeed:
-    """Memory of `chips` on one host: pages of the checkpoint once, and `own_bytes` of each."""
+    """Memory of `chips` on one host: pages of the checkpoint, once, and what each has of its own."""
 
     weights_dir: Path
     chips: int
     mapped_bytes: int
-    own_bytes: int
+    weights_bytes: int
+    process_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """Of all chips together."""
-        return self.mapped_bytes + self.chips * (self.own_bytes + PROCESS_BYTES)
+        return self.mapped_bytes + self.chips * (self.weights_bytes + self.process_bytes)
 
     def check(self, available_bytes: int) -> None:
         """Raise CheckpointError, with the figures, when it is more than is available."""
@@ -46,7 +50,7 @@ class HostNeed:
         return (
             f"{self.chips} chips need {self.total_bytes / 1e9:.2f} GB:"
             f" {self.mapped_bytes / 1e9:.2f} GB of weights in pages that they share, and each"
-            f" {self.own_bytes / 1e9:.3f} GB of weights and {PROCESS_BYTES / 1e9:.3f} GB of"
+            f" {self.weights_bytes / 1e9:.3f} GB of weights and {self.process_bytes / 1e9:.3f} GB of"
             " process, without KV"
         )
 
@@ -71,5 +75,6 @@ def host_need(
         weights_dir=weights_dir,
         chips=chips,
         mapped_bytes=stored_bytes(weights_dir) if mapped else 0,
-        own_bytes=_FP32_BYTES * copied,
+        weights_bytes=_FP32_BYTES * copied,
+        process_bytes=PROCESS_BYTES + _FP32_BYTES * SAMPLED_ROWS * arch.vocab,
     )

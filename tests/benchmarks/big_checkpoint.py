@@ -1,8 +1,8 @@
 """Host memory of chips: four with a random BF16 checkpoint of 3 billion parameters, 144 with ours.
 
 Each process's pages are read from the kernel: private ones, and its share of those that others map
-too (PSS), so that the sum counts a shared page once. Pages of the checkpoint that no step touched are
-added. The checkpoint is written to a scratch directory, which is removed.
+too (PSS), so that the sum counts a shared page once. Pages of the checkpoint that no step touched
+are added. The checkpoint is written to a scratch directory, which is removed.
 """
 
 import json
@@ -152,7 +152,7 @@ def _report(fleet: Fleet, stored_bytes: int) -> tuple[float, float]:
     print(
         f"  a chip: private {np.mean(private_mb):.1f} MB mean, {max(private_mb):.1f} MB most, "
         f"with pages of files that it alone uses; without files {np.mean(anonymous_mb):.1f} MB\n"
-        f"  all chips, Ray and this process, with all of the checkpoint: {total_bytes / 1e9:.2f} GB",
+        f"  chips, Ray and this process, with all of the checkpoint: {total_bytes / 1e9:.2f} GB",
         flush=True,
     )
     return total_bytes / 1e9, float(np.mean(private_mb))

@@ -16,6 +16,7 @@ from emulator.fleet import Fleet
 from emulator.specs.placement import ExpertPlacement
 
 STORED = (SMALL_MOE_DIR / "model.safetensors").stat().st_size
+PROCESS = PROCESS_BYTES + 4 * 64 * 1024  # with logits of 64 rows of 1,024 tokens
 
 
 def need(*, chips: int, tp: int = 1, slots: int = 1) -> HostNeed:
@@ -31,10 +32,10 @@ def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
 
     found = need(chips=3, slots=5)
 
-    assert found.own_bytes == 4 * (ends + 4 * (layer + 5 * expert))
+    assert found.weights_bytes == 4 * (ends + 4 * (layer + 5 * expert))
     assert found.mapped_bytes == 0
-    assert found.total_bytes == 3 * (found.own_bytes + PROCESS_BYTES)
-    assert need(chips=4, tp=4).own_bytes == 4 * (ends + layer + 4 * expert)
+    assert found.total_bytes == 3 * (found.weights_bytes + PROCESS)
+    assert need(chips=4, tp=4).weights_bytes == 4 * (ends + layer + 4 * expert)
 
 
 def test_pages_of_a_mapped_checkpoint_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,13 +43,17 @@ def test_pages_of_a_mapped_checkpoint_are_counted_once(monkeypatch: pytest.Monke
 
     for chips in (1, 144):
         found = need(chips=chips)
-        assert (found.mapped_bytes, found.own_bytes) == (STORED, 0)
-        assert found.total_bytes == STORED + chips * PROCESS_BYTES
+        assert (found.mapped_bytes, found.weights_bytes) == (STORED, 0)
+        assert found.total_bytes == STORED + chips * PROCESS
 
 
 def test_what_fits_exactly_is_let_through_and_a_byte_more_is_not() -> None:
     wanted = HostNeed(
-        weights_dir=Path("big"), chips=2, mapped_bytes=6_000_000_000, own_bytes=1_000_000_000
+        weights_dir=Path("big"),
+        chips=2,
+        mapped_bytes=6_000_000_000,
+        weights_bytes=1_000_000_000,
+        process_bytes=45_000_000,
     )
     wanted.check(wanted.total_bytes)
 
