@@ -18,14 +18,14 @@ PROCESS_BYTES = 45_000_000
 big_checkpoint)."""
 
 SAMPLED_ROWS = 64
-"""Assumed: rows that a chip samples in a step, whose logits are the largest arrays of most steps."""
+"""Assumed: rows that a chip samples in a step; their logits are the largest array of most steps."""
 
 _FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNeed:
-    """Memory of `chips` on one host: pages of the checkpoint, once, and what each has of its own."""
+    """Memory of `chips` on one host: pages of the checkpoint once, and what each has of its own."""
 
     weights_dir: Path
     chips: int
@@ -50,8 +50,8 @@ class HostNeed:
         return (
             f"{self.chips} chips need {self.total_bytes / 1e9:.2f} GB:"
             f" {self.mapped_bytes / 1e9:.2f} GB of weights in pages that they share, and each"
-            f" {self.weights_bytes / 1e9:.3f} GB of weights and {self.process_bytes / 1e9:.3f} GB of"
-            " process, without KV"
+            f" {self.weights_bytes / 1e9:.3f} GB of weights and"
+            f" {self.process_bytes / 1e9:.3f} GB of process, without KV"
         )
 
 
