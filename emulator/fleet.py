@@ -18,7 +18,7 @@ import psutil
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
 from emulator.arrays import Int32s, Int64s
-from emulator.chip.chip_share import ChipShare
+from emulator.chip.chip_share import ChipShare, maps_weights
 from emulator.chip.commands import (
     NO_BITMASK,
     NO_TOKENS,
@@ -37,8 +37,8 @@ from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, 
 from emulator.chip.host_memory import host_need
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights, read_architecture
-from emulator.compute.tensors import is_mapped
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
@@ -53,10 +53,13 @@ HUNG_TIMEOUT_S = 0.5
 """Wait for a chip that has been made to hang, after all others have answered."""
 
 
-def chips_bytes(weights_dir: Path, *, chips: int, tp: int, slots: int) -> int:
+def chips_bytes(
+    weights_dir: Path, *, chips: int, tp: int, slots: int, formats: ModelFormats = FP32_MODEL
+) -> int:
     """Host memory of so many chips with `slots` experts each in a layer, without KV."""
-    arch = read_architecture(weights_dir)
-    return host_need(weights_dir, arch, chips=chips, tp=tp, slots=slots).total_bytes
+    arch, mapped = read_architecture(weights_dir), maps_weights(weights_dir, formats)
+    need = host_need(weights_dir, arch, chips=chips, tp=tp, slots=slots, mapped=mapped)
+    return need.total_bytes
 
 
 class Fleet:
@@ -73,6 +76,7 @@ class Fleet:
             `placement`.
         ray_address: a running Ray cluster to join; None starts a private one.
         silence_timeout_s: wall seconds without activity after which a chip is lost.
+        formats: of the weights on the chips, and of keys and values.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed, before any process is started; from
@@ -81,7 +85,7 @@ class Fleet:
         ChipLost: from `step` and `resume`, when chips are gone, or failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a keyword for each thing in which fleets differ
         self,
         *,
         weights_dir: Path,
@@ -92,6 +96,7 @@ class Fleet:
         slots_max: int = 0,
         ray_address: str | None = None,
         silence_timeout_s: float = 10.0,
+        formats: ModelFormats = FP32_MODEL,
     ) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
         assert placement.layers == len(self.architecture.expert_layers), placement.layers
@@ -102,6 +107,7 @@ class Fleet:
         self._weights_of: dict[int, Path] = dict.fromkeys(range(placement.chips), weights_dir)
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
+        self._formats = formats
         self._slots = max(slots_max, placement.slots)
         self._processes = ChipProcesses(ray_address)
         self._sampled: dict[int, RankOutput] = {}
@@ -137,6 +143,7 @@ class Fleet:
             chips=self._processes.chips_here(self.chips),
             tp=self.tp,
             slots=self.placement.slots,
+            mapped=maps_weights(self._weights_of[0], self._formats),
         )
         need.check(psutil.virtual_memory().available)
         logger.info("%s", need)
@@ -154,6 +161,7 @@ class Fleet:
                 block_tokens=self._block_tokens,
                 tp=self._attending,
                 tp_index=chip % self.tp,
+                formats=self._formats,
             )
             for chip in chips
         }
@@ -396,7 +404,7 @@ class Fleet:
         """Whether weights go from chip to chip; mapped ones are in every chip's reach."""
         source, weights_dir = transfer.source_chip, self._weights_of[transfer.chip]
         same = source >= 0 and self._weights_of[source] == weights_dir
-        return same and not is_mapped(weights_dir)
+        return same and not maps_weights(weights_dir, self._formats)
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)

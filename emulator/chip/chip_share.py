@@ -9,16 +9,19 @@ from emulator.chip.effects import CommandDone, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.paged_kv import PagedKv
+from emulator.compute.stored_weights import store_experts, store_shard
 from emulator.compute.tensors import is_mapped
 from emulator.compute.weights import ModelShard
 from emulator.errors import CheckpointError
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipShare:
     """A chip's part of the model in `weights_dir`; `tp` and `tp_index` are those of `Chip`.
 
-    `experts`: the expert of each slot, or EMPTY, for each layer with experts.
+    `experts`: the expert of each slot, or EMPTY, for each layer with experts. Matrices, keys and
+    values are rounded to `formats`.
     """
 
     weights_dir: str
@@ -27,6 +30,12 @@ class ChipShare:
     block_tokens: int
     tp: int = 1
     tp_index: int = 0
+    formats: ModelFormats = FP32_MODEL
+
+
+def maps_weights(directory: Path, formats: ModelFormats) -> bool:
+    """Whether chips map the matrices in `directory`: large ones, used as they are stored."""
+    return formats == FP32_MODEL and is_mapped(directory)
 
 
 def load_chip(share: ChipShare) -> Chip:
@@ -43,20 +52,22 @@ def load_chip(share: ChipShare) -> Chip:
         value_dim=latent.kv_rank if latent else arch.head_dim,
         blocks=share.kv_blocks if attends else 1,
         block_tokens=share.block_tokens,
+        formats=share.formats,
     )
     return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)
 
 
 def _load_shard(share: ChipShare, arch: Architecture) -> ModelShard:
     directory = Path(share.weights_dir)
-    return load_shard(
+    shard = load_shard(
         directory,
         arch,
         share.experts,
         tp=share.tp,
         tp_index=share.tp_index,
-        mapped=is_mapped(directory),
+        mapped=maps_weights(directory, share.formats),
     )
+    return store_shard(shard, share.formats)
 
 
 def renew_chip(
@@ -82,6 +93,7 @@ def renew_chip(
 def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDone:
     """Load the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
     directory = Path(share.weights_dir)
-    mapped = is_mapped(directory)
+    mapped = maps_weights(directory, share.formats)
     read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
+    store_experts(read, share.formats)
     return chip.take_experts(command.layer, command.slots, read)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.families.registry import FAMILIES
-from emulator.compute.tensors import is_mapped, stored_bytes
+from emulator.compute.tensors import stored_bytes
 from emulator.errors import CheckpointError
 
 PROCESS_BYTES = 45_000_000
@@ -56,10 +56,9 @@ class HostNeed:
 
 
 def host_need(
-    weights_dir: Path, arch: Architecture, *, chips: int, tp: int, slots: int
+    weights_dir: Path, arch: Architecture, *, chips: int, tp: int, slots: int, mapped: bool
 ) -> HostNeed:
     """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank."""
-    mapped = is_mapped(weights_dir)
     tensors = FAMILIES[arch.family].layer_tensors
     divided = sum(
         math.prod(shape) for layer in range(arch.layers) for _, shape in tensors(arch, layer)

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.arrays import Float32s, Int64s
-
-MX_BLOCK = 32
-_E8M0_BIAS = 127
+from emulator.formats.minifloat import E2M1
+from emulator.formats.mx_blocks import BLOCK, decode_scales
 
 
 class Rows(Protocol):
@@ -74,13 +73,6 @@ class Mxfp4Rows:
     def astype(self, dtype: type[np.float32], /, *, copy: bool) -> Float32s:
         """See `Rows`."""
         codes = np.asarray(self._blocks)
-        halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], MX_BLOCK)
-        exponents = np.asarray(self._scales).astype(np.int32) - _E8M0_BIAS
-        values = np.ldexp(_e2m1()[halves], exponents[:, :, None]).astype(dtype, copy=copy)
-        return values.reshape(len(codes), -1)
-
-
-def _e2m1() -> Float32s:
-    """The 16 values of FP4 by code."""
-    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    return np.array(magnitudes + [-each for each in magnitudes], dtype=np.float32)
+        halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], BLOCK)
+        values = E2M1.decode(halves) * decode_scales(np.asarray(self._scales))[:, :, None]
+        return values.reshape(len(codes), -1).astype(dtype, copy=copy)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from emulator.arrays import Float32s
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, mapped_matrices
 from emulator.compute.safetensors_file import SafetensorsFile
-from emulator.compute.scaled_rows import MX_BLOCK, Fp8Rows, Mxfp4Rows, Rows
+from emulator.compute.scaled_rows import Fp8Rows, Mxfp4Rows, Rows
 from emulator.errors import CheckpointError
+from emulator.formats.mx_blocks import BLOCK
 
 Shape = tuple[int, ...]
 
@@ -133,8 +134,8 @@ class Tensors:
         self, name: str, matrices: int, outputs: int, inputs: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The stored blocks and scales of what `mxfp4` reads, unread, after a check of shapes."""
-        parts = inputs // MX_BLOCK
-        blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, MX_BLOCK // 2))
+        parts = inputs // BLOCK
+        blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
 
     def mxfp4(self, name: str, index: int, *shape: int) -> Mxfp4Rows:

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator.arrays import Float32s
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, are_mapped
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 TILE_ROWS = 4
 
@@ -19,15 +20,19 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
-def multiply_tiles(tiles: Float32s, weight: Matrix) -> Float32s:
-    """Multiply `tiles` [..., TILE_ROWS, inner] by `weight`: [..., TILE_ROWS, columns]."""
+def multiply_tiles(
+    tiles: Float32s, weight: Matrix, products: ProductFormat = FP32_PRODUCTS
+) -> Float32s:
+    """Multiply `tiles` [..., TILE_ROWS, inner] by `weight`: [..., TILE_ROWS, columns].
+
+    A mapped matrix is as stored, and of no other format.
+    """
     if isinstance(weight, MappedMatrix):
         return weight.multiply(tiles)
-    product: Float32s = np.matmul(tiles, weight)
-    return product
+    return products.multiply(tiles, weight)
 
 
-def tiled_matmul(x: Float32s, weight: Matrix) -> Float32s:
+def tiled_matmul(x: Float32s, weight: Matrix, products: ProductFormat = FP32_PRODUCTS) -> Float32s:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     rows, inner = x.shape
     if rows % TILE_ROWS:
@@ -35,11 +40,13 @@ def tiled_matmul(x: Float32s, weight: Matrix) -> Float32s:
         padded[:rows] = x
         x = padded
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product = multiply_tiles(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
+    product = multiply_tiles(tiles, weight, products)  # -> [tiles, TILE_ROWS, columns]
     return product.reshape(-1, product.shape[-1])[:rows]
 
 
-def grouped_matmul(x: Float32s, weights: Matrices) -> Float32s:
+def grouped_matmul(
+    x: Float32s, weights: Matrices, products: ProductFormat = FP32_PRODUCTS
+) -> Float32s:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
     `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
@@ -56,5 +63,5 @@ def grouped_matmul(x: Float32s, weights: Matrices) -> Float32s:
         own = np.broadcast_to(tiles, (len(weights), *tiles.shape[-3:]))
         product = np.stack([each.multiply(own[group]) for group, each in enumerate(weights)])
     else:
-        product = np.matmul(tiles, weights[:, None])
+        product = products.multiply(tiles, weights[:, None])
     return product.reshape(len(weights), -1, product.shape[-1])[:, :rows]

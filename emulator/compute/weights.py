@@ -1,6 +1,7 @@
 """One chip's weights, as the kernels multiply them.
 
-Matrices are [inputs, outputs] in float32, or mapped: in the checkpoint's pages, as stored.
+Matrices are [inputs, outputs] in float32, with values of the shard's formats (see stored_weights),
+or mapped: in the checkpoint's pages, as stored.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
 from emulator.compute.mapped_matrix import Matrices, Matrix
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +103,4 @@ class ModelShard:
     layers: tuple[LayerWeights, ...]
     final_norm: Float32s  # [hidden]
     lm_head: Matrix  # [hidden, vocab]
+    formats: ModelFormats = FP32_MODEL

@@ -159,7 +159,7 @@ class ReplicaOptions(PartitionSweepOptions, MachineOptions):
 
         `system` stands in for the options' own machine.
         """
-        from serving.analysis.steady_state.precision import as_stored_or_narrowest
+        from emulator.specs.precisions import as_stored_or_narrowest
         from serving.analysis.steady_state.request_shape import RequestShape
 
         system = system or self.machine()

@@ -7,21 +7,24 @@ import psutil
 import pytest
 
 from emulator.actors.chip_processes import ChipProcesses
+from emulator.chip.chip_share import maps_weights
 from emulator.chip.host_memory import PROCESS_BYTES, HostNeed, host_need
 from emulator.compute import tensors
 from emulator.compute.checkpoint import read_architecture
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.fleet import Fleet
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import ExpertPlacement
+from emulator.specs.weight_format import WeightFormat
 
 STORED = (SMALL_MOE_DIR / "model.safetensors").stat().st_size
 PROCESS = PROCESS_BYTES + 4 * 64 * 1024  # with logits of 64 rows of 1,024 tokens
 
 
-def need(*, chips: int, tp: int = 1, slots: int = 1) -> HostNeed:
+def need(*, chips: int, tp: int = 1, slots: int = 1, mapped: bool = False) -> HostNeed:
     arch = read_architecture(SMALL_MOE_DIR)
-    return host_need(SMALL_MOE_DIR, arch, chips=chips, tp=tp, slots=slots)
+    return host_need(SMALL_MOE_DIR, arch, chips=chips, tp=tp, slots=slots, mapped=mapped)
 
 
 def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
@@ -38,13 +41,22 @@ def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
     assert need(chips=4, tp=4).weights_bytes == 4 * (ends + layer + 4 * expert)
 
 
-def test_pages_of_a_mapped_checkpoint_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", STORED)
-
+def test_pages_of_a_mapped_checkpoint_are_counted_once() -> None:
     for chips in (1, 144):
-        found = need(chips=chips)
+        found = need(chips=chips, mapped=True)
         assert (found.mapped_bytes, found.weights_bytes) == (STORED, 0)
         assert found.total_bytes == STORED + chips * PROCESS
+
+
+def test_large_matrices_are_mapped_unless_they_are_rounded_to_a_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounded = ModelFormats(experts=WeightFormat.MXFP4)
+
+    for least_bytes, mapped in ((STORED, True), (STORED + 1, False)):
+        monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", least_bytes)
+        assert maps_weights(SMALL_MOE_DIR, FP32_MODEL) is mapped
+        assert maps_weights(SMALL_MOE_DIR, rounded) is False
 
 
 def test_what_fits_exactly_is_let_through_and_a_byte_more_is_not() -> None:

@@ -6,7 +6,7 @@ from emulator.errors import ConfigError
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.chips import CHIPS
 from emulator.specs.models import MODELS
-from serving.analysis.steady_state.precision import (
+from emulator.specs.precisions import (
     kv_dtype,
     model_at,
     precisions_of,
