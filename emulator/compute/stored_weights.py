@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from emulator.compute.mapped_matrix import MappedMatrix
 from emulator.compute.weights import (
     DenseWeights,
     ExpertSet,
@@ -43,6 +44,7 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
     """`shard` with its matrices rounded; experts are written in place."""
     if formats == FP32_MODEL:
         return shard
+    assert not isinstance(shard.lm_head, MappedMatrix), "mapped matrices are as stored"
     plain, projections = formats.plain_products, formats.projection_products
     layers = []
     for layer in shard.layers:
