@@ -60,16 +60,17 @@ def host_need(
 ) -> HostNeed:
     """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank."""
     tensors = FAMILIES[arch.family].layer_tensors
-    divided = sum(
+    of_layers = sum(
         math.prod(shape) for layer in range(arch.layers) for _, shape in tensors(arch, layer)
-    ) // arch.attending_chips(tp)
+    )
     copied = 0
     if not mapped:
         experts = 3 * arch.hidden * arch.expert_intermediate + arch.expert_bias_width
         ends = 2 * arch.vocab * arch.hidden
-        copied = ends + divided + len(arch.expert_layers) * slots * experts
+        own = of_layers // arch.attending_chips(tp)
+        copied = ends + own + len(arch.expert_layers) * slots * experts
     elif arch.fp8_block is not None:
-        copied = divided  # FP8 is kept as stored in experts alone
+        copied = of_layers  # FP8 is kept as stored in experts alone, and not divided
     return HostNeed(
         weights_dir=weights_dir,
         chips=chips,
