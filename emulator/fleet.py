@@ -34,9 +34,9 @@ from emulator.chip.commands import (
     TakeExperts,
 )
 from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
-from emulator.chip.host_memory import host_need
 from emulator.compute.architecture import Architecture
-from emulator.compute.checkpoint import check_weights, read_architecture
+from emulator.compute.checkpoint import check_weights
+from emulator.compute.host_memory import host_need
 from emulator.compute.tensors import is_mapped
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
@@ -51,12 +51,6 @@ SILENCE_TIMEOUT_S = 120.0
 prefills of 144 chips on two cores 30 s. An inactive chip is given up earlier."""
 HUNG_TIMEOUT_S = 0.5
 """Wait for a chip that has been made to hang, after all others have answered."""
-
-
-def chips_bytes(weights_dir: Path, *, chips: int, tp: int, slots: int) -> int:
-    """Host memory of so many chips with `slots` experts each in a layer, without KV."""
-    arch = read_architecture(weights_dir)
-    return host_need(weights_dir, arch, chips=chips, tp=tp, slots=slots).total_bytes
 
 
 class Fleet:
@@ -133,7 +127,6 @@ class Fleet:
     def _check_host(self) -> None:
         need = host_need(
             self._weights_of[0],
-            self.architecture,
             chips=self._processes.chips_here(self.chips),
             tp=self.tp,
             slots=self.placement.slots,

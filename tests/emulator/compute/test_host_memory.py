@@ -7,9 +7,8 @@ import psutil
 import pytest
 
 from emulator.actors.chip_processes import ChipProcesses
-from emulator.chip.host_memory import PROCESS_BYTES, HostNeed, host_need
 from emulator.compute import tensors
-from emulator.compute.checkpoint import read_architecture
+from emulator.compute.host_memory import PROCESS_BYTES, HostNeed, host_need
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.fleet import Fleet
@@ -20,8 +19,7 @@ PROCESS = PROCESS_BYTES + 4 * 64 * 1024  # with logits of 64 rows of 1,024 token
 
 
 def need(*, chips: int, tp: int = 1, slots: int = 1) -> HostNeed:
-    arch = read_architecture(SMALL_MOE_DIR)
-    return host_need(SMALL_MOE_DIR, arch, chips=chips, tp=tp, slots=slots)
+    return host_need(SMALL_MOE_DIR, chips=chips, tp=tp, slots=slots)
 
 
 def test_a_small_checkpoint_is_copied_by_each_chip() -> None:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.compute.architecture import Architecture
+from emulator.compute.checkpoint import read_architecture
 from emulator.compute.families.registry import FAMILIES
 from emulator.compute.tensors import is_mapped, stored_bytes
 from emulator.errors import CheckpointError
@@ -55,10 +55,12 @@ class HostNeed:
         )
 
 
-def host_need(
-    weights_dir: Path, arch: Architecture, *, chips: int, tp: int, slots: int
-) -> HostNeed:
-    """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank."""
+def host_need(weights_dir: Path, *, chips: int, tp: int, slots: int) -> HostNeed:
+    """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank.
+
+    Raises CheckpointError for weights that are not computed.
+    """
+    arch = read_architecture(weights_dir)
     mapped = is_mapped(weights_dir)
     tensors = FAMILIES[arch.family].layer_tensors
     of_layers = sum(
