@@ -18,7 +18,7 @@ import psutil
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
 from emulator.arrays import Int32s, Int64s
-from emulator.chip.chip_share import ChipShare, maps_weights
+from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
     NO_BITMASK,
     NO_TOKENS,
@@ -34,9 +34,10 @@ from emulator.chip.commands import (
     TakeExperts,
 )
 from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
-from emulator.chip.host_memory import host_need
 from emulator.compute.architecture import Architecture
-from emulator.compute.checkpoint import check_weights, read_architecture
+from emulator.compute.checkpoint import check_weights
+from emulator.compute.host_memory import host_need
+from emulator.compute.stored_weights import maps_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
@@ -51,15 +52,6 @@ SILENCE_TIMEOUT_S = 120.0
 prefills of 144 chips on two cores 30 s. An inactive chip is given up earlier."""
 HUNG_TIMEOUT_S = 0.5
 """Wait for a chip that has been made to hang, after all others have answered."""
-
-
-def chips_bytes(
-    weights_dir: Path, *, chips: int, tp: int, slots: int, formats: ModelFormats = FP32_MODEL
-) -> int:
-    """Host memory of so many chips with `slots` experts each in a layer, without KV."""
-    arch, mapped = read_architecture(weights_dir), maps_weights(weights_dir, formats)
-    need = host_need(weights_dir, arch, chips=chips, tp=tp, slots=slots, mapped=mapped)
-    return need.total_bytes
 
 
 class Fleet:
@@ -139,11 +131,10 @@ class Fleet:
     def _check_host(self) -> None:
         need = host_need(
             self._weights_of[0],
-            self.architecture,
             chips=self._processes.chips_here(self.chips),
             tp=self.tp,
             slots=self.placement.slots,
-            mapped=maps_weights(self._weights_of[0], self._formats),
+            formats=self._formats,
         )
         need.check(psutil.virtual_memory().available)
         logger.info("%s", need)

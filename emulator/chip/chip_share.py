@@ -9,8 +9,7 @@ from emulator.chip.effects import CommandDone, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.stored_weights import store_experts, store_shard
-from emulator.compute.tensors import is_mapped
+from emulator.compute.stored_weights import maps_weights, store_experts, store_shard
 from emulator.compute.weights import ModelShard
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
@@ -31,11 +30,6 @@ class ChipShare:
     tp: int = 1
     tp_index: int = 0
     formats: ModelFormats = FP32_MODEL
-
-
-def maps_weights(directory: Path, formats: ModelFormats) -> bool:
-    """Whether chips map the matrices in `directory`: large ones, used as they are stored."""
-    return formats == FP32_MODEL and is_mapped(directory)
 
 
 def load_chip(share: ChipShare) -> Chip:

@@ -5,11 +5,13 @@ a part of a dense network, or an expert. Norms and biases stay in float32.
 """
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from emulator.compute.mapped_matrix import MappedMatrix
+from emulator.compute.tensors import is_mapped
 from emulator.compute.weights import (
     DenseWeights,
     ExpertSet,
@@ -38,6 +40,11 @@ _MATRICES = {
 _Weights = TypeVar(
     "_Weights", bound=GroupedQueryWeights | LatentWeights | DenseWeights | RouterWeights
 )
+
+
+def maps_weights(directory: Path, formats: ModelFormats) -> bool:
+    """Whether chips map the matrices in `directory`: large ones, used as they are stored."""
+    return formats == FP32_MODEL and is_mapped(directory)
 
 
 def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:

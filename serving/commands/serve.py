@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import psutil
+
 from emulator.errors import ConfigError
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     deployment = resolve_deployment(settings, weights_dir)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     machine = deployment.machine(utilization)  # refuses a model that does not fit
+    if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
+        deployment.host_need.check(psutil.virtual_memory().available)
     if day_night is not None:
         seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)

@@ -17,7 +17,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
-from emulator.fleet import Fleet, chips_bytes
+from emulator.fleet import Fleet
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine.calibration import (
@@ -131,7 +131,7 @@ class UltraServeExecutor(Executor):
         ranks = self.deployment.partition.ranks
         blocks = _HOST_BLOCKS_MAX // ranks
         if self.deployment.settings.computes:
-            left_bytes = psutil.virtual_memory().available - self._chips_bytes()
+            left_bytes = psutil.virtual_memory().available - self.deployment.host_need.total_bytes
             host_bytes = _HOST_POOL_SHARE * max(left_bytes, 0) / ranks
             per_block = self.deployment.weights_kv_bytes_per_token * block_tokens
             blocks = min(blocks, int(host_bytes / per_block))
@@ -139,16 +139,6 @@ class UltraServeExecutor(Executor):
         context_tokens: int = self.model_config.max_model_len
         whole_context = -(-context_tokens // block_tokens) + 1
         return max(blocks, whole_context) * block_tokens
-
-    def _chips_bytes(self) -> int:
-        deployment = self.deployment
-        return chips_bytes(
-            deployment.weights_dir,
-            chips=deployment.partition.chips,
-            tp=deployment.partition.tp,
-            slots=deployment.placement_of(deployment.weights).slots,
-            formats=deployment.formats,
-        )
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """Any; the chips lay out their blocks."""

@@ -15,9 +15,8 @@ from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-from emulator.data import SMALL_MOE_DIR
 from emulator.errors import HbmExhausted
-from emulator.fleet import Fleet, chips_bytes
+from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse, use_of
 from emulator.specs.step import RankStep
@@ -323,7 +322,7 @@ def test_the_pools_of_all_ranks_fill_half_of_what_chips_leave_of_the_host_at_mos
     tokens = pool_bytes // target.deployment.time_model.kv_bytes_per_token
 
     # The stand-in keeps 4 layers of 4 heads of 16 in FP32, keys and values: 2,048 bytes a token.
-    left_bytes = 800_000_000 - chips_bytes(SMALL_MOE_DIR, chips=4, tp=2, slots=36)
+    left_bytes = 800_000_000 - target.deployment.host_need.total_bytes
     cap = left_bytes // 2 // 2 // 2_048
     assert tokens == (cap - cap % BLOCK_TOKENS if computes else target.machine.kv_tokens_per_rank)
 

@@ -7,10 +7,9 @@ import psutil
 import pytest
 
 from emulator.actors.chip_processes import ChipProcesses
-from emulator.chip.chip_share import maps_weights
-from emulator.chip.host_memory import PROCESS_BYTES, HostNeed, host_need
 from emulator.compute import tensors
-from emulator.compute.checkpoint import read_architecture
+from emulator.compute.host_memory import PROCESS_BYTES, HostNeed, host_need
+from emulator.compute.stored_weights import maps_weights
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.fleet import Fleet
@@ -22,9 +21,8 @@ STORED = (SMALL_MOE_DIR / "model.safetensors").stat().st_size
 PROCESS = PROCESS_BYTES + 4 * 64 * 1024  # with logits of 64 rows of 1,024 tokens
 
 
-def need(*, chips: int, tp: int = 1, slots: int = 1, mapped: bool = False) -> HostNeed:
-    arch = read_architecture(SMALL_MOE_DIR)
-    return host_need(SMALL_MOE_DIR, arch, chips=chips, tp=tp, slots=slots, mapped=mapped)
+def need(*, chips: int, tp: int = 1, slots: int = 1) -> HostNeed:
+    return host_need(SMALL_MOE_DIR, chips=chips, tp=tp, slots=slots)
 
 
 def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
@@ -41,9 +39,11 @@ def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
     assert need(chips=4, tp=4).weights_bytes == 4 * (ends + layer + 4 * expert)
 
 
-def test_pages_of_a_mapped_checkpoint_are_counted_once() -> None:
+def test_pages_of_a_mapped_checkpoint_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", STORED)
+
     for chips in (1, 144):
-        found = need(chips=chips, mapped=True)
+        found = need(chips=chips)
         assert (found.mapped_bytes, found.weights_bytes) == (STORED, 0)
         assert found.total_bytes == STORED + chips * PROCESS
 

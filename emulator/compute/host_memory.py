@@ -8,10 +8,12 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.compute.architecture import Architecture
+from emulator.compute.checkpoint import read_architecture
 from emulator.compute.families.registry import FAMILIES
+from emulator.compute.stored_weights import maps_weights
 from emulator.compute.tensors import stored_bytes
 from emulator.errors import CheckpointError
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 PROCESS_BYTES = 45_000_000
 """A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
@@ -56,9 +58,13 @@ class HostNeed:
 
 
 def host_need(
-    weights_dir: Path, arch: Architecture, *, chips: int, tp: int, slots: int, mapped: bool
+    weights_dir: Path, *, chips: int, tp: int, slots: int, formats: ModelFormats = FP32_MODEL
 ) -> HostNeed:
-    """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank."""
+    """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank.
+
+    Raises CheckpointError for weights that are not computed.
+    """
+    arch, mapped = read_architecture(weights_dir), maps_weights(weights_dir, formats)
     tensors = FAMILIES[arch.family].layer_tensors
     of_layers = sum(
         math.prod(shape) for layer in range(arch.layers) for _, shape in tensors(arch, layer)
