@@ -56,5 +56,6 @@ def forwarded_body(path: str, body: bytes, draw_seed: Callable[[], int]) -> Forw
 
 def _has_many_prompts(asked: dict[str, Any]) -> bool:
     prompt = asked.get("prompt")
-    is_list = isinstance(prompt, list) and len(prompt) > 1
-    return is_list and not all(isinstance(each, int) for each in prompt)
+    if not isinstance(prompt, list) or len(prompt) < 2:
+        return False
+    return not all(isinstance(each, int) for each in prompt)

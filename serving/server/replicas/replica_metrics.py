@@ -5,6 +5,7 @@ replicas keep the wait for the first token, which they see exactly.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import aiohttp
@@ -14,6 +15,7 @@ from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.merged_metrics import MergedMetrics
 from serving.telemetry.families import gateway, replicas
+from serving.telemetry.families.family import Family
 from serving.telemetry.page.text_page import TextPage
 
 _WITHIN_S: Final = 3.0
@@ -53,7 +55,7 @@ class ReplicaMetrics:
 
     def _own(self, live: LiveReplicas) -> str:
         page = TextPage()
-        figures = {
+        figures: dict[Family, Callable[[LiveReplica], float]] = {
             replicas.READY: lambda each: each.is_ready,
             replicas.IN_FLIGHT: lambda each: each.in_flight,
             replicas.LOAD_TOKENS: lambda each: each.load_tokens,

@@ -6,6 +6,7 @@ It listens on loopback alone, for a key of this run, and ends with its parent.
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -32,6 +33,10 @@ _DROPPED: Final = frozenset(
 """Options of one value that are the service's own, or each replica's."""
 
 _API_KEY: Final = "--api-key"
+_QUIET: Final = "--disable-uvicorn-access-log"
+"""The service asks each replica every second."""
+
+_PORTS: Final = (15_000, 32_000)
 
 
 def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[str]:
@@ -56,7 +61,7 @@ def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[
         "--console-port": place.console_port,
         "--ultraserver": place.ultraserver,
     }
-    return [*kept, *(str(part) for pair in own.items() for part in pair)]
+    return [*kept, _QUIET, *(str(part) for pair in own.items() for part in pair)]
 
 
 class ReplicaProcess:
@@ -111,6 +116,9 @@ class ReplicaProcess:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A free port below those that the kernel gives to connections: a replica takes it later."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
