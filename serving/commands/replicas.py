@@ -1,4 +1,4 @@
-"""`ultraserve replicas`: the replicas of a running service, and their weights, one after another."""
+"""`ultraserve replicas`: the replicas of a running service, and other weights for all of them."""
 
 from __future__ import annotations
 
