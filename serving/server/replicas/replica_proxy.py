@@ -40,7 +40,8 @@ LOSSES_MAX: Final = 3
 """Replicas that one request may lose: it may be what ends them."""
 
 REFUSED_AGAIN_S: Final = 1.0
-"""Wall seconds until a begun request that all replicas refuse is sent again."""
+"""Wall seconds until a request is sent again to a replica that has refused it as a server: at all
+if it has begun, more than once if not."""
 
 REPLICA_HEADER: Final = b"x-ultraserve-replica"
 _EVENTS: Final = "text/event-stream"
@@ -126,6 +127,7 @@ class _Request:
     begun: bool = False
     is_refused: bool = False
     refused_by: set[int] = field(default_factory=set)
+    rested: set[int] = field(default_factory=set)
     last: _Answer | None = None
     counts: dict[bytes, int] = field(default_factory=dict)
 
@@ -246,6 +248,9 @@ class ReplicaProxy:
             if unserved.answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self._replicas.distrust(replica, "it refuses requests")
                 self._again(request)
+                if replica.place.number in request.rested:  # it says that it is ready, and is not
+                    await asyncio.sleep(REFUSED_AGAIN_S)
+                request.rested.add(replica.place.number)
                 return False
             lost: Exception = unserved
         except (ReplicaFailed, *_LOST) as error:

@@ -149,6 +149,20 @@ async def test_a_drained_replica_gets_nothing_and_loses_nothing() -> None:
 
 @pytest.mark.long
 @in_loop
+async def test_replicas_that_say_they_are_ready_and_refuse_are_asked_now_and_then() -> None:
+    async with small_service() as service:
+        for each in service.replicas:
+            each.refuses = 503
+        request = asyncio.create_task(service.http.post(PATH, json=body(tokens=2)))
+        await asyncio.sleep(1.3)
+        assert sum(each.requests for each in service.live.all) < 8
+        service.replicas[1].refuses = None
+
+        assert (await request).status_code == 200
+
+
+@pytest.mark.long
+@in_loop
 async def test_a_replica_that_no_longer_answers_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
