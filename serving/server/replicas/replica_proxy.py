@@ -40,8 +40,8 @@ LOSSES_MAX: Final = 3
 """Replicas that one request may lose: it may be what ends them."""
 
 REFUSED_AGAIN_S: Final = 1.0
-"""Wall seconds until a request is sent again to a replica that has refused it as a server: at all
-if it has begun, more than once if not."""
+"""Wall seconds until a request that all replicas refuse is sent again: for reasons of their own, or
+when it has begun."""
 
 REPLICA_HEADER: Final = b"x-ultraserve-replica"
 _EVENTS: Final = "text/event-stream"
@@ -113,7 +113,8 @@ class _Request:
     """One request on its way.
 
     `begun` once its client has got any of its answer's body; `is_refused` where that is an error,
-    for which nothing was computed.
+    for which nothing was computed; `refused_by` and `rested` are replicas that have answered 429
+    and 503.
     """
 
     method: str
@@ -224,15 +225,18 @@ class ReplicaProxy:
 
     async def _tried(self, request: _Request, send: Send) -> bool:
         """Send the request to one replica; whether it is answered."""
-        replica = await self._replicas.choose(request.hashes, without=request.refused_by)
+        passed_over = request.refused_by | request.rested
+        replica = await self._replicas.choose(request.hashes, without=passed_over)
         if replica is None:
-            if not request.begun:
-                assert request.last is not None
-                await _answer(request, request.last, send)
-                return True
-            await asyncio.sleep(REFUSED_AGAIN_S)
-            request.refused_by.clear()
-            return False
+            if request.begun or request.rested:
+                await asyncio.sleep(REFUSED_AGAIN_S)
+                request.rested.clear()
+                if request.begun:
+                    request.refused_by.clear()
+                return False
+            assert request.last is not None
+            await _answer(request, request.last, send)
+            return True
         try:
             with replica.holding(request.hashes, request.prompt_tokens) as held:
                 await self._ask(replica, request, held, send)
@@ -248,8 +252,6 @@ class ReplicaProxy:
             if unserved.answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self._replicas.distrust(replica, "it refuses requests")
                 self._again(request)
-                if replica.place.number in request.rested:  # it says that it is ready, and is not
-                    await asyncio.sleep(REFUSED_AGAIN_S)
                 request.rested.add(replica.place.number)
                 return False
             lost: Exception = unserved
