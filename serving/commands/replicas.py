@@ -137,6 +137,11 @@ def _lines(listed: ReplicaList) -> Iterator[str]:
     yield from table_lines(table_of(_COLUMNS, listed.replicas))
 
 
+def _weights(fingerprint: str) -> str:
+    """The version and hash at its end, `v2-1a2b3c4d`; "-" before the first answer."""
+    return "-".join(fingerprint.split("-")[-2:]) or "-"
+
+
 def _at(port: int) -> str:
     return str(ControlAddress(port=port)) if port else "-"
 
@@ -153,6 +158,7 @@ _COLUMNS: Final[tuple[Column[ReplicaReport], ...]] = (
     Column("sent", lambda each: each.requests, ","),
     Column("lost", lambda each: each.lost_requests, ","),
     Column("restarts", lambda each: each.restarts, ","),
+    Column("weights", lambda each: _weights(each.fingerprint), align="left"),
     Column("control", lambda each: _at(each.control_port), align="left"),
     Column("console", lambda each: _at(each.console_port), align="left"),
     Column("reason", lambda each: each.reason or "-", align="left"),

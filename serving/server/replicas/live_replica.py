@@ -27,6 +27,8 @@ class LiveReplica:
         reason: why it takes no requests, in its words.
         load_tokens: estimated tokens of prompts, and tokens made, of the requests that it holds.
         losses: requests that it lost, and another took over.
+        fingerprint: `system_fingerprint` of its last answer since its start, which names its
+            weights' version.
     """
 
     place: ReplicaPlace
@@ -39,6 +41,7 @@ class LiveReplica:
     in_flight: int = 0
     load_tokens: int = 0
     losses: int = 0
+    fingerprint: str = ""
     prefixes: PrefixMemory = field(default_factory=PrefixMemory, repr=False)
 
     @property

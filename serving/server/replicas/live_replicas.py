@@ -125,6 +125,7 @@ class LiveReplicas:
             code = await process.ended()
             replica.pid = None
             replica.prefixes.clear()
+            replica.fingerprint = ""
             self._become(replica, ReplicaState.GONE, f"it ended with code {code}")
             if not was_ready and not self._was_ready and not self.failed.done():
                 words = f"replica {replica.place.number} ended with code {code} before it was ready"

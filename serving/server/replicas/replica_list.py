@@ -24,6 +24,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     lost_requests: int
     restarts: int
+    fingerprint: str
     control_port: int
     console_port: int
 
@@ -54,6 +55,7 @@ def _report(each: LiveReplica) -> ReplicaReport:
         requests=each.requests,
         lost_requests=each.losses,
         restarts=each.restarts,
+        fingerprint=each.fingerprint,
         control_port=place.control_port,
         console_port=place.console_port,
     )

@@ -60,6 +60,8 @@ _ABORTED: Final = b'"finish_reason":"abort"'
 _TOKENS: Final = re.compile(rb'"(prompt|input|completion|output)_tokens": ?(\d+)')
 """Of usage, in any API's words; a text's quotes are escaped, so no text has them."""
 
+_FINGERPRINT: Final = re.compile(rb'"system_fingerprint": ?"([^"\\]+)"')
+
 _LOST: Final = (aiohttp.ClientError, OSError)
 _NONE_READY: Final = HttpError(
     HTTPStatus.SERVICE_UNAVAILABLE, "no_rank_up", "no replica is ready", retry_after_s=5.0
@@ -304,10 +306,11 @@ class ReplicaProxy:
             ]
             if response.content_type != _EVENTS or response.status != HTTPStatus.OK:
                 said = _Answer(status=response.status, headers=headers, body=await response.read())
+                _note_version(replica, said.body)
                 await self._pass_whole(said, request, send)
                 return
             start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
-            await _pass_events(response.content, request, held, start, send)
+            await _pass_events(response.content, request, replica, held, start, send)
 
     async def _pass_whole(self, said: _Answer, request: _Request, send: Send) -> None:
         refused = said.status == HTTPStatus.TOO_MANY_REQUESTS
@@ -323,6 +326,7 @@ class ReplicaProxy:
 async def _pass_events(
     content: aiohttp.StreamReader,
     request: _Request,
+    replica: LiveReplica,
     held: HeldTokens,
     start: Message,
     send: Send,
@@ -332,6 +336,7 @@ async def _pass_events(
         parts = [event + b"\n\n"] if stream is None else stream.take(event)
         if stream is None or stream.usage is not None:
             request.note_usage(event)
+            _note_version(replica, event)
         for part in parts:
             if not request.begun:
                 request.begun = True
@@ -343,6 +348,11 @@ async def _pass_events(
     if stream is not None and not stream.done:
         raise ReplicaFailed(b"the stream has no end")
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _note_version(replica: LiveReplica, said: bytes) -> None:
+    if found := _FINGERPRINT.search(said):
+        replica.fingerprint = found[1].decode()
 
 
 async def _answer(request: _Request, said: _Answer, send: Send) -> None:

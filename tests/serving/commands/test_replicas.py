@@ -30,6 +30,7 @@ LISTED = replica_list(
             state=state,
             reason=reason,
             requests=1_200,
+            fingerprint="" if reason else "vllm-0.32.0-e4364931-v2-dcfed83d",
         )
         for number, state, reason in (
             (0, ReplicaState.READY, ""),
@@ -67,6 +68,7 @@ def test_the_list_is_a_table(url: str, capsys: pytest.CaptureFixture[str]) -> No
     assert first == "1 of 2 replicas are ready"
     assert [row.split()[:2] for row in rows] == [["0", "ready"], ["1", "not"]]
     assert "0-3" in rows[0]
+    assert "v2-dcfed83d" in rows[0].split()
     assert "127.0.0.1:50053" in rows[1]
     assert rows[1].endswith("the server is drained")
 
