@@ -150,3 +150,12 @@ def test_the_end_leaves_nothing(service: ServerProcess) -> None:
 
     assert service.wait_end() == 0
     assert service.left_over() == []
+
+
+def test_replicas_of_a_killed_service_end() -> None:
+    arguments = ("--replicas", "2", "--chips", "1", "--weights", "none", "--clock", "dilated:10")
+    with started(ULTRASERVE, *arguments) as server:
+        server.wait_until(lambda: server.runs_now("EngineCore"), "an engine")
+        server.kill(server.pid)
+
+        assert server.left_over(150.0) == []
