@@ -25,6 +25,9 @@ LOOK_EVERY_S: Final = 1.0
 """Wall seconds between two questions to a replica."""
 
 ANSWER_WITHIN_S: Final = 3.0
+DOUBT_S_MAX: Final = 10.0
+"""Wall seconds without an answer after which a replica gets no more requests: three questions."""
+
 SILENT_S_MAX: Final = 30.0
 """Wall seconds without an answer after which a replica that was up is killed. Assumed: above any
 pause of a busy API process, below a client's patience."""
@@ -146,9 +149,8 @@ class LiveReplicas:
                 was_ready = was_ready or replica.is_ready
                 if answered or not was_ready:
                     answered_s = time.monotonic()
-                elif time.monotonic() - answered_s > SILENT_S_MAX:
-                    logger.error("replica %d is killed: no answer", replica.place.number)
-                    process.signal(signal.SIGKILL)
+                else:
+                    self._doubt(replica, process, time.monotonic() - answered_s)
                 waits = {ended, asyncio.ensure_future(soon.wait())}
                 _, left = await asyncio.wait(
                     waits, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED
@@ -159,12 +161,22 @@ class LiveReplicas:
             ended.cancel()
         return was_ready
 
+    def _doubt(self, replica: LiveReplica, process: ReplicaProcess, silent_s: float) -> None:
+        """Send nothing more to a replica that has not answered, and kill it after a while."""
+        if silent_s > DOUBT_S_MAX:
+            self._become(replica, ReplicaState.NOT_READY, f"no answer for {silent_s:.0f} s")
+        if silent_s > SILENT_S_MAX:
+            logger.error("replica %d is killed: no answer", replica.place.number)
+            process.signal(signal.SIGKILL)
+
     async def _look(self, replica: LiveReplica, *, was_ready: bool) -> bool:
         """Ask whether it is ready; whether it answered."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S)
         try:
             async with self._session.get(f"{replica.url}/readyz", timeout=timeout) as response:
                 reason = (await response.text()).strip()
+        except TimeoutError:
+            return False  # it is busy, or hangs: time tells
         except (aiohttp.ClientError, OSError) as error:
             if was_ready:
                 self._become(replica, ReplicaState.NOT_READY, f"no answer: {type(error).__name__}")

@@ -168,7 +168,8 @@ async def test_a_replica_that_no_longer_answers_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live_replicas, "ANSWER_WITHIN_S", 0.1)
-    monkeypatch.setattr(live_replicas, "SILENT_S_MAX", 0.2)
+    monkeypatch.setattr(live_replicas, "DOUBT_S_MAX", 0.1)
+    monkeypatch.setattr(live_replicas, "SILENT_S_MAX", 0.4)
     monkeypatch.setattr(live_replicas, "LOOK_EVERY_S", 0.05)
     async with small_service() as service:
         service.replicas[0].is_silent = True
