@@ -26,8 +26,7 @@ from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
-from serving.server.gateway.admission_controller import AdmissionController, Permit
-from serving.server.gateway.admitted_generate import current_permit
+from serving.server.gateway.admission_controller import AdmissionController, Permit, current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
@@ -60,7 +59,7 @@ from serving.server.gateway.http.request_work import (
     said_class,
     work_of,
 )
-from serving.server.gateway.readiness import Readiness
+from serving.server.gateway.readiness import ServerReadiness
 
 _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
@@ -102,7 +101,7 @@ class HttpGateway:
         *,
         keys: KeyRing,
         admission: AdmissionController,
-        readiness: Readiness,
+        readiness: ServerReadiness,
         bodies: BodyReader,
         context: ContextSize,
         request_wall_s_max: float,
