@@ -1,0 +1,119 @@
+"""Microseconds of the API's process for a streamed token, by part: 128 streams, timing only.
+
+    python -m tests.benchmarks.api_token_path
+
+A server as a user starts it; its clients are this process. Steps take `STEP_S` of wall time, so
+that the API's process is not full, and each token is a chunk. The processor's time of that process
+is read from the system; its parts are those of `sampled_stacks`.
+"""
+
+import asyncio
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psutil
+import uvloop
+
+from tests.benchmarks.sampled_stacks import PATH as SAMPLES_PATH
+from tests.benchmarks.stream_load import StreamCounts, connected, post
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+
+STREAMS: Final = 128
+PROMPT_TOKENS: Final = 64
+TOKENS_MAX: Final = 3_000
+WINDOW_S: Final = 8.0
+MODEL: Final = "qwen3-30b-a3b"
+ARGUMENTS: Final = (
+    *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "dilated:4"),
+    *("--max-model-len", "4096", "--max-num-seqs", "64", "--disable-uvicorn-access-log"),
+    *("--middleware", "tests.benchmarks.sampled_stacks.SampledStacks"),
+)
+BODIES: Final[dict[str, tuple[str, Callable[[int], dict[str, Any]]]]] = {
+    "completions": (
+        "/v1/completions",
+        lambda index: {"prompt": [300 + (13 * at + 7 * index) % 700 for at in range(64)]},
+    ),
+    "chat": (
+        "/v1/chat/completions",
+        lambda index: {"messages": [{"role": "user", "content": f"Tell me of the sea, {index}."}]},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiBudget:
+    """Of a window: chunks, processor microseconds of the API's process for each, and by part."""
+
+    chunks: int
+    us: float
+    system_us: float
+    parts_us: dict[str, float]
+
+    def line(self) -> str:
+        """For people."""
+        parts = ", ".join(
+            f"{name} {us:.1f}" for name, us in sorted(self.parts_us.items(), key=lambda p: -p[1])
+        )
+        return (
+            f"{self.us:.1f} us a token, {self.system_us:.1f} of it the system's ({parts}), "
+            f"{self.chunks:,} tokens"
+        )
+
+
+def measured(server: ServerProcess, api: str, *, window_s: float = WINDOW_S) -> ApiBudget:
+    """The budget of `STREAMS` streams of `api`."""
+    return uvloop.run(_measured(server, api, window_s))
+
+
+async def _measured(server: ServerProcess, api: str, window_s: float) -> ApiBudget:
+    counts = StreamCounts()
+    path, body = BODIES[api]
+    connections = [await connected(server.url, counts) for _ in range(STREAMS)]
+    for index, connection in enumerate(connections):
+        asked = {"model": MODEL, "max_tokens": TOKENS_MAX, "ignore_eos": True, "stream": True}
+        connection.send(post(server.url, path, asked | body(index)))
+    process = psutil.Process(server.pid)
+    while len(counts.first_chunk_s) < STREAMS:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(_samples, server)
+    before, chunks = process.cpu_times(), counts.chunks
+    await asyncio.sleep(window_s)
+    after, chunks = process.cpu_times(), counts.chunks - chunks
+    ticks = await asyncio.to_thread(_samples, server)
+    for connection in connections:
+        connection.close()
+    user_s, system_s = after.user - before.user, after.system - before.system
+    us = 1e6 * (user_s + system_s) / chunks
+    whole = sum(ticks.values())
+    return ApiBudget(
+        chunks=chunks,
+        us=us,
+        system_us=1e6 * system_s / chunks,
+        parts_us={name: us * share / whole for name, share in ticks.items()},
+    )
+
+
+def _samples(server: ServerProcess) -> dict[str, int]:
+    with urllib.request.urlopen(f"{server.url}{SAMPLES_PATH}") as answer:
+        ticks: dict[str, int] = json.load(answer)
+    return ticks
+
+
+def run() -> None:
+    """Print a line for each API."""
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    with started(ULTRASERVE, *ARGUMENTS) as server:
+        server.wait_ready()
+        for api in BODIES:
+            print(f"API, {api}: {measured(server, api).line()}", flush=True)
+            time.sleep(2.0)
+
+
+if __name__ == "__main__":
+    run()
