@@ -82,6 +82,7 @@ class _DirectStream:
         self._chunk = ""
         self._waits = False
         self._unseen: list[int] = []
+        self._params: Any = None
 
     async def outputs(
         self, made: AsyncIterator[Any], output_of: Callable[[Any], Any]
@@ -133,6 +134,9 @@ class _DirectStream:
             or not self._body.is_open()
         ):
             return False
+        if output.kv_transfer_params != self._params:  # weights that the response does not name yet
+            self._params = output.kv_transfer_params
+            return False
         if stats is not None:
             self._streams.count(output, timestamp, stats, state)
         if weight_version is not None:
@@ -152,7 +156,6 @@ def _is_plain(output: Any) -> bool:
     return (
         output.finish_reason is None
         and output.events is None
-        and output.kv_transfer_params is None
         and output.prefill_stats is None
         and output.new_logprobs is None
         and output.new_prompt_logprobs_tensors is None
