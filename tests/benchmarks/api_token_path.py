@@ -27,6 +27,7 @@ STREAMS: Final = 128
 PROMPT_TOKENS: Final = 64
 TOKENS_MAX: Final = 3_000
 WINDOW_S: Final = 8.0
+_IDLE_S: Final = 4.0
 MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
     *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "dilated:4"),
@@ -47,11 +48,15 @@ BODIES: Final[dict[str, tuple[str, Callable[[int], dict[str, Any]]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiBudget:
-    """Of a window: chunks, processor microseconds of the API's process for each, and by part."""
+    """Of a window: chunks, processor microseconds of the API's process for each, and by part.
+
+    What the idle process takes in the same time, `idle_us`, is not in them.
+    """
 
     chunks: int
     us: float
     system_us: float
+    idle_us: float
     parts_us: dict[str, float]
 
     def line(self) -> str:
@@ -60,8 +65,8 @@ class ApiBudget:
             f"{name} {us:.1f}" for name, us in sorted(self.parts_us.items(), key=lambda p: -p[1])
         )
         return (
-            f"{self.us:.1f} us a token, {self.system_us:.1f} of it the system's ({parts}), "
-            f"{self.chunks:,} tokens"
+            f"{self.us:.1f} us a token, {self.system_us:.1f} of it the system's ({parts}); "
+            f"{self.chunks:,} tokens, and {self.idle_us:.1f} us for each of the idle process"
         )
 
 
@@ -73,30 +78,39 @@ def measured(server: ServerProcess, api: str, *, window_s: float = WINDOW_S) -> 
 async def _measured(server: ServerProcess, api: str, window_s: float) -> ApiBudget:
     counts = StreamCounts()
     path, body = BODIES[api]
+    process = psutil.Process(server.pid)
+    idle_s = sum(await _spent_s(process, _IDLE_S)) * window_s / _IDLE_S
     connections = [await connected(server.url, counts) for _ in range(STREAMS)]
     for index, connection in enumerate(connections):
         asked = {"model": MODEL, "max_tokens": TOKENS_MAX, "ignore_eos": True, "stream": True}
         connection.send(post(server.url, path, asked | body(index)))
-    process = psutil.Process(server.pid)
     while len(counts.first_chunk_s) < STREAMS:
         await asyncio.sleep(0.1)
     await asyncio.sleep(1.0)
     await asyncio.to_thread(_samples, server)
-    before, chunks = process.cpu_times(), counts.chunks
-    await asyncio.sleep(window_s)
-    after, chunks = process.cpu_times(), counts.chunks - chunks
+    chunks = counts.chunks
+    user_s, system_s = await _spent_s(process, window_s)
+    chunks = counts.chunks - chunks
     ticks = await asyncio.to_thread(_samples, server)
     for connection in connections:
         connection.close()
-    user_s, system_s = after.user - before.user, after.system - before.system
-    us = 1e6 * (user_s + system_s) / chunks
+    us = 1e6 * (user_s + system_s - idle_s) / chunks
     whole = sum(ticks.values())
     return ApiBudget(
         chunks=chunks,
         us=us,
         system_us=1e6 * system_s / chunks,
+        idle_us=1e6 * idle_s / chunks,
         parts_us={name: us * share / whole for name, share in ticks.items()},
     )
+
+
+async def _spent_s(process: psutil.Process, window_s: float) -> tuple[float, float]:
+    """Processor seconds of a process in a window: the user's and the system's."""
+    before = process.cpu_times()
+    await asyncio.sleep(window_s)
+    after = process.cpu_times()
+    return after.user - before.user, after.system - before.system
 
 
 def _samples(server: ServerProcess) -> dict[str, int]:

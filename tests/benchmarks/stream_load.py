@@ -12,6 +12,9 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 _END: Final = b"\r\n0\r\n\r\n"
+_PROBED: Final = b"\r\n\r\nok\n"
+"""The last bytes of a stream, and as many of a probe's answer."""
+
 _CHUNK: Final = b"data: {"
 
 
@@ -31,14 +34,14 @@ class StreamConnection(asyncio.Protocol):
 
     def __init__(self, counts: StreamCounts) -> None:
         self._counts = counts
-        self._done: asyncio.Future[None] | None = None
+        self._done: asyncio.Future[bool] | None = None
         self._sent_s = 0.0
         self._status = b""
         self._chunks = 0
         self._last = b""
 
-    def send(self, message: bytes) -> "asyncio.Future[None]":
-        """Send a request; the future is done when its stream has ended, well or not."""
+    def send(self, message: bytes) -> "asyncio.Future[bool]":
+        """Send a request; the future is done with its answer, and says whether it was one."""
         self._done = asyncio.get_running_loop().create_future()
         self._status, self._chunks, self._last = b"", 0, b""
         self._sent_s = time.monotonic()
@@ -57,8 +60,10 @@ class StreamConnection(asyncio.Protocol):
         self._chunks += chunks
         self._counts.chunks += chunks
         self._last = (self._last + data)[-len(_END) :]
-        if self._last == _END or b" 200 " not in self._status:
-            self._end(None if b" 200 " in self._status else self._status.decode())
+        if b" 200 " not in self._status:
+            self._end(self._status.decode())
+        elif self._last in (_END, _PROBED):
+            self._end(None)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(f"connection lost: {error}")
@@ -75,7 +80,12 @@ class StreamConnection(asyncio.Protocol):
             self._counts.ended += 1
         else:
             self._counts.failures.append(failure)
-        self._done.set_result(None)
+        self._done.set_result(failure is None)
+
+
+def get(url: str, path: str) -> bytes:
+    """The bytes of a request without a body."""
+    return f"GET {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n".encode()
 
 
 def post(url: str, path: str, body: dict[str, Any]) -> bytes:

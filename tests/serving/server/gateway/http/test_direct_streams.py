@@ -150,11 +150,11 @@ def events_of(stream: str) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_a_response_names_weights_that_change_within_its_stream() -> None:
     async def use(server: HttpServer, written: Written) -> None:
-        server.core.scheduler._weights = ["v1-a"]
+        server.core.weights = ("v1-a",)
         asked = server.http.post("/v1/completions", json=BODY | {"max_tokens": 60})
         going = asyncio.ensure_future(asked)
         await until(lambda: len(written) > 20)
-        server.core.scheduler._weights = ["v2-b"]
+        server.core.weights = ("v2-b",)
         events = events_of((await going).text)
         assert events[-1]["system_fingerprint"].endswith("-v1-a+v2-b")
         assert len(events) == 60
