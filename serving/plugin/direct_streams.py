@@ -102,7 +102,7 @@ class _DirectStream:
             self._waits = True
 
     async def chunks(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        """vLLM's own chunks, of which one becomes the template."""
+        """VLLM's own chunks, of which one becomes the template."""
         try:
             async with aclosing(made):
                 async for chunk in made:
@@ -197,7 +197,7 @@ class DirectStreams:
         return _DirectStream(self, body, field=field, says_nothing=says_nothing)
 
     def held(self, external: str) -> tuple[str, Any] | None:
-        """vLLM's name and state of the one running sequence of a request; None of several."""
+        """VLLM's name and state of the one running sequence of a request; None of several."""
         names = self._processor.external_req_ids.get(external, ())
         if len(names) != 1:
             return None
@@ -235,6 +235,11 @@ def join_streams(app_state: Any) -> None:
         _join_completions(completions, streams)
     if chat is not None:
         _join_chats(chat, streams)
+
+
+def read_environment_once() -> None:
+    """Keep vLLM's environment as it is now, as its engine does: it reads it for each token."""
+    envs.enable_envs_cache()
 
 
 def _passes_bodies(path: str) -> bool:

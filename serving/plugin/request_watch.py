@@ -19,6 +19,8 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 _MARK: Final = "tells_watchers"
 
+_DROPPED: Final = "request %s is not accounted for any more"
+
 _BY_ITSELF: Final = (FinishReason.STOP, FinishReason.REPETITION)
 
 _CUT: Final = {FinishReason.ABORT: Outcome.ABORTED, FinishReason.ERROR: Outcome.FAILED}
@@ -114,7 +116,8 @@ class RequestWatch:
         try:  # once a token, for which a context manager is dear
             watcher.made(name, tokens)
         except Exception:
-            self._drop(watcher, name)
+            logger.exception(_DROPPED, name)
+            self._drop(watcher)
 
     def _ended(self, watcher: Watcher, output: Any) -> None:
         if not self.forget(output.request_id):
@@ -129,9 +132,8 @@ class RequestWatch:
         try:
             yield
         except Exception:
-            self._drop(watcher, name)
+            logger.exception(_DROPPED, name)
+            self._drop(watcher)
 
-    def _drop(self, watcher: Watcher, name: str) -> None:
-        """Log the exception of a watcher, and drop it with all its sequences."""
-        logger.exception("request %s is not accounted for any more", name)
+    def _drop(self, watcher: Watcher) -> None:
         self._watchers = {n: each for n, each in self._watchers.items() if each is not watcher}

@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.api_token_path
 
-A server as a user starts it; its clients are this process. Steps take `STEP_S` of wall time, so
-that the API's process is not full, and each token is a chunk. The processor's time of that process
-is read from the system; its parts are those of `sampled_stacks`.
+A server as a user starts it, and one whose streams all go vLLM's way (`serving.plugin.
+direct_streams` says which do); their clients are this process. The clock is slow enough that the
+API's process is not full, and each token is a chunk. The processor's time of that process is read
+from the system; its parts are those of `sampled_stacks`.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,19 +22,21 @@ import psutil
 import uvloop
 
 from tests.benchmarks.sampled_stacks import PATH as SAMPLES_PATH
+from tests.benchmarks.sampled_stacks import SampledPlainStacks, SampledStacks
 from tests.benchmarks.stream_load import StreamCounts, connected, post
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
 STREAMS: Final = 128
-PROMPT_TOKENS: Final = 64
 TOKENS_MAX: Final = 3_000
 WINDOW_S: Final = 8.0
 _IDLE_S: Final = 4.0
+_AT_REST_S: Final = 10.0
+"""After its start the process has still to do; then it is idle for the first figure."""
+
 MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
     *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "dilated:4"),
     *("--max-model-len", "4096", "--max-num-seqs", "64", "--disable-uvicorn-access-log"),
-    *("--middleware", "tests.benchmarks.sampled_stacks.SampledStacks"),
 )
 BODIES: Final[dict[str, tuple[str, Callable[[int], dict[str, Any]]]]] = {
     "completions": (
@@ -73,6 +77,21 @@ class ApiBudget:
 def measured(server: ServerProcess, api: str, *, window_s: float = WINDOW_S) -> ApiBudget:
     """The budget of `STREAMS` streams of `api`."""
     return uvloop.run(_measured(server, api, window_s))
+
+
+@contextmanager
+def sampled_server(middleware: type[SampledStacks]) -> Iterator[ServerProcess]:
+    """A server with `middleware`, once it is at rest."""
+    named = ("--middleware", f"{middleware.__module__}.{middleware.__qualname__}")
+    environment = dict(os.environ)
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # of `token_path`
+    try:
+        with started(ULTRASERVE, *ARGUMENTS, *named) as server:
+            server.wait_ready()
+            time.sleep(_AT_REST_S)
+            yield server
+    finally:
+        os.environ.update(environment)
 
 
 async def _measured(server: ServerProcess, api: str, window_s: float) -> ApiBudget:
@@ -120,13 +139,12 @@ def _samples(server: ServerProcess) -> dict[str, int]:
 
 
 def run() -> None:
-    """Print a line for each API."""
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    with started(ULTRASERVE, *ARGUMENTS) as server:
-        server.wait_ready()
-        for api in BODIES:
-            print(f"API, {api}: {measured(server, api).line()}", flush=True)
-            time.sleep(2.0)
+    """Print a line for each API and way."""
+    for way, middleware in (("direct", SampledStacks), ("vLLM's way", SampledPlainStacks)):
+        with sampled_server(middleware) as server:
+            for api in BODIES:
+                print(f"API, {api}, {way}: {measured(server, api).line()}", flush=True)
+                time.sleep(2.0)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ PARTS: Final = (
     ("generators", ("/v1/engine/async_llm.py", "/utils/async_utils.py", "/plugin/response_")),
     ("server", ("/uvicorn/", "/gateway/http/bounded_protocol.py")),
     ("gateway's middlewares", ("/gateway/http/", "/server/control/")),
-    ("vLLM's middlewares", ("/starlette/", "/fastapi/", "/prometheus_fastapi", "/vllm/entrypoints/")),
+    (
+        "vLLM's middlewares",
+        ("/starlette/", "/fastapi/", "/prometheus_fastapi", "/vllm/entrypoints/"),
+    ),
 )
 """Parts by their files; the first that fits the innermost frame that fits any."""
 
@@ -71,3 +74,9 @@ class SampledStacks:
     def _tick(self, number: int, frame: FrameType | None) -> None:
         del number
         self._ticks[part_of(frame)] += 1
+
+
+class SampledPlainStacks(SampledStacks):
+    """The same before streams that all go vLLM's way."""
+
+    passes_bodies = False

@@ -99,6 +99,8 @@ def post(url: str, path: str, body: dict[str, Any]) -> bytes:
 async def connected(url: str, counts: StreamCounts) -> StreamConnection:
     """A connection to the server at `url`."""
     parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(
         lambda: StreamConnection(counts), parts.hostname, parts.port

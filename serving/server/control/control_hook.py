@@ -13,7 +13,7 @@ from typing import Any
 
 from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
-from serving.plugin.direct_streams import join_streams
+from serving.plugin.direct_streams import join_streams, read_environment_once
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import latencies
@@ -87,6 +87,7 @@ class ControlHook:
 
         The control key stays in its file until `held` is closed.
         """
+        read_environment_once()
         state = app.state
         engine = state.engine_client
         name_weights_in_responses(engine)

@@ -17,10 +17,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.server.gateway.http.asgi import Scope
-from serving.server.gateway.http.written_body import WRITTEN_BODY, WrittenBody
 from serving.server.gateway.http.http_errors import answer
 from serving.server.gateway.http.http_refusals import error_of_limit, raw_answer
 from serving.server.gateway.http.tls_arrival import TlsArrival
+from serving.server.gateway.http.written_body import WRITTEN_BODY, WrittenBody
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
 

@@ -1,4 +1,4 @@
-"""Streams whose middle is written past vLLM's app are those that vLLM's app makes, byte for byte."""
+"""Streams whose middle is written past vLLM's app are byte for byte those that the app makes."""
 
 import asyncio
 import json
