@@ -10,6 +10,7 @@ how long a request waits until admission sees it: its event loop is the one that
 
 import argparse
 import asyncio
+import resource
 import sys
 import time
 from collections.abc import Coroutine
@@ -177,6 +178,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
     args = parser.parse_args(arguments)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with started(ULTRASERVE, *ARGUMENTS) as server:
         server.wait_ready()
         failed = uvloop.run(measure(server, streams=args.streams, seconds=args.seconds))
