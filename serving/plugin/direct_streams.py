@@ -102,7 +102,7 @@ class _DirectStream:
             self._waits = True
 
     async def chunks(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        """VLLM's own chunks, of which one becomes the template."""
+        """The chunks that vLLM makes, of which one becomes the template."""
         try:
             async with aclosing(made):
                 async for chunk in made:
@@ -192,17 +192,22 @@ class DirectStreams:
         `says_nothing`: a token without text has a chunk as well. None where none can be direct.
         """
         body = direct_body.get()
-        if body is None or self._processor.stream_interval > 1:
+        if body is None:
             return None
         return _DirectStream(self, body, field=field, says_nothing=says_nothing)
 
     def held(self, external: str) -> tuple[str, Any] | None:
-        """VLLM's name and state of the one running sequence of a request; None of several."""
+        """Name and state of the one running sequence of a request, if it is just one.
+
+        None as well where its text is held back: by stop strings, or for several tokens a chunk.
+        """
         names = self._processor.external_req_ids.get(external, ())
         if len(names) != 1:
             return None
         state = self._processor.request_states[names[0]]
-        return (names[0], state) if state.stream_interval == 1 else None
+        if state.stream_interval > 1 or getattr(state.detokenizer, "stop", ()):
+            return None
+        return names[0], state
 
     def enter(self, name: str, stream: _DirectStream) -> None:
         """Give `stream` the outputs of the sequence `name`."""
@@ -304,6 +309,6 @@ def _direct(
     _, continuous_usage = should_include_usage(
         request.stream_options, serving.enable_force_include_usage
     )
-    if (request.n or 1) > 1 or request.stop or request.return_token_ids or continuous_usage:
+    if (request.n or 1) > 1 or request.return_token_ids or continuous_usage:
         return None
     return streams.begin(field=field, says_nothing=says_nothing)

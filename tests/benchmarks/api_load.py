@@ -26,7 +26,8 @@ from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
     *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "auto"),
-    *("--max-model-len", "2048", "--max-num-seqs", "2560", "--disable-uvicorn-access-log"),
+    *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
+    "--disable-uvicorn-access-log",
 )
 STREAM_TOKENS: Final = 8
 ONE_TOKEN_PER_S: Final = 1_000.0
