@@ -9,10 +9,11 @@ any that its connection cannot take now; and whole streams with log-probabilitie
 stop strings, token ids, continuous usage, or a parser that reads the text.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, Protocol, Self
 
 import msgspec
@@ -85,21 +86,22 @@ class _DirectStream:
         self._params: Any = None
 
     async def outputs(
-        self, made: AsyncIterator[Any], output_of: Callable[[Any], Any]
+        self, made: AsyncGenerator[Any, None], output_of: Callable[[Any], Any]
     ) -> AsyncGenerator[Any, None]:
         """The outputs for vLLM's generator, with the tokens that it has not seen."""
-        async for item in made:
-            self._waits = False
-            output = output_of(item)
-            if self._unseen and output.outputs:
-                first = output.outputs[0]
-                first.token_ids = [*self._unseen, *first.token_ids]
-                self._unseen = []
-            yield item
-            # Asked for the next, vLLM has made and sent its chunks of this one.
-            if self._template is None:
-                self._begin(output)
-            self._waits = True
+        async with aclosing(made):
+            async for item in made:
+                self._waits = False
+                output = output_of(item)
+                if self._unseen and output.outputs:
+                    first = output.outputs[0]
+                    first.token_ids = [*self._unseen, *first.token_ids]
+                    self._unseen = []
+                yield item
+                # Asked for the next, vLLM has made and sent its chunks of this one.
+                if self._template is None:
+                    self._begin(output)
+                self._waits = True
 
     async def chunks(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         """The chunks that vLLM makes, of which one becomes the template."""
@@ -159,6 +161,7 @@ def _is_plain(output: Any) -> bool:
         and output.prefill_stats is None
         and output.new_logprobs is None
         and output.new_prompt_logprobs_tensors is None
+        and output.new_sampling_mask is None
         and bool(output.new_token_ids)
     )
 
@@ -249,15 +252,18 @@ def read_environment_once() -> None:
 
 def _passes_bodies(path: str) -> bool:
     module, _, name = path.rpartition(".")
-    found = getattr(__import__(module, fromlist=[name]), name)
-    return bool(getattr(found, PASSES_BODIES, False))
+    return bool(getattr(getattr(import_module(module), name), PASSES_BODIES, False))
 
 
 def _join_completions(serving: Any, streams: DirectStreams) -> None:
     plain = serving.completion_stream_generator
 
     def stream(
-        request: Any, engine_inputs: Any, outputs: AsyncIterator[Any], *args: Any, **named: Any
+        request: Any,
+        engine_inputs: Any,
+        outputs: AsyncGenerator[Any, None],
+        *args: Any,
+        **named: Any,
     ) -> AsyncGenerator[str, None]:
         direct = None
         if len(engine_inputs) == 1 and not request.echo and request.logprobs is None:
@@ -275,7 +281,7 @@ def _join_chats(serving: Any, streams: DirectStreams) -> None:
     reads_text = _reads_text(serving.parser_cls)
 
     def stream(
-        request: Any, outputs: AsyncIterator[Any], *args: Any, **named: Any
+        request: Any, outputs: AsyncGenerator[Any, None], *args: Any, **named: Any
     ) -> AsyncGenerator[str, None]:
         direct = None
         has_parser = serving.parser_cls is not None

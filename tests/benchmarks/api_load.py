@@ -29,12 +29,12 @@ ARGUMENTS: Final = (
     *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
     "--disable-uvicorn-access-log",
 )
-STREAM_TOKENS: Final = 8
+STREAM_TOKENS: Final = 300
 ONE_TOKEN_PER_S: Final = 1_000.0
 LONG_PER_S: Final = 200.0
 LONG_TOKENS: Final = 1_000
 
-_OPENED_AT_ONCE: Final = 200
+_OPENED_AT_ONCE: Final = 500
 _PROBE_EVERY_S: Final = 0.1
 
 
@@ -73,12 +73,12 @@ class Clients:
 
     def __init__(self, url: str, counts: StreamCounts) -> None:
         self._url = url
-        self._counts = counts
+        self.counts = counts
         self._idle: list[StreamConnection] = []
 
     async def ask(self, message: bytes) -> None:
         """Send a request, and wait for the end of its stream."""
-        connection = self._idle.pop() if self._idle else await connected(self._url, self._counts)
+        connection = self._idle.pop() if self._idle else await connected(self._url, self.counts)
         if await connection.send(message):
             self._idle.append(connection)
 
@@ -96,13 +96,16 @@ def completion(url: str, index: int, *, prompt_tokens: int, tokens: int) -> byte
 
 
 async def all_open(url: str, clients: Clients, streams: int) -> None:
-    """Open `streams` streams, and wait for their ends."""
-    asked = []
+    """Open `streams` streams, as fast as the server begins them, and wait for their ends."""
+    asked, counts = [], clients.counts
     for index in range(streams):
+        while index - len(counts.first_chunk_s) - len(counts.failures) >= _OPENED_AT_ONCE:
+            await asyncio.sleep(0.005)  # a listening socket keeps 2,048 for its server
         message = completion(url, index, prompt_tokens=16, tokens=STREAM_TOKENS)
         asked.append(asyncio.ensure_future(clients.ask(message)))
-        if index % _OPENED_AT_ONCE == 0:
-            await asyncio.sleep(0.05)  # as many as a listening socket keeps for its server
+    while len(counts.first_chunk_s) + len(counts.failures) < streams:
+        await asyncio.sleep(0.01)
+    print(f"{counts.open:,} of {streams:,} streams are open at once", flush=True)
     await asyncio.gather(*asked)
 
 

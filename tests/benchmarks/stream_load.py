@@ -28,6 +28,11 @@ class StreamCounts:
     first_chunk_s: list[float] = field(default_factory=list)
     """Wall seconds from sending to the first chunk."""
 
+    @property
+    def open(self) -> int:
+        """Streams that have begun and not ended."""
+        return len(self.first_chunk_s) - self.ended - len(self.failures)
+
 
 class StreamConnection(asyncio.Protocol):
     """One connection, a request at a time."""

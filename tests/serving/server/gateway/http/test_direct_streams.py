@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
@@ -17,7 +18,7 @@ from vllm.entrypoints.openai.completion.protocol import (
 )
 from vllm.v1.engine.input_processor import InputProcessor
 
-from serving.plugin.direct_streams import ChunkTemplate
+from serving.plugin.direct_streams import ChunkTemplate, join_streams
 from serving.server.gateway.http.written_body import WrittenBody
 from tests.serving.server.gateway.http.served_http import MODEL, HttpServer, http_server
 
@@ -215,3 +216,23 @@ def test_every_character_is_escaped_as_in_vllm_s_json() -> None:
     whole = "".join(chr(code) for code in range(0x11000) if not 0xD800 <= code < 0xE000)
     made = CompletionResponseStreamChoice(index=0, text=whole).model_dump_json(exclude_unset=True)
     assert ChunkTemplate(b'{"index":0,"text":', b"}").chunk(whole) == made.encode()
+
+
+class ReadsBodies:
+    """A middleware that does not say that it passes bodies."""
+
+
+@pytest.mark.parametrize(
+    ("middleware", "keep_alive_s"), [((ReadsBodies,), 0), ((), 5)], ids=["middleware", "keep alive"]
+)
+def test_streams_that_something_else_reads_go_vllms_way(
+    middleware: tuple[type, ...], keep_alive_s: int
+) -> None:
+    names = [f"{each.__module__}.{each.__qualname__}" for each in middleware]
+    serving = SimpleNamespace(completion_stream_generator=None)
+    state = SimpleNamespace(
+        args=SimpleNamespace(middleware=names, sse_keep_alive_interval=keep_alive_s),
+        openai_serving_completion=serving,
+    )
+    join_streams(state)
+    assert serving.completion_stream_generator is None
