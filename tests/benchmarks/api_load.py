@@ -1,6 +1,6 @@
 """Does one API process stand many clients? Errors, memory, and how soon it gets to a request.
 
-    python -m tests.benchmarks api_load [--streams N] [--seconds S]
+    python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S]
 
 A server as a user starts it, timing only; its clients are this process, on the same host. In turn:
 `--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
@@ -29,7 +29,6 @@ ARGUMENTS: Final = (
     *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
     "--disable-uvicorn-access-log",
 )
-STREAM_TOKENS: Final = 300
 ONE_TOKEN_PER_S: Final = 1_000.0
 LONG_PER_S: Final = 200.0
 LONG_TOKENS: Final = 1_000
@@ -95,13 +94,13 @@ def completion(url: str, index: int, *, prompt_tokens: int, tokens: int) -> byte
     return post(url, "/v1/completions", asked | {"ignore_eos": True, "stream": True})
 
 
-async def all_open(url: str, clients: Clients, streams: int) -> None:
+async def all_open(url: str, clients: Clients, *, streams: int, tokens: int) -> None:
     """Open `streams` streams, as fast as the server begins them, and wait for their ends."""
     asked, counts = [], clients.counts
     for index in range(streams):
         while index - len(counts.first_chunk_s) - len(counts.failures) >= _OPENED_AT_ONCE:
             await asyncio.sleep(0.005)  # a listening socket keeps 2,048 for its server
-        message = completion(url, index, prompt_tokens=16, tokens=STREAM_TOKENS)
+        message = completion(url, index, prompt_tokens=16, tokens=tokens)
         asked.append(asyncio.ensure_future(clients.ask(message)))
     while len(counts.first_chunk_s) + len(counts.failures) < streams:
         await asyncio.sleep(0.01)
@@ -152,13 +151,13 @@ async def phase(
     )
 
 
-async def measure(server: ServerProcess, *, streams: int, seconds: float) -> int:
+async def measure(server: ServerProcess, *, streams: int, tokens: int, seconds: float) -> int:
     """Print the phases; returns the number of requests that failed."""
     url, failed = server.url, 0
     for again in ("", ", again"):  # what the second adds to the memory is not kept for a request
         counts = StreamCounts()
         clients = Clients(url, counts)
-        load = all_open(url, clients, streams)
+        load = all_open(url, clients, streams=streams, tokens=tokens)
         ended = await phase(server, f"{streams:,} open streams{again}", counts, load)
         clients.close()
         print(ended.line(), flush=True)
@@ -180,13 +179,15 @@ async def measure(server: ServerProcess, *, streams: int, seconds: float) -> int
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="api_load", description=__doc__)
     parser.add_argument("--streams", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int, default=300, help="of each of them")
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with started(ULTRASERVE, *ARGUMENTS) as server:
         server.wait_ready()
-        failed = uvloop.run(measure(server, streams=args.streams, seconds=args.seconds))
+        load = measure(server, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
+        failed = uvloop.run(load)
     return int(failed > 0)
 
 
