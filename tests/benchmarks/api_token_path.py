@@ -10,7 +10,6 @@ from the system; its parts are those of `sampled_stacks`.
 
 import asyncio
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -83,15 +82,10 @@ def measured(server: ServerProcess, api: str, *, window_s: float = WINDOW_S) -> 
 def sampled_server(middleware: type[SampledStacks]) -> Iterator[ServerProcess]:
     """A server with `middleware`, once it is at rest."""
     named = ("--middleware", f"{middleware.__module__}.{middleware.__qualname__}")
-    environment = dict(os.environ)
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # of `token_path`
-    try:
-        with started(ULTRASERVE, *ARGUMENTS, *named) as server:
-            server.wait_ready()
-            time.sleep(_AT_REST_S)
-            yield server
-    finally:
-        os.environ.update(environment)
+    with started(ULTRASERVE, *ARGUMENTS, *named) as server:
+        server.wait_ready()
+        time.sleep(_AT_REST_S)
+        yield server
 
 
 async def _measured(server: ServerProcess, api: str, window_s: float) -> ApiBudget:
@@ -104,6 +98,7 @@ async def _measured(server: ServerProcess, api: str, window_s: float) -> ApiBudg
         asked = {"model": MODEL, "max_tokens": TOKENS_MAX, "ignore_eos": True, "stream": True}
         connection.send(post(server.url, path, asked | body(index)))
     while len(counts.first_chunk_s) < STREAMS:
+        assert not counts.failures, counts.failures[:3]
         await asyncio.sleep(0.1)
     await asyncio.sleep(1.0)
     await asyncio.to_thread(_samples, server)
