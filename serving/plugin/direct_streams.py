@@ -140,7 +140,10 @@ class _DirectStream:
             self._params = output.kv_transfer_params
             return False
         if stats is not None:
-            self._streams.count(output, timestamp, stats, state)
+            lora_states = self._streams.lora_states
+            stats.update_from_output(
+                output, timestamp, False, state.stats, lora_states, state.lora_name
+            )
         if weight_version is not None:
             state.track_weight_version(weight_version)
         detokenizer, token_ids = state.detokenizer, output.new_token_ids
@@ -167,11 +170,12 @@ def _is_plain(output: Any) -> bool:
 
 
 class DirectStreams:
-    """The direct streams of vLLM's `engine`, an AsyncLLM."""
+    """The direct streams of vLLM's `engine`, an AsyncLLM; `lora_states` are of its statistics."""
 
     def __init__(self, engine: Any) -> None:
         self._processor = engine.output_processor
         self._streams: dict[str, _DirectStream] = {}
+        self.lora_states = self._processor.lora_states
         process = self._processor.process_outputs
 
         def process_outputs(
@@ -219,12 +223,6 @@ class DirectStreams:
     def leave(self, name: str) -> None:
         """Give it none any more."""
         self._streams.pop(name, None)
-
-    def count(self, output: Any, timestamp: Any, stats: Any, state: Any) -> None:
-        """Count an output in vLLM's statistics of the step."""
-        stats.update_from_output(
-            output, timestamp, False, state.stats, self._processor.lora_states, state.lora_name
-        )
 
 
 def join_streams(app_state: Any) -> None:
