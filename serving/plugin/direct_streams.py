@@ -235,8 +235,10 @@ def join_streams(app_state: Any) -> None:
         return
     if app_state.args.sse_keep_alive_interval > 0:
         return  # a stream that is written directly looks silent to vLLM
-    streams = DirectStreams(app_state.engine_client)
     completions, chat = app_state.openai_serving_completion, app_state.openai_serving_chat
+    if completions is None and chat is None:
+        return
+    streams = DirectStreams(app_state.engine_client)
     if completions is not None:
         _join_completions(completions, streams)
     if chat is not None:

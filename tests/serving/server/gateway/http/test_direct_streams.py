@@ -233,6 +233,7 @@ def test_streams_that_something_else_reads_go_vllms_way(
     state = SimpleNamespace(
         args=SimpleNamespace(middleware=names, sse_keep_alive_interval=keep_alive_s),
         openai_serving_completion=serving,
+        openai_serving_chat=None,
     )
     join_streams(state)
     assert serving.completion_stream_generator is None
