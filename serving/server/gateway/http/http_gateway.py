@@ -23,6 +23,7 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from serving.access.key_ring import KeyRing
+from serving.plugin.direct_streams import direct_body
 from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
@@ -59,7 +60,12 @@ from serving.server.gateway.http.request_work import (
     said_class,
     work_of,
 )
+<<<<<<< HEAD
 from serving.server.gateway.readiness import ServerReadiness
+=======
+from serving.server.gateway.http.written_body import written_body_of
+from serving.server.gateway.readiness import Readiness
+>>>>>>> w-api
 
 _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
@@ -168,7 +174,14 @@ class HttpGateway:
             await self._refuse_unserved(client.class_of(said))
             self._refuse_early(client, said)
         with await self._bodies.read(scope, receive, key=client.name) as held:
-            make = partial(HttpExchange, receive, send, path=path, on_start=held.let_go)
+            make = partial(
+                HttpExchange,
+                receive,
+                send,
+                path=path,
+                on_start=held.let_go,
+                written=written_body_of(scope),
+            )
             await self._pass_body(scope, path, client, held.take(), make, headers, said)
 
     async def _pass_body(
@@ -289,6 +302,7 @@ class HttpGateway:
         timer = asyncio.get_running_loop().call_later(
             self._request_wall_s_max, lambda: told.append(exchange.end(TOOK_TOO_LONG))
         )
+        token = direct_body.set(exchange.written)
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -298,6 +312,7 @@ class HttpGateway:
             if not await self._break_off(exchange):
                 raise
         finally:
+            direct_body.reset(token)
             timer.cancel()
             if told:
                 await asyncio.gather(*told, return_exceptions=True)  # or nobody is there any more
