@@ -11,10 +11,9 @@ stop strings, token ids, continuous usage, or a parser that reads the text.
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import msgspec
 from vllm import envs
@@ -22,25 +21,12 @@ from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 from vllm.parser.abstract_parser import DelegatingParser
 from vllm.parser.engine.adapters import ParserEngineToolAdapter
 
+from serving.process.direct_body import DirectBody, direct_body
+
 _encode: Final = msgspec.json.Encoder().encode
 
 PASSES_BODIES: Final = "passes_bodies"
 """Attribute, true, of a user's middleware that does not read or change bodies."""
-
-
-class DirectBody(Protocol):
-    """The body of a response, as its connection has it."""
-
-    def is_open(self) -> bool:
-        """Whether a chunk may be written now, behind all that were sent."""
-
-    def write(self, chunk: bytes) -> None:
-        """Write a chunk, if open."""
-
-
-direct_body: ContextVar[DirectBody | None] = ContextVar("ultraserve_direct_body", default=None)
-"""The body of the response that this task and its children make; None where none can be written
-directly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from serving.access.key_ring import KeyRing
-from serving.plugin.direct_streams import direct_body
 from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
+from serving.process.direct_body import direct_body
 from serving.server.gateway.admission_controller import AdmissionController, Permit, current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
@@ -60,12 +60,8 @@ from serving.server.gateway.http.request_work import (
     said_class,
     work_of,
 )
-<<<<<<< HEAD
-from serving.server.gateway.readiness import ServerReadiness
-=======
 from serving.server.gateway.http.written_body import written_body_of
-from serving.server.gateway.readiness import Readiness
->>>>>>> w-api
+from serving.server.gateway.readiness import ServerReadiness
 
 _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
