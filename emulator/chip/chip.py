@@ -15,7 +15,9 @@ from emulator.chip.commands import (
     ResetRank,
     RunExperts,
     SendExperts,
+    SendKv,
     TakeExperts,
+    TakeKv,
 )
 from emulator.chip.effects import (
     Attended,
@@ -24,6 +26,7 @@ from emulator.chip.effects import (
     Effect,
     ExpertRows,
     ExpertWeights,
+    KvBlocks,
     StepDone,
 )
 from emulator.chip.request_table import RequestTable
@@ -71,7 +74,7 @@ class Chip:
     States: idle, or in a step at some layer. `BeginStep` enters a step (and ends it at once without
     tokens), `Combine` moves to the next layer, the last of which samples and returns to idle; with
     several chips per rank, `Reduce` lies between. `RepeatStep` restarts at the first layer.
-    `RunExperts` works in any state; experts move between steps.
+    `RunExperts` works in any state; experts, and blocks of the KV cache, move between steps.
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
@@ -97,6 +100,12 @@ class Chip:
                 return self._repeat()
             case SendExperts() | TakeExperts():
                 return self._move_experts(command)
+            case SendKv():
+                keys, values = self._kv.read_blocks(command.blocks)
+                return KvBlocks(keys=keys, values=values)
+            case TakeKv():
+                self._kv.write_blocks(command.blocks, command.keys, command.values)
+                return CommandDone()
             case ResetRank():
                 self._requests, self._running = RequestTable(), None
                 return CommandDone()

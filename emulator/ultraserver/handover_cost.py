@@ -16,6 +16,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
+from emulator.fabric.kv_transfer import transfer_ns
 from emulator.faults.recovery_time import RecoveryRates, slowest_tray_ns
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
@@ -54,13 +55,24 @@ def experts_moved(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll
 
     Serving traffic is not counted. Raises ValueError for chips without a path.
     """
-    exchange = all_to_all.exchange(sent_bytes)
+    return _over_links(system, sent_bytes, all_to_all.exchange(sent_bytes).duration_ns)
+
+
+def kv_sent(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll) -> HandoverCost:
+    """Cost of one request's keys and values, sent_bytes[sender, receiver], on idle links.
+
+    Raises ValueError for chips without a path.
+    """
+    return _over_links(system, sent_bytes, transfer_ns(all_to_all, sent_bytes))
+
+
+def _over_links(system: SystemSpec, sent_bytes: Float64s, duration_ns: float) -> HandoverCost:
     moved = float(sent_bytes.sum() - np.trace(sent_bytes))
     energy = work_energy_of(system.chip)
     bit_joules = PICO * (energy.link.value + 2 * energy.hbm.value)  # read there, written here
     return HandoverCost(
         bytes_links=math.ceil(moved),
-        duration_ns=math.ceil(exchange.duration_ns),
+        duration_ns=math.ceil(duration_ns),
         joules=BITS_PER_BYTE * moved * bit_joules,
     )
 

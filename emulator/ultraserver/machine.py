@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
+from emulator.fabric.kv_transfer import prompt_kv_bytes
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
 from emulator.fabric.tiers import tiers_there
@@ -37,6 +38,7 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.handover_cost import (
     HandoverCost,
     experts_moved,
+    kv_sent,
     weights_read,
     weights_stowed,
 )
@@ -338,6 +340,15 @@ class Machine:
     def moving(self, payload_bytes: Float64s) -> HandoverCost:
         """Cost when positions exchange payload_bytes[sender, receiver]."""
         return experts_moved(self.system, payload_bytes, self._fabric)
+
+    def sending_kv(self, *, from_rank: int, to_rank: int, tokens: int) -> HandoverCost:
+        """Cost of the keys and values of `tokens` from one rank to another, each chip its heads'."""
+        tp, chips = self.partition.tp, self.partition.chips
+        sent_bytes = np.zeros((chips, chips))
+        share = float(prompt_kv_bytes(self.model, np.array(tokens))) / tp
+        for place in range(tp):
+            sent_bytes[from_rank * tp + place, to_rank * tp + place] = share
+        return kv_sent(self.system, sent_bytes, self._fabric)
 
     @property
     def block_positions(self) -> int:

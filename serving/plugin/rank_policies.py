@@ -15,6 +15,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
+from serving.plugin.kv_connector import RankKvConnector
 from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 from serving.policy.rank_choice import choose_rank
 
@@ -88,6 +89,8 @@ class RankLoads:
             self._waiting = {}
             for number, rank in enumerate(self._ranks):
                 for request in rank.requests.values():
+                    if request.is_finished():  # and its KV is still on its way to it
+                        continue
                     running = request.status == RequestStatus.RUNNING
                     into = self._running if running else self._waiting_at(request)
                     self._count(into, number, request)
@@ -179,7 +182,7 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     """Tokens that a rank could prefill, counted up to `enough`, and its decodes.
 
     Waiting requests count as far as seats and KV reach: one that cannot start must not delay other
-    ranks. Cached prefixes are not known yet and count.
+    ranks. Cached prefixes are not known yet and count; those with KV from another rank decode.
     """
     decodes = pending = 0
     for request in rank.running:
@@ -191,6 +194,14 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))
     startable = (request for request in rank.waiting if request.status in _STARTABLE)
+    if isinstance(rank.connector, RankKvConnector):
+        brings_kv = [rank.connector.brings_kv(request) for request in rank.waiting]
+        decodes += len(rank.kv_holding_waiting) + sum(brings_kv)
+        startable = (
+            request
+            for request, brings in zip(rank.waiting, brings_kv, strict=True)
+            if request.status in _STARTABLE and not brings
+        )
     waiting = 0
     for request in islice(startable, seats):
         waiting += request.num_tokens
