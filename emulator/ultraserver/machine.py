@@ -342,7 +342,7 @@ class Machine:
         return experts_moved(self.system, payload_bytes, self._fabric)
 
     def sending_kv(self, *, from_rank: int, to_rank: int, tokens: int) -> HandoverCost:
-        """Cost of the keys and values of `tokens` from one rank to another, each chip its heads'."""
+        """Cost of the keys and values of `tokens` from rank to rank, each chip its heads."""
         tp, chips = self.partition.tp, self.partition.chips
         sent_bytes = np.zeros((chips, chips))
         share = float(prompt_kv_bytes(self.model, np.array(tokens))) / tp

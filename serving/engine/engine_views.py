@@ -127,6 +127,7 @@ class EngineViews:
             rollout_blocks_pending=self.versions.waiting_blocks,
             stall=self.steps.stall(),
             **asdict(self.leases.totals),
+            **asdict(self.kv.totals),
         )
 
     def _state(self, heard: SchedulerState, telemetry: Telemetry, watts: Float64s) -> MachineState:

@@ -24,10 +24,10 @@ from serving.engine.live_machine import LiveMachine
 class KvTotals:
     """Transfers that ended since the start; `seconds` sums up each one's, side by side or not."""
 
-    transfers: int = 0
-    transfers_failed: int = 0
-    transfer_bytes: int = 0
-    transfer_s: float = 0.0
+    kv_transfers: int = 0
+    kv_transfers_failed: int = 0
+    kv_transfer_bytes: int = 0
+    kv_transfer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,10 @@ class KvMoves:
     def totals(self) -> KvTotals:
         """Of those that have ended."""
         return KvTotals(
-            transfers=self._done,
-            transfers_failed=self._lost,
-            transfer_bytes=self._bytes,
-            transfer_s=self._duration_ns / NS_PER_S,
+            kv_transfers=self._done,
+            kv_transfers_failed=self._lost,
+            kv_transfer_bytes=self._bytes,
+            kv_transfer_s=self._duration_ns / NS_PER_S,
         )
 
     def begin(self, transfers: Iterable[KvTransfer], now_ns: int) -> None:

@@ -76,10 +76,10 @@ class LockstepScheduler(SchedulerInterface):
         log_stats: bool = False,
     ) -> None:
         settings = Settings.from_additional_config(vllm_config.additional_config)
-        roles = settings.prefill_ranks
+        config = with_connector(vllm_config) if settings.prefill_ranks else vllm_config
         self.ranks = [
             Scheduler(
-                vllm_config=with_connector(vllm_config) if roles else vllm_config,
+                vllm_config=config,
                 kv_cache_config=kv_cache_config,
                 structured_output_manager=structured_output_manager,
                 block_size=block_size,
@@ -96,7 +96,7 @@ class LockstepScheduler(SchedulerInterface):
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
-        self._roles = RankRoles(self.ranks, roles) if roles else None
+        self._roles = RankRoles(self.ranks, settings.prefill_ranks)
         self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
         self._traced = TracedRequests(self.ranks, self._places, traces=traces)
@@ -150,7 +150,7 @@ class LockstepScheduler(SchedulerInterface):
             moved=moved,
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
             has_tokens=bool(has_tokens.any()),
-            kv_transfers=self._roles.begun(by_rank) if self._roles else (),
+            kv_transfers=self._roles.begun(by_rank),
         )
         return merge_outputs(by_rank, state, continues=continues)
 
@@ -180,7 +180,7 @@ class LockstepScheduler(SchedulerInterface):
         merged: dict[int, EngineCoreOutputs] = {}
         stats: list[SchedulerStats] = []
         lost = report.lost_ranks if report is not None else ()
-        kv_ended = self._roles.ended(report) if self._roles else {}
+        kv_ended = self._roles.ended(report)
         for number, (rank, output) in enumerate(
             zip(self.ranks, scheduler_output.by_rank, strict=True)
         ):
@@ -200,8 +200,7 @@ class LockstepScheduler(SchedulerInterface):
             self._closed[list(report.closed_ranks)] = True
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
-        if self._roles:
-            self._roles.send_on(self._ranks_with_its_weights, self._put)
+        self._roles.send_on(self._ranks_with_its_weights, self._put)
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank, came)
         self._traced.tell(report, merged.values())
@@ -230,8 +229,7 @@ class LockstepScheduler(SchedulerInterface):
             ranks_up[:] = report.ranks_up
         self.ranks_up = ranks_up
         leaving = set(report.lost_ranks) | set(np.flatnonzero(~ranks_up).tolist())
-        if self._roles:
-            self._roles.lose(leaving)
+        self._roles.lose(leaving)
         moving = [
             request
             for number in sorted(leaving)
@@ -381,7 +379,7 @@ class LockstepScheduler(SchedulerInterface):
         """Ranks that may take it; for one with tokens, those with its last weights, if any."""
         own = self._ranks_with_its_weights(request)
         ranks = own if own.any() else self.ranks_up & ~self._closed
-        return self._roles.takes(ranks) if self._roles else ranks
+        return self._roles.takes(ranks)
 
     def _ranks_with_its_weights(self, request: Request) -> NDArray[np.bool_]:
         """Open ranks with the weights of its last token; all that are open, if it has none."""
@@ -465,9 +463,7 @@ class LockstepScheduler(SchedulerInterface):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Reset every rank's prefix cache; true when all could, never while a step is held, or KV
-        for another rank.
-        """
+        """Reset every rank's prefix cache; true if all could, never while a step or KV is held."""
         if self._under_way is not None or self.holds_kv:
             return False
         self._loads.forget()
@@ -480,7 +476,7 @@ class LockstepScheduler(SchedulerInterface):
     @property
     def holds_kv(self) -> bool:
         """Whether blocks of a rank are held for a request that has gone on to another."""
-        return self._roles is not None and self._roles.hold_kv
+        return self._roles.hold_kv
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""

@@ -23,7 +23,10 @@ Flags = NDArray[np.bool_]
 
 
 class RankRoles:
-    """Roles of `ranks`, whose schedulers have connectors; the first `prefill_ranks` prefill."""
+    """Roles of `ranks`, of which the first `prefill_ranks` prefill; without any, all do both.
+
+    With some, all have connectors.
+    """
 
     def __init__(self, ranks: Sequence[Scheduler], prefill_ranks: int) -> None:
         self._ranks = ranks
@@ -31,8 +34,8 @@ class RankRoles:
         self._kv = PromptKv()
         self._to_rank: dict[str, int] = {}  # of transfers under way
         for number, rank in enumerate(ranks):
-            assert isinstance(rank.connector, RankKvConnector)
-            rank.connector.join(number, self._kv)
+            if isinstance(rank.connector, RankKvConnector):
+                rank.connector.join(number, self._kv)
 
     def takes(self, ranks: Flags) -> Flags:
         """Those of `ranks` that take a request whose tokens are to be computed."""
@@ -62,8 +65,7 @@ class RankRoles:
         begun: list[KvTransfer] = []
         for decision in decisions:
             meta = decision.kv_connector_metadata
-            assert isinstance(meta, BegunTransfers)
-            begun += meta.transfers
+            begun += meta.transfers if isinstance(meta, BegunTransfers) else ()
         self._to_rank |= {each.request_id: each.to_rank for each in begun}
         return tuple(begun)
 
