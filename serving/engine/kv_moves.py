@@ -22,11 +22,14 @@ from serving.engine.live_machine import LiveMachine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvTotals:
-    """Transfers that ended since the start; `seconds` sums up each one's, side by side or not."""
+    """Transfers that ended since the start. Seconds are each one's, side by side or not; joules are
+    beyond idle chips.
+    """
 
     kv_transfers: int = 0
     kv_transfers_failed: int = 0
     kv_transfer_bytes: int = 0
+    kv_transfer_joules: float = 0.0
     kv_transfer_s: float = 0.0
 
 
@@ -46,7 +49,8 @@ class KvMoves:
         self._under_way: list[_UnderWay] = []
         self._received: list[str] = []
         self._failed: list[str] = []
-        self._done = self._lost = self._bytes = self._duration_ns = 0
+        self._done = self._lost = 0
+        self._sent = HandoverCost()
 
     @property
     def next_ns(self) -> int | None:
@@ -59,8 +63,9 @@ class KvMoves:
         return KvTotals(
             kv_transfers=self._done,
             kv_transfers_failed=self._lost,
-            kv_transfer_bytes=self._bytes,
-            kv_transfer_s=self._duration_ns / NS_PER_S,
+            kv_transfer_bytes=self._sent.bytes_links,
+            kv_transfer_joules=self._sent.joules,
+            kv_transfer_s=self._sent.duration_ns / NS_PER_S,
         )
 
     def begin(self, transfers: Iterable[KvTransfer], now_ns: int) -> None:
@@ -133,5 +138,4 @@ class KvMoves:
         chips = machine.seating.chip_of_position[positions]
         self._ledger.charge(cost.joules, chips[chips != VACANT].tolist())
         self._done += 1
-        self._bytes += cost.bytes_links
-        self._duration_ns += cost.duration_ns
+        self._sent += cost

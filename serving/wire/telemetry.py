@@ -59,6 +59,7 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     kv_transfers: Count = 0
     kv_transfers_failed: Count = 0
     kv_transfer_bytes: Count = 0
+    kv_transfer_joules: float = 0.0
     kv_transfer_s: float = 0.0
     model_version: Count
     rollout_blocks_pending: Count

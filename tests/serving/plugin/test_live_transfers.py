@@ -75,6 +75,7 @@ def test_a_transfer_takes_the_time_of_its_bytes_and_draws_their_joules(
     telemetry = live(engine).telemetry()
     assert telemetry.kv_transfers == 1
     assert telemetry.kv_transfer_bytes == cost.bytes_links
+    assert telemetry.kv_transfer_joules == pytest.approx(cost.joules)
     assert telemetry.kv_transfer_s == pytest.approx(cost.duration_ns / NS_PER_S)
     # Steps: four of 64 tokens at most, the wait, then three decodes.
     prefilled = next(report for report in reports if report.kv_received)
