@@ -11,7 +11,6 @@ import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.kv_transfer import prompt_kv_bytes
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
 from emulator.fabric.tiers import tiers_there
@@ -342,13 +341,9 @@ class Machine:
         return experts_moved(self.system, payload_bytes, self._fabric)
 
     def sending_kv(self, *, from_rank: int, to_rank: int, tokens: int) -> HandoverCost:
-        """Cost of the keys and values of `tokens` from rank to rank, each chip its heads."""
-        tp, chips = self.partition.tp, self.partition.chips
-        sent_bytes = np.zeros((chips, chips))
-        share = float(prompt_kv_bytes(self.model, np.array(tokens))) / tp
-        for place in range(tp):
-            sent_bytes[from_rank * tp + place, to_rank * tp + place] = share
-        return kv_sent(self.system, sent_bytes, self._fabric)
+        """Cost of a request's KV from rank to rank, on the links as they are."""
+        layout = self.cost_model.layout
+        return kv_sent(layout, from_rank=from_rank, to_rank=to_rank, tokens=tokens)
 
     @property
     def block_positions(self) -> int:

@@ -168,7 +168,9 @@ class RankThrottle:
             rank.max_num_scheduled_tokens = self._tokens_max
             config.long_prefill_token_threshold = self._threshold
             return rank.schedule(throttle_prefills)
-        rank.max_num_scheduled_tokens = min(self._tokens_max, decodes + budget)
+        # A load takes no token, but vLLM begins none in a step that has no token left.
+        loads = bool(coming_kv(rank)[1])
+        rank.max_num_scheduled_tokens = min(self._tokens_max, decodes + budget + loads)
         if budget:
             thresholds = [budget, *([self._threshold] if self._threshold else [])]
             config.long_prefill_token_threshold = min(thresholds)
@@ -182,7 +184,8 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     """Tokens that a rank could prefill, counted up to `enough`, and its decodes.
 
     Waiting requests count as far as seats and KV reach: one that cannot start must not delay other
-    ranks. Cached prefixes are not known yet and count; those with KV from another rank decode.
+    ranks. Cached prefixes are not known yet and count; those with KV from another rank decode once
+    it is there.
     """
     decodes = pending = 0
     for request in rank.running:
@@ -193,18 +196,31 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     manager = rank.kv_cache_manager
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))
-    startable = (request for request in rank.waiting if request.status in _STARTABLE)
-    if isinstance(rank.connector, RankKvConnector):
-        brings_kv = [rank.connector.brings_kv(request) for request in rank.waiting]
-        decodes += len(rank.kv_holding_waiting) + sum(brings_kv)
-        startable = (
-            request
-            for request, brings in zip(rank.waiting, brings_kv, strict=True)
-            if request.status in _STARTABLE and not brings
-        )
+    ready, to_load = coming_kv(rank)
+    decodes += len(ready)
+    startable = (
+        request
+        for request in rank.waiting
+        if request.status in _STARTABLE and request not in to_load
+    )
     waiting = 0
     for request in islice(startable, seats):
         waiting += request.num_tokens
         if pending + waiting >= enough:
             break
     return min(pending + min(waiting, free_tokens), enough), decodes
+
+
+def coming_kv(rank: Scheduler) -> tuple[list[Request], list[Request]]:
+    """Waiting requests that decode next, as their KV has come from another rank, and those whose
+    KV can be loaded from there.
+    """
+    if not isinstance(rank.connector, RankKvConnector):
+        return [], []
+    ready = [
+        request
+        for request in rank.kv_holding_waiting
+        if request.request_id in rank.finished_recving_kv_req_ids
+        and request.num_computed_tokens  # else the transfer has failed
+    ]
+    return ready, [request for request in rank.waiting if rank.connector.brings_kv(request)]

@@ -51,6 +51,7 @@ class RankRoles:
 
         `open_ranks`: that may take a request, [ranks]; `put` gives it one of some ranks.
         """
+        leaving: list[tuple[Request, Flags]] = []
         for number in np.flatnonzero(self._prefill).tolist():
             rank = self._ranks[number]
             for request in [each for each in rank.running if _can_go_on(each)]:
@@ -58,7 +59,9 @@ class RankRoles:
                 if ranks.any():
                     self._kv.hold(number, rank, request)
                     migration.take_one(rank, request)
-                    assert put(request, ranks), "a rank that is open takes it"
+                    leaving.append((request, ranks))
+        for request, ranks in leaving:
+            assert put(request, ranks), "a rank that is open takes it"
 
     def begun(self, decisions: Iterable[SchedulerOutput]) -> tuple[KvTransfer, ...]:
         """The transfers that begin with a lockstep's decisions."""

@@ -56,11 +56,6 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     empty_rank_steps: Count
     expert_rebalances: Count
     expert_moved_bytes: Count
-    kv_transfers: Count = 0
-    kv_transfers_failed: Count = 0
-    kv_transfer_bytes: Count = 0
-    kv_transfer_joules: float = 0.0
-    kv_transfer_s: float = 0.0
     model_version: Count
     rollout_blocks_pending: Count
     handovers: Count
@@ -71,6 +66,11 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     clock_epoch: Count = 0
     epoch_emulated_s: float = 0.0
     epoch_unix_s: float = 0.0
+    kv_transfers: Count = 0
+    kv_transfers_failed: Count = 0
+    kv_transfer_bytes: Count = 0
+    kv_transfer_joules: float = 0.0
+    kv_transfer_s: float = 0.0
 
     @property
     def stall_s(self) -> float:
