@@ -132,8 +132,7 @@ class PrefillRanks:
     def follow(self, up: Bools, closed: Bools, lost: Sequence[int]) -> None:
         """Ranks open and close, or are lost with what they hold; before requests move.
 
-        A request whose first rank is lost is computed on its next one; one whose next rank is gone
-        comes to a rank as a new one does.
+        A request on its way from or to a rank that is gone waits on its next one without its KV.
         """
         self._open = up & ~closed
         self._let_prefill()
@@ -141,16 +140,11 @@ class PrefillRanks:
         gone[list(lost)] = True
         on_way, self._on_way = self._on_way, []
         for each in on_way:
-            if not gone[each.from_rank] and not gone[each.to_rank]:
-                self._on_way.append(each)
-                continue
-            self._schedulers.arrays.requests[each.request]["received"] = 0
-            if gone[each.to_rank]:
-                self._count(each.request, each.to_rank, -1)
-                self._schedulers.requests -= 1
-                self._schedulers.put(each.request, begins=False)
-            else:
+            if gone[each.from_rank] or gone[each.to_rank]:
+                self._schedulers.arrays.requests[each.request]["received"] = 0
                 self._queue(each)
+            else:
+                self._on_way.append(each)
         heapify(self._on_way)
 
     def _let_prefill(self) -> None:

@@ -52,6 +52,9 @@ class SimulatedEngine:
         if deployment.prefill_ranks:
             layout = deployment.cost_model.layout
             self._roles = PrefillRanks(schedulers, deployment.prefill_ranks, layout)
+            if calls and schedulers.cache is None and deployment.limits.prefix_caching:
+                # What has to come back from a rank that is lost finds its own blocks.
+                schedulers.make_cache()
         self._ahead: StepsAhead | None = None
         if on_step is None and self._roles is None:
             self._ahead = StepsAhead.of(schedulers, deployment.cost_model, log)
