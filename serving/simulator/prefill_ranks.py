@@ -26,6 +26,7 @@ class KvOnWay(NamedTuple):
     request: int
     from_rank: int
     to_rank: int
+    joules: float
 
 
 class PrefillRanks:
@@ -38,6 +39,8 @@ class PrefillRanks:
         self._prefill: Bools = np.arange(ranks) < count
         self._open: Bools = np.ones(ranks, dtype=np.bool_)
         self._on_way: list[KvOnWay] = []  # a heap
+        self.joules = 0.0
+        """Of transfers that have ended, beyond idle chips."""
         schedulers.revise_demand = self._count_ready
         self._let_prefill()
 
@@ -47,14 +50,11 @@ class PrefillRanks:
         waits = self._on_way and len(self._on_way) == self._schedulers.requests
         return self._on_way[0].there_ns if waits else None
 
-    def send_on(self, end_ns: int) -> float:
-        """After a step that ends then: requests with their next token leave ranks that prefill.
-
-        Returns the joules of the transfers that begin.
-        """
+    def send_on(self, end_ns: int) -> None:
+        """After a step that ends then: requests with their next token leave ranks that prefill."""
         arrays, decode = self._schedulers.arrays, self._open & ~self._prefill
         if not decode.any():
-            return 0.0
+            return
         leaving = [
             (rank, request)
             for rank in np.flatnonzero(self._prefill).tolist()
@@ -62,11 +62,11 @@ class PrefillRanks:
             if not arrays.requests[request]["is_prefill"]
         ]
         arrays.ranks["is_open"] = decode
-        joules = sum(self._send(request, rank, end_ns) for rank, request in leaving)
+        for rank, request in leaving:
+            self._send(request, rank, end_ns)
         self._let_prefill()
-        return joules
 
-    def _send(self, request: int, from_rank: int, end_ns: int) -> float:
+    def _send(self, request: int, from_rank: int, end_ns: int) -> None:
         arrays, bounds, cache = (
             self._schedulers.arrays,
             self._schedulers.bounds,
@@ -91,8 +91,7 @@ class PrefillRanks:
             sent = computed - int(hits[to_rank])
             cost = kv_sent(self._layout, from_rank=from_rank, to_rank=to_rank, tokens=sent)
             there_ns, joules = end_ns + cost.duration_ns, cost.joules
-        heappush(self._on_way, KvOnWay(there_ns, request, from_rank, to_rank))
-        return joules
+        heappush(self._on_way, KvOnWay(there_ns, request, from_rank, to_rank, joules))
 
     def _count(self, request: int, rank: int, requests: int) -> None:
         """Count a request on its way among those that wait on its rank, or no more."""
@@ -104,7 +103,9 @@ class PrefillRanks:
     def receive(self, now_ns: int) -> None:
         """Before a step that begins now: queue requests whose KV is there."""
         while self._on_way and self._on_way[0].there_ns <= now_ns:
-            self._queue(heappop(self._on_way))
+            there = heappop(self._on_way)
+            self.joules += there.joules
+            self._queue(there)
 
     def _queue(self, there: KvOnWay) -> None:
         self._count(there.request, there.to_rank, -1)

@@ -248,7 +248,7 @@ class SimulatedEngine:
             given_up = self._follow(change)
         if self._roles is not None:
             assert self.end_ns is not None, "no step is under way"
-            self._count(0, self._step_joules + self._roles.send_on(self.end_ns))
+            self._roles.send_on(self.end_ns)
         self._step = self.end_ns = None
         self.schedulers.take_inbox()
         return given_up
@@ -286,8 +286,9 @@ class SimulatedEngine:
     def joules(self, now_ns: int) -> float:
         """Of all chips until now, idle times and hand-overs included."""
         busy_joules = self.log.idle_watts * self._busy_ns
+        step_joules = self._step_joules + (self._roles.joules if self._roles else 0.0)
         if self._machine is not None:
-            above_idle = self._step_joules - busy_joules / NS_PER_S
+            above_idle = step_joules - busy_joules / NS_PER_S
             return self._machine.chip_joules(now_ns) + above_idle
         # Spares are idle all the time, the others between steps.
-        return self._step_joules + (self.idle_watts * now_ns - busy_joules) / NS_PER_S
+        return step_joules + (self.idle_watts * now_ns - busy_joules) / NS_PER_S
