@@ -24,8 +24,10 @@ from emulator.chip.commands import (
     ResetRank,
     RunExperts,
     SendExperts,
+    SendKv,
     StopChip,
     TakeExperts,
+    TakeKv,
 )
 from emulator.chip.effects import (
     Attended,
@@ -36,6 +38,7 @@ from emulator.chip.effects import (
     Dispatch,
     ExpertRows,
     ExpertWeights,
+    KvBlocks,
     NotLoaded,
     StepDone,
 )
@@ -168,6 +171,8 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     TakeExperts: st.builds(
         TakeExperts, layer=layers, slots=token_ids, gate_up=array(f32, 3), down=array(f32, 3)
     ),
+    SendKv: st.builds(SendKv, blocks=token_ids),
+    TakeKv: st.builds(TakeKv, blocks=token_ids, keys=array(f32, 5), values=array(f32, 4)),
     LoadExperts: st.builds(LoadExperts, layer=layers, slots=token_ids, experts=token_ids),
     LoadWeights: st.builds(LoadWeights, weights_dir=names, experts=st.lists(token_ids, max_size=3)),
     ResetRank: st.just(ResetRank()),
@@ -181,6 +186,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     ExpertWeights: st.builds(
         ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3)
     ),
+    KvBlocks: st.builds(KvBlocks, keys=array(f32, 5), values=array(f32, 4)),
     CommandDone: st.just(CommandDone()),
     Condition: st.builds(Condition, cpu_s=st.floats(0, 1e9), pss_bytes=small, rss_bytes=small),
     StepDone: st.builds(
