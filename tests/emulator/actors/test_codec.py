@@ -30,7 +30,6 @@ from emulator.chip.commands import (
     TakeKv,
 )
 from emulator.chip.effects import (
-    Attended,
     ChipFailed,
     ChipReady,
     CommandDone,
@@ -40,6 +39,7 @@ from emulator.chip.effects import (
     ExpertWeights,
     KvBlocks,
     NotLoaded,
+    PartialSums,
     StepDone,
 )
 from emulator.chip.training_commands import (
@@ -169,7 +169,12 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Combine: st.builds(Combine, layer=layers, expert_rows=array(f32, 3)),
     SendExperts: st.builds(SendExperts, layer=layers, slots=token_ids),
     TakeExperts: st.builds(
-        TakeExperts, layer=layers, slots=token_ids, gate_up=array(f32, 3), down=array(f32, 3)
+        TakeExperts,
+        layer=layers,
+        slots=token_ids,
+        gate_up=array(f32, 3),
+        down=array(f32, 3),
+        biases=array(f32, 2),
     ),
     SendKv: st.builds(SendKv, blocks=token_ids),
     TakeKv: st.builds(TakeKv, blocks=token_ids, keys=array(f32, 5), values=array(f32, 4)),
@@ -181,10 +186,10 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     StopChip: st.just(StopChip()),
     ChipReady: st.builds(ChipReady, chip=layers),
     Dispatch: st.builds(Dispatch, layer=layers, hidden=array(f32, 2), chosen=array(np.int64, 2)),
-    Attended: st.builds(Attended, layer=layers, rows=array(f32, 3)),
+    PartialSums: st.builds(PartialSums, layer=layers, rows=array(f32, 3)),
     ExpertRows: st.builds(ExpertRows, layer=layers, rows=array(f32, 2)),
     ExpertWeights: st.builds(
-        ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3)
+        ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3), biases=array(f32, 2)
     ),
     KvBlocks: st.builds(KvBlocks, keys=array(f32, 5), values=array(f32, 4)),
     CommandDone: st.just(CommandDone()),
