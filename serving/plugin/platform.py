@@ -204,7 +204,7 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     (
         "--kv-transfer-config",
         lambda c: c.kv_transfer_config is not None,
-        "KV does not move between engines on this platform",
+        "KV does not move between engines on this platform, but between ranks: --prefill-ranks",
     ),
     (
         # vLLM makes a transfer config of it after this look.
