@@ -11,7 +11,7 @@ import numpy as np
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import Family
+from emulator.compute.families.family import ModelFamily
 from emulator.compute.families.registry import FAMILIES, family_of
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import (
@@ -97,7 +97,7 @@ def load_shard(
 
 
 def _load_layer(
-    family: Family,
+    family: ModelFamily,
     tensors: Tensors,
     arch: Architecture,
     layer: int,
@@ -126,7 +126,7 @@ def _load_layer(
 
 
 def _load_experts(
-    family: Family, tensors: Tensors, arch: Architecture, layer: int, slots: Sequence[int]
+    family: ModelFamily, tensors: Tensors, arch: Architecture, layer: int, slots: Sequence[int]
 ) -> ExpertSet:
     """Experts by slot; EMPTY ones are zeros, which take host memory only once written."""
     wide = 2 * arch.expert_intermediate

@@ -37,6 +37,7 @@ from serving.plugin.merge import (
     merge_stats,
     queues_of,
 )
+from serving.plugin.ngram_drafts import NgramDrafts
 from serving.plugin.rank_policies import RankLoads, RankThrottle
 from serving.plugin.rank_roles import RankRoles
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
@@ -97,6 +98,7 @@ class LockstepScheduler(SchedulerInterface):
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
         self._roles = RankRoles(self.ranks, settings.prefill_ranks)
+        self._drafts = NgramDrafts.of(vllm_config)
         self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
         self._traced = TracedRequests(self.ranks, self._places, traces=traces)
@@ -204,6 +206,7 @@ class LockstepScheduler(SchedulerInterface):
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank, came)
         self._traced.tell(report, merged.values())
+        self._drafts.propose(self.ranks)
         if self._log_stats:
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
@@ -411,14 +414,14 @@ class LockstepScheduler(SchedulerInterface):
         return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
-        """Not called: speculative decoding is refused."""
-        raise AssertionError("no draft tokens on this platform")
+        """Not called: the executor has no drafts (`NgramDrafts` makes them)."""
+        raise AssertionError("drafts come from no executor")
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Not called: speculative decoding is refused."""
-        raise AssertionError("no draft tokens on this platform")
+        """Not called: the executor has no drafts (`NgramDrafts` makes them)."""
+        raise AssertionError("drafts come from no executor")
 
     def get_num_unfinished_requests(self) -> int:
         """Sum over ranks, plus requests to be refused."""
@@ -464,7 +467,7 @@ class LockstepScheduler(SchedulerInterface):
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """Reset every rank's prefix cache; true if all could, never while a step or KV is held."""
-        if self._under_way is not None or self.holds_kv:
+        if self._under_way is not None or self._roles.hold_kv:
             return False
         self._loads.forget()
         # Every rank is reset, also after one that could not.
@@ -472,11 +475,6 @@ class LockstepScheduler(SchedulerInterface):
             rank.reset_prefix_cache(reset_running_requests, reset_connector) for rank in self.ranks
         ]
         return all(done)
-
-    @property
-    def holds_kv(self) -> bool:
-        """Whether blocks of a rank are held for a request that has gone on to another."""
-        return self._roles.hold_kv
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""

@@ -6,6 +6,7 @@ never poses as CUDA.
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from vllm.v1.metrics.buckets import BucketFamilyKey, histogram_buckets
 from emulator.specs.systems import system_by_name
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import UnsupportedFlag
+from serving.plugin.stored_weights import STORED
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 from serving.traffic.engine_limits import SchedulerLimits
@@ -115,11 +117,12 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
-        """Refuse every method, before the config is whole; raises UnsupportedFlag."""
-        raise UnsupportedFlag(
-            flag=f"--quantization {quant}",
-            reason="quantized weights are not computed; the timed model's precision is its own",
-        )
+        """Refuse all methods but what checkpoints are stored in; raises UnsupportedFlag."""
+        if quant != STORED:
+            raise UnsupportedFlag(
+                flag=f"--quantization {quant}",
+                reason="quantized weights are not computed; the timed model's precision is its own",
+            )
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
@@ -147,9 +150,22 @@ class UltraServePlatform(Platform):
 
 def deployment_of(vllm_config: "VllmConfig") -> Deployment:
     """Resolve the deployment of an engine's config."""
+    settings = _settings_of(vllm_config)
+    deployment = resolve_deployment(settings, Path(vllm_config.model_config.model))
+    speculative = vllm_config.speculative_config
+    if speculative is None:
+        return deployment
+    if not settings.computes:
+        raise UnsupportedFlag(
+            flag="--speculative-config",
+            reason="made-up tokens follow no n-gram: serve with weights",
+        )
+    return replace(deployment, draft_tokens=speculative.num_speculative_tokens)
+
+
+def _settings_of(vllm_config: "VllmConfig") -> Settings:
     additional = vllm_config.additional_config
-    settings = Settings.from_additional_config(additional if isinstance(additional, dict) else {})
-    return resolve_deployment(settings, Path(vllm_config.model_config.model))
+    return Settings.from_additional_config(additional if isinstance(additional, dict) else {})
 
 
 def refuse_features(vllm_config: "VllmConfig") -> None:
@@ -188,8 +204,13 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--enable-lora", lambda c: c.lora_config is not None, "LoRA adapters are not computed"),
     (
         "--speculative-config",
-        lambda c: c.speculative_config is not None,
-        "speculative decoding is not computed",
+        lambda c: c.speculative_config is not None and c.speculative_config.method != "ngram",
+        'of its methods "ngram" is computed alone',
+    ),
+    (
+        "--speculative-config",
+        lambda c: c.speculative_config is not None and _settings_of(c).prefill_ranks > 0,
+        "drafts are not verified beside --prefill-ranks",
     ),
     (
         "--dtype",

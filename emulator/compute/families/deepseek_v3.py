@@ -9,20 +9,20 @@ import numpy as np
 
 from emulator.compute.architecture import Architecture, RouterScore, Routing
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import Family, Named, network_tensors
+from emulator.compute.families.family import ModelFamily, Named, network_tensors
 from emulator.compute.rope_settings import YarnScaling
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import LatentWeights, RouterWeights
 from emulator.specs.latent_attention import LatentAttention
 
 
-class DeepseekV3(Family):
+class DeepseekV3(ModelFamily):
     """The last layer of a checkpoint, its multi-token prediction, is not computed."""
 
     names = ("DeepseekV3ForCausalLM",)
 
     def architecture(self, config: ConfigReader) -> Architecture:
-        """See `Family.architecture`."""
+        """See `ModelFamily.architecture`."""
         for key in ("attention_bias", "mlp_bias"):
             config.require(key, ())
         config.require("scoring_func", ("sigmoid",))
@@ -77,7 +77,7 @@ class DeepseekV3(Family):
         }
 
     def layer_tensors(self, arch: Architecture, layer: int) -> Named:
-        """See `Family.layer_tensors`; with the router's bias and the shared expert."""
+        """See `ModelFamily.layer_tensors`; with the router's bias and the shared expert."""
         yield from super().layer_tensors(arch, layer)
         if layer not in arch.dense_layers:
             prefix = f"model.layers.{layer}.mlp"
@@ -87,7 +87,7 @@ class DeepseekV3(Family):
             )
 
     def attention_tensors(self, arch: Architecture, prefix: str) -> Named:
-        """See `Family.attention_tensors`."""
+        """See `ModelFamily.attention_tensors`."""
         latent = arch.latent
         assert latent is not None, arch.family
         queries = arch.heads * latent.query_width_per_head
@@ -102,7 +102,7 @@ class DeepseekV3(Family):
     def attention(
         self, tensors: Tensors, arch: Architecture, layer: int, share: slice
     ) -> LatentWeights:
-        """See `Family.attention`; rotary rows, stored in pairs, are laid out in halves."""
+        """See `ModelFamily.attention`; rotary rows, stored in pairs, are laid out in halves."""
         latent = arch.latent
         assert latent is not None, arch.family
         named = self.attention_tensors(arch, f"model.layers.{layer}.self_attn")
@@ -128,7 +128,7 @@ class DeepseekV3(Family):
         )
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
-        """See `Family.router`."""
+        """See `ModelFamily.router`."""
         name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
         bias = tensors.read(name, arch.experts)
         return replace(super().router(tensors, arch, layer), choice_bias=bias)

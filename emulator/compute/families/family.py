@@ -28,7 +28,7 @@ from emulator.compute.weights import (
 Named = Iterator[tuple[str, Shape]]
 
 
-class Family:
+class ModelFamily:
     """Models of one architecture; `names` are those in config.json's `architectures`."""
 
     names: ClassVar[tuple[str, ...]]

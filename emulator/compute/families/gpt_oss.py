@@ -7,7 +7,7 @@ import numpy as np
 
 from emulator.compute.architecture import Architecture, SwiGlu
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import Family, Named
+from emulator.compute.families.family import ModelFamily, Named
 from emulator.compute.rope_settings import read_rope_settings
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import ExpertSet, RouterWeights
@@ -24,13 +24,13 @@ _ROPE = {
 """transformers' default where config.json has no rotary settings."""
 
 
-class GptOss(Family):
+class GptOss(ModelFamily):
     """Experts' gate and up columns alternate in the checkpoint; all experts are in one tensor."""
 
     names = ("GptOssForCausalLM",)
 
     def architecture(self, config: ConfigReader) -> Architecture:
-        """See `Family.architecture`."""
+        """See `ModelFamily.architecture`."""
         if quantisation := config.values.get("quantization_config"):
             ConfigReader(quantisation, f"{config.path}: quantization_config").require(
                 "quant_method", ("mxfp4",)
@@ -68,21 +68,21 @@ class GptOss(Family):
         return tuple(known[kind] for kind in kinds)
 
     def layer_tensors(self, arch: Architecture, layer: int) -> Named:
-        """See `Family.layer_tensors`; the router has a bias."""
+        """See `ModelFamily.layer_tensors`; the router has a bias."""
         yield from super().layer_tensors(arch, layer)
         yield f"model.layers.{layer}.mlp.router.bias", (arch.experts,)
 
     def router_name(self, layer: int) -> str:
-        """See `Family.router_name`."""
+        """See `ModelFamily.router_name`."""
         return f"model.layers.{layer}.mlp.router.weight"
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
-        """See `Family.router`."""
+        """See `ModelFamily.router`."""
         bias = tensors.read(f"model.layers.{layer}.mlp.router.bias", arch.experts)
         return replace(super().router(tensors, arch, layer), bias=bias)
 
     def check_experts(self, tensors: Tensors, arch: Architecture, layer: int) -> None:
-        """See `Family.check_experts`; matrices are MXFP4, or plain and then [inputs, outputs]."""
+        """See `ModelFamily.check_experts`; matrices are MXFP4, or plain [inputs, outputs]."""
         for name, inputs, outputs in _matrices(arch, layer):
             tensors.check(f"{name}_bias", (arch.experts, outputs))
             if f"{name}_blocks" in tensors:
@@ -99,7 +99,7 @@ class GptOss(Family):
         into: ExpertSet,
         slot: int,
     ) -> None:
-        """See `Family.read_expert`."""
+        """See `ModelFamily.read_expert`."""
         width = 2 * arch.expert_intermediate
         matrices, biases = [], []
         for name, inputs, outputs in _matrices(arch, layer):

@@ -2,16 +2,16 @@
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import Family
+from emulator.compute.families.family import ModelFamily
 
 
-class Llama(Family):
+class Llama(ModelFamily):
     """The base without additions; biases are refused by name."""
 
     names = ("LlamaForCausalLM",)
 
     def architecture(self, config: ConfigReader) -> Architecture:
-        """See `Family.architecture`."""
+        """See `ModelFamily.architecture`."""
         config.require("attention_bias", ())
         config.require("mlp_bias", ())
         config.require("quantization_config", ())

@@ -2,16 +2,16 @@
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import Family
+from emulator.compute.families.family import ModelFamily
 
 
-class Mixtral(Family):
+class Mixtral(ModelFamily):
     """Llama's attention; a sliding window over all layers is refused by name."""
 
     names = ("MixtralForCausalLM",)
 
     def architecture(self, config: ConfigReader) -> Architecture:
-        """See `Family.architecture`."""
+        """See `ModelFamily.architecture`."""
         config.require("sliding_window", ())
         config.require("attention_bias", ())
         config.require("quantization_config", ())
@@ -23,7 +23,7 @@ class Mixtral(Family):
         )
 
     def router_name(self, layer: int) -> str:
-        """See `Family.router_name`."""
+        """See `ModelFamily.router_name`."""
         return f"model.layers.{layer}.block_sparse_moe.gate.weight"
 
     def expert_names(self, layer: int, expert: int) -> tuple[str, str, str]:

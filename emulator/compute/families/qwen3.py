@@ -4,21 +4,21 @@ from typing import Any
 
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import Family
+from emulator.compute.families.family import ModelFamily
 
 
-class Qwen3(Family):
+class Qwen3(ModelFamily):
     """Dense layers alone."""
 
     names = ("Qwen3ForCausalLM",)
 
     def architecture(self, config: ConfigReader) -> Architecture:
-        """See `Family.architecture`."""
+        """See `ModelFamily.architecture`."""
         fields = self.fields(config)
         return Architecture(**fields, **self.dense_fields(config, fields["layers"]))
 
     def fields(self, config: ConfigReader) -> dict[str, Any]:
-        """See `Family.fields`; biases and sliding windows are refused by name."""
+        """See `ModelFamily.fields`; biases and sliding windows are refused by name."""
         for key in ("attention_bias", "use_sliding_window", "quantization_config"):
             config.require(key, ())
         return super().fields(config) | {"query_key_norms": True}
@@ -30,7 +30,7 @@ class Qwen3Moe(Qwen3):
     names = ("Qwen3MoeForCausalLM",)
 
     def architecture(self, config: ConfigReader) -> Architecture:
-        """See `Family.architecture`."""
+        """See `ModelFamily.architecture`."""
         fields = self.fields(config)
         layers = fields["layers"]
         step = config.whole("decoder_sparse_step", default=1)

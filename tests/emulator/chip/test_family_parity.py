@@ -76,3 +76,23 @@ def test_greedy_texts_of_twenty_prompts_are_transformers(
     excused = excused_texts(reference, list(prompts.values()), expected, found)
     print(f"{name}, {chips} chips, tp {tp}: {excused} of {len(prompts)} texts excused")
     assert {len(text) for text in found} == {NEW_TOKENS}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHAPES)
+def test_bits_are_the_same_on_every_partition_and_in_every_batch(
+    name: str, checkpoints: Mapping[str, Path]
+) -> None:
+    rng = np.random.default_rng(5)
+    vocab = SHAPES[name][1]["vocab_size"]
+    prompts = {f"prompt-{n}": rng.integers(0, vocab, 60 + 45 * n).tolist() for n in range(4)}
+    one = InProcessChips(checkpoints[name], chips=1)
+    alone = {}
+    for request, prompt in prompts.items():
+        alone |= serve(one, {request: prompt}, new_tokens=6)
+
+    for chips, tp, chunk_tokens in ((1, 1, 50), (4, 1, 1000), (4, 2, 37)):
+        machine = InProcessChips(checkpoints[name], chips=chips, tp=tp)
+        assert serve(machine, prompts, new_tokens=6, chunk_tokens=chunk_tokens) == alone
+        for request in prompts:
+            assert (machine.rows(request) == one.rows(request)).all(), (chips, tp, request)

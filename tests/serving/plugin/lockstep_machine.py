@@ -138,7 +138,7 @@ class Machine:
         assert not set(living) & self.ended.keys()
         for rank, is_up in zip(self.scheduler.ranks, self.scheduler.ranks_up, strict=True):
             assert is_up or not rank.requests
-            if not rank.requests and not self.scheduler.holds_kv:
+            if not rank.requests and not self.scheduler._roles.hold_kv:
                 pool = rank.kv_cache_manager.block_pool
                 assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
 
