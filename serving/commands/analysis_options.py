@@ -82,7 +82,7 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
         metavar="NAME,...",
     )
     precision: str | None = option(
-        None, "of weights: bf16, fp8, mxfp4, nvfp4, stored", metavar="NAME,..."
+        None, "of weights: bf16, fp8, mxfp8, mxfp4, w4a8, nvfp4, stored", metavar="NAME,..."
     )
     gpu_memory_utilization: float = option(HBM_SHARE, "share of HBM to use", metavar="SHARE")
 

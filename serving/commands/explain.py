@@ -33,7 +33,9 @@ class StepOptions(ExplainOutput, PartitionOptions):
 
     model: str = option(REQUIRED, "a model of the catalog", metavar="NAME")
     precision: str | None = option(
-        None, "of weights: bf16, fp8, mxfp4, nvfp4, stored (default: as stored, if it can be)"
+        None,
+        "of weights: bf16, fp8, mxfp8, mxfp4, w4a8, nvfp4, stored (default: as stored, if it can "
+        "be)",
     )
     batch: int = option(1, "decoding requests of each rank", metavar="N")
     context: int = option(1_024, "tokens in each request's cache", metavar="N")

@@ -15,7 +15,7 @@ from emulator.compute.whole_model import WholeModel
 from emulator.data import weights_name
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.model import ModelSpec
-from emulator.specs.precisions import KV_BYTES
+from emulator.specs.precisions import KV_BYTES, STORED
 
 FP32: Final = "fp32"
 KV_SUFFIX: Final = "+fp8-kv"
@@ -29,11 +29,6 @@ class Text:
     tokens: Int32s
     targets: Int32s
     ignored: int
-
-    @property
-    def scored(self) -> int:
-        """Tokens that are predicted."""
-        return int((self.targets != self.ignored).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +51,7 @@ class FormatQuality:
 
     @property
     def perplexity(self) -> float:
-        """E to the nats of a token."""
+        """The exponential of a token's nats."""
         return math.exp(self.nats_per_token)
 
 
@@ -86,6 +81,8 @@ def format_qualities(directory: Path, names: Sequence[str], text: Text) -> Itera
 def _model_in(name: str, stored: ModelSpec) -> ModelSpec:
     precision, suffix, _ = name.partition(KV_SUFFIX)
     kv = KV_BYTES["fp8"] if suffix else KV_BYTES["bf16"]
+    if precision == STORED:
+        return replace(stored, kv_bytes_per_element=kv)
     return stored.at_precision(precision, kv_bytes_per_element=kv)
 
 

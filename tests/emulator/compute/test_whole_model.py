@@ -7,6 +7,8 @@ from emulator.compute.model_spec import model_spec
 from emulator.compute.whole_model import WholeModel
 from emulator.data import SMALL_MOE_TRAINED_DIR
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.formats.product_formats import ProductFormat, product_format
+from emulator.specs.weight_format import WeightFormat
 from tests.emulator.chip.in_process import InProcessChips, serve
 
 
@@ -29,3 +31,30 @@ def test_logits_have_the_bits_of_chips(precision: str) -> None:
 
     assert (first == machine.rows("a")).all()
     assert (second == machine.rows("b")).all()
+
+
+def test_each_matrix_is_multiplied_in_its_own_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = ModelFormats(
+        plain=WeightFormat.BF16, projections=WeightFormat.MXFP8, experts=WeightFormat.MXFP4
+    )
+    multiply, seen = ProductFormat.multiply, {}
+
+    def recorded(self: ProductFormat, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        seen.setdefault(weights.shape[-2:], []).append(self)
+        return multiply(self, rows, weights)
+
+    monkeypatch.setattr(ProductFormat, "multiply", recorded)
+    list(WholeModel(SMALL_MOE_TRAINED_DIR, formats).logits(np.arange(300, 320)[None]))
+
+    found = {shape: set(map(id, products)) for shape, products in seen.items()}
+    assert found == {
+        shape: {id(product_format(storage))}
+        for shape, storage in {
+            (112, 64): formats.projections,  # queries, key and value of a head group
+            (32, 112): formats.projections,  # its output
+            (112, 144): formats.plain,  # router
+            (112, 32): formats.experts,  # gate and up
+            (16, 112): formats.experts,  # down
+            (112, 1024): formats.plain,  # LM head
+        }.items()
+    }
