@@ -13,16 +13,19 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 import time
 from collections.abc import Callable
 from functools import wraps
+from itertools import product
 from typing import Any, Final
 
 from vllm import LLM, SamplingParams
 
 from emulator.data import SMALL_MOE_DIR
+from serving.plugin.lockstep_scheduler import LockstepScheduler
 
 REQUESTS: Final = 128
 PROMPT_TOKENS: Final = 64
 STEPS: Final = 200
 CHIPS: Final = (1, 4)
+ENGINES: Final = ("default", "fast")
 
 
 class Part:
@@ -54,8 +57,8 @@ class Part:
 
 
 def run() -> None:
-    """Print a line for each number of chips, each a rank."""
-    for chips in CHIPS:
+    """Print lines for each number of chips, each a rank, and each engine."""
+    for chips, engine in product(CHIPS, ENGINES):
         llm = LLM(
             model=str(SMALL_MOE_DIR),
             max_model_len=4_096,
@@ -67,6 +70,7 @@ def run() -> None:
                     "clock": "virtual",
                     "model": "qwen3-30b-a3b",
                     "computes": False,
+                    "engine": engine,
                 }
             },
         )
@@ -75,7 +79,7 @@ def run() -> None:
                 ("greedy", SamplingParams(temperature=0.0)),
                 ("sampled", SamplingParams(temperature=0.8, top_p=0.9, seed=1)),
             ):
-                print(f"{chips} chips, {kind}: {_budget(llm, sampling)}", flush=True)
+                print(f"{chips} chips, {engine}, {kind}: {_budget(llm, sampling)}", flush=True)
         finally:
             llm.llm_engine.engine_core.shutdown()
 
@@ -97,7 +101,11 @@ def _budget(llm: LLM, sampling: SamplingParams) -> str:
     engine = core.model_executor.live_engine()
     parts = {
         "schedule": (core.scheduler, "schedule"),
-        "tokens": (core.model_executor._tokens, "step"),
+        "tokens": (
+            (core.model_executor._tokens, "step")
+            if isinstance(core.scheduler, LockstepScheduler)
+            else (core.scheduler._words, "draw")
+        ),
         "cost": (engine._live.machine.cost_model, "cost"),
         "experts": (engine._experts, "after_step"),
         "meters": (engine._meters, "after_step"),
