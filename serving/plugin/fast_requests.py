@@ -216,20 +216,20 @@ class FastRequests:
             request.append_output_token_ids(self._last_tokens[row, first:].tolist())
             self._note_keys(row, request, first=known)
 
-    def reset_prefixes(self, *, restarts: bool) -> bool:
+    def reset_prefixes(self, *, restarts: bool) -> int:
         """Empty the caches of ranks on which nothing runs, or of all, where what runs begins anew.
 
-        Returns whether all are empty.
+        Returns of how many.
         """
-        schedulers, done = self.schedulers, True
+        schedulers, emptied = self.schedulers, 0
         arrays, cache, blocks = schedulers.arrays, schedulers.cache, schedulers.all_blocks
         for rank, running in enumerate(arrays.ranks["running_count"].tolist()):
             if running and not restarts:
-                done = False
                 continue
+            emptied += 1
             for row in migration.take_out(arrays, cache, rank, blocks).tolist():
                 kernel.put_in(arrays, schedulers.bounds, row, rank)
-        return done
+        return emptied
 
     def compile_kernels(self) -> None:
         """Compile what steps call, or read it from the disk; leaves no request."""

@@ -35,6 +35,7 @@ from serving.plugin.platform import deployment_of
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
+from serving.simulator import request_migration as migration
 from serving.simulator.scheduler_arrays import NONE, SchedulerBounds
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class FastScheduler(SchedulerInterface):
         self._moved_requests = 0
         self._moved: list[Moved] = []
         self._unstamped: list[EngineCoreEvent] = []  # of the step to come, or under way
-        self._came_meanwhile: list[EngineCoreEvent] = []  # of requests that wait for its end
+        self._queued: dict[int, EngineCoreEvent] = {}  # of requests that wait for a rank, by row
         self._ended_meanwhile: list[int] = []  # rows of the step under way that are over
         self._refused: list[Request] = []
         self._decided: Int32s | None = None  # rows of the step that is decided and has not ended
@@ -167,8 +168,7 @@ class FastScheduler(SchedulerInterface):
             request = self._requests.request(row)
             request.record_event(kind)
             self._requests.has_news[row] = True
-            waits = self._under_way is not None
-            (self._came_meanwhile if waits else self._unstamped).append(request.events[-1])
+            self._unstamped.append(request.events[-1])
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """None: grammars are refused."""
@@ -187,20 +187,20 @@ class FastScheduler(SchedulerInterface):
             report = model_runner_output.report
         if report is not None:
             stamp_events(self._unstamped, report)
-        self._unstamped, self._came_meanwhile = self._came_meanwhile, []
+        self._unstamped = []
         told = EngineCoreOutputs(outputs=self._give_tokens(report))
+        told.scheduler_stats = self.make_stats()
         self._decided = self._under_way = None
         if report is not None:
             told.timestamp = report.end_s
             told.outputs += self._follow(report)
         self._schedulers.take_inbox()
+        self._note_placed()
         told.outputs += [self._error_of(request) for request in self._refused]
         self._refused = []
         for row in self._ended_meanwhile:
             self._let_go(row)
         self._ended_meanwhile = []
-        if self._log_stats:
-            told.scheduler_stats = self.make_stats()
         # After a step without tokens (a pause) time passes as it does.
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._wake.continues = computed and self.has_unfinished_requests()
@@ -267,6 +267,7 @@ class FastScheduler(SchedulerInterface):
     def _let_go(self, row: int) -> None:
         self._stops.pop(row, None)
         self._left.pop(row, None)
+        self._queued.pop(row, None)
         self._requests.free(row)
         self._owes_queues = True
 
@@ -294,27 +295,36 @@ class FastScheduler(SchedulerInterface):
         closed[list(report.closed_ranks)] = True
         schedulers.set_ranks(up, closed)
         ranks = self._requests.records["rank"]
-        leaving = np.isin(ranks, np.union1d(lost, np.flatnonzero(~up)))
-        self._left |= {row: int(ranks[row]) for row in np.flatnonzero(leaving).tolist()}
+        leaving = np.flatnonzero(np.isin(ranks, np.union1d(lost, np.flatnonzero(~up))))
+        by_arrival = migration.by_arrival(schedulers.arrays, leaving)
+        self._left |= {row: int(ranks[row]) for row in by_arrival.tolist()}
+        if lost or len(leaving) or report.renewed_ranks:
+            self._prefix_stats.reset = True
         ended = schedulers.move(lost, report.renewed_ranks)
         self._note_preempted()
         outputs = []
-        if ended:
-            stamp_events(self._unstamped, report)
-            self._unstamped = []
         for row in ended:
             request, left = self._requests.request(row), self._left.get(row)
             if left is not None:
                 self._moved.append(Moved(rank=left, name=request.request_id, failed=True))
             outputs.append(self._error_of(request))
+            if row in self._queued:
+                self._unstamped.append(self._queued[row])
             self._let_go(row)
-        self._note_placed()
+        if ended:
+            stamp_events(self._unstamped, report)
+            self._unstamped = []
         return outputs
 
     def _note_placed(self) -> None:
-        """Note requests that lost a rank and have another now."""
+        """Note requests that waited for a rank, or lost one, and have one now."""
+        if not (self._queued or self._left):
+            return
         ranks = self._requests.records["rank"]
-        for row, left in list(self._left.items()):
+        for row in [row for row in self._queued if ranks[row] != NONE]:
+            self._unstamped.append(self._queued.pop(row))
+        arrivals = self._requests.records["arrival_ns"]
+        for row, left in sorted(self._left.items(), key=lambda each: int(arrivals[each[0]])):
             if ranks[row] != NONE:
                 name = self._requests.request(row).request_id
                 self._moved.append(Moved(rank=left, name=name, failed=False))
@@ -350,8 +360,12 @@ class FastScheduler(SchedulerInterface):
         if stops:
             self._stops[row] = stops
         self._arrivals += 1
-        self._record(row, EngineCoreEventType.QUEUED)
+        if self._log_stats:
+            self._requests.has_news[row] = True
+            request.record_event(EngineCoreEventType.QUEUED)
+            self._queued[row] = request.events[-1]
         self._schedulers.put(row, begins=self._under_way is None)
+        self._note_placed()
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
@@ -440,10 +454,10 @@ class FastScheduler(SchedulerInterface):
         del reset_connector
         if self._under_way is not None:
             return False
-        self._prefix_stats.reset = True
-        done = self._requests.reset_prefixes(restarts=reset_running_requests)
+        emptied = self._requests.reset_prefixes(restarts=reset_running_requests)
+        self._prefix_stats.reset |= emptied > 0
         self._note_preempted()
-        return done
+        return emptied == len(self._ranks_up)
 
     def reset_encoder_cache(self) -> None:
         """Do nothing: there are no encoders."""
@@ -455,9 +469,8 @@ class FastScheduler(SchedulerInterface):
 
     def get_kv_cache_usage(self) -> float:
         """Share of all ranks' KV blocks in use."""
-        schedulers = self._schedulers
-        free: float = schedulers.arrays.ranks["free_blocks"].mean()
-        return 1.0 - free / schedulers.all_blocks
+        blocks = self._schedulers.all_blocks
+        return float(1.0 - self._schedulers.arrays.ranks["free_blocks"].mean() / blocks)
 
     def shutdown(self) -> None:
         """Do nothing."""
