@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vllm.config import VllmConfig
 from vllm.v1.request import Request
 
-from emulator.arrays import Int32s
+from emulator.arrays import Int32s, Int64s
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.settings import Settings
 from serving.simulator import compiled_schedulers as kernel
@@ -176,21 +176,24 @@ class FastRequests:
         """The level of a priority among those of live requests, whose levels may change."""
         if priority in self._levels:
             return self._levels.index(priority)
-        schedulers, rows = self.schedulers, list(self._row_of.values())
+        arrays, rows = self.schedulers.arrays, list(self._row_of.values())
         priorities = np.array([self.request(row).priority for row in rows], dtype=np.int64)
-        levels = np.unique(np.append(priorities, priority))
-        schedulers.arrays.requests["level"][rows] = levels.searchsorted(priorities)
-        kept = [
-            (new, self._levels.index(old)) for new, old in enumerate(levels) if old in priorities
-        ]
-        changed = {}
-        for name in ("waiting_tokens", "waiting_requests"):
-            old = getattr(schedulers.arrays, name)  # [ranks, levels]
-            changed[name] = np.zeros((len(old), len(levels)), dtype=np.int64)
-            for to, source in kept:
-                changed[name][:, to] = old[:, source]
-        schedulers.arrays = schedulers.arrays._replace(**changed)
-        self._levels = levels.tolist()
+        used = np.unique(priorities).tolist()
+        before = [self._levels.index(each) for each in used]
+        self._levels = sorted([*used, priority])
+        after = [self._levels.index(each) for each in used]
+        arrays.requests["level"][rows] = np.searchsorted(self._levels, priorities)
+
+        def moved(waiting: Int64s) -> Int64s:
+            """[ranks, levels], of the levels that there are now."""
+            by_level = np.zeros((len(waiting), len(self._levels)), dtype=np.int64)
+            by_level[:, after] = waiting[:, before]
+            return by_level
+
+        self.schedulers.arrays = arrays._replace(
+            waiting_tokens=moved(arrays.waiting_tokens),
+            waiting_requests=moved(arrays.waiting_requests),
+        )
         return self._levels.index(priority)
 
     def _note_keys(self, row: int, request: Request, *, first: int) -> None:

@@ -35,7 +35,6 @@ from serving.plugin.platform import deployment_of
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
-from serving.simulator import request_migration as migration
 from serving.simulator.scheduler_arrays import NONE, SchedulerBounds
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class FastScheduler(SchedulerInterface):
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """None: grammars are refused."""
-        del scheduler_output
+        return None
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: "ModelRunnerOutput"
@@ -296,8 +295,7 @@ class FastScheduler(SchedulerInterface):
         schedulers.set_ranks(up, closed)
         ranks = self._requests.records["rank"]
         leaving = np.flatnonzero(np.isin(ranks, np.union1d(lost, np.flatnonzero(~up))))
-        by_arrival = migration.by_arrival(schedulers.arrays, leaving)
-        self._left |= {row: int(ranks[row]) for row in by_arrival.tolist()}
+        self._left |= {row: int(ranks[row]) for row in leaving.tolist()}
         if lost or len(leaving) or report.renewed_ranks:
             self._prefix_stats.reset = True
         ended = schedulers.move(lost, report.renewed_ranks)
@@ -323,8 +321,7 @@ class FastScheduler(SchedulerInterface):
         ranks = self._requests.records["rank"]
         for row in [row for row in self._queued if ranks[row] != NONE]:
             self._unstamped.append(self._queued.pop(row))
-        arrivals = self._requests.records["arrival_ns"]
-        for row, left in sorted(self._left.items(), key=lambda each: int(arrivals[each[0]])):
+        for row, left in list(self._left.items()):
             if ranks[row] != NONE:
                 name = self._requests.request(row).request_id
                 self._moved.append(Moved(rank=left, name=name, failed=False))

@@ -160,6 +160,7 @@ class Driven(ABC):
         decision = self.scheduler.schedule()
         assert isinstance(decision, LockstepOutput)
         rows, state = self.rows(decision), decision.state
+        moved = sorted(state.moved, key=lambda each: each.name)  # in no order
         if rows and (turn.asked_meanwhile or turn.aborted_meanwhile):
             held = StillHeld(req_ids=[], req_id_to_index={})
             assert self.scheduler.update_from_output(decision, held) == {}
@@ -182,7 +183,7 @@ class Driven(ABC):
         assert stats is not None
         return Seen(
             rows=rows,
-            state=state,
+            state=replace(state, moved=tuple(moved)),
             continues=decision.continues,
             abandoned=decision.abandoned,
             outputs=self._told(told),
@@ -198,9 +199,9 @@ class Driven(ABC):
         for each in told[0].outputs:
             self.texts[each.request_id] += each.new_token_ids
             kinds = [event.type for event in each.events or []]
-            # Of what had to begin anew, vLLM's schedulers in lockstep stamp some events later.
-            again = EngineCoreEventType.PREEMPTED in kinds
-            times = [] if again else [event.timestamp for event in each.events or []]
+            # Of what had to leave a rank, vLLM's schedulers in lockstep stamp some events later.
+            left = EngineCoreEventType.PREEMPTED in kinds or not each.new_token_ids
+            times = [] if left else [event.timestamp for event in each.events or []]
             seen.append(
                 (
                     *(each.request_id, each.new_token_ids, each.finish_reason, each.stop_reason),

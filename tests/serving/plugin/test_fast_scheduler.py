@@ -38,7 +38,7 @@ def shapes(draw: st.DrawFn) -> EngineShape:
 
 
 def turns_of(seed: int, ranks: int, *, changes: bool, pauses: bool) -> list[FastTurn]:
-    """Prompts that begin alike or go on with a reply, aborts at any time; ranks that come and go."""
+    """Prompts that begin alike or go on with a reply, aborts at any time, ranks that change."""
     rng = np.random.default_rng(seed)
     names: list[str] = []
 
