@@ -147,7 +147,7 @@ class FastScheduler(SchedulerInterface):
         for place in np.flatnonzero(~started[rows]).tolist():
             row, cached = int(rows[place]), int(contexts[place])
             request, record = self._requests.request(row), self._requests.records[row]
-            started[row] = True
+            started[row] = self._requests.has_news[row] = True
             self._record(row, EngineCoreEventType.SCHEDULED)
             preempted = record["preemptions"] > 0
             if request.prefill_stats and not preempted:
@@ -239,9 +239,13 @@ class FastScheduler(SchedulerInterface):
     def _stop(self, rows: list[int], token_ids: list[int], outputs: list[EngineCoreOutput]) -> None:
         """End requests that got a word at which they stop."""
         for row, token_id, output in zip(rows, token_ids, outputs, strict=True):
-            if token_id in self._stops.get(row, ()):
-                self._requests.records["tokens_left"][row] = 1
-                output.finish_reason, output.stop_reason = FinishReason.STOP, token_id
+            if token_id not in self._stops.get(row, ()):
+                continue
+            self._requests.records["tokens_left"][row] = 1
+            output.finish_reason = FinishReason.STOP
+            params = self._requests.request(row).sampling_params
+            if params is not None and token_id != params.eos_token_id:
+                output.stop_reason = token_id
 
     def _tell_news(self, row: int, output: EngineCoreOutput) -> None:
         """Add what has happened to a request since its last output."""
@@ -255,8 +259,8 @@ class FastScheduler(SchedulerInterface):
 
     def _end(self, row: int, output: EngineCoreOutput) -> None:
         """The request of a row has its last output."""
-        request, reason = self._requests.request(row), output.finish_reason
-        stopped = reason is FinishReason.STOP
+        request = self._requests.request(row)
+        stopped = output.finish_reason is FinishReason.STOP
         request.status = (
             RequestStatus.FINISHED_STOPPED if stopped else RequestStatus.FINISHED_LENGTH_CAPPED
         )
@@ -353,8 +357,8 @@ class FastScheduler(SchedulerInterface):
         sampling = sampling_spec(params, request.request_id, self._seed)
         key = text_key(np.array(prompt, dtype=np.int32), sampling)
         row = self._requests.add(request, key)
-        stops = self._words.words_among(params.stop_token_ids or ())
-        if stops:
+        ends = [] if params.eos_token_id is None else [params.eos_token_id]
+        if stops := self._words.words_among([*ends, *(params.stop_token_ids or ())]):
             self._stops[row] = stops
         self._arrivals += 1
         if self._log_stats:

@@ -66,6 +66,7 @@ class EngineShape:
     kv_blocks: int
     policy: str
     options: dict[str, Any]
+    log_stats: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Driven(ABC):
             structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK_TOKENS,
             hash_block_size=BLOCK_TOKENS,
-            log_stats=True,
+            log_stats=shape.log_stats,
         )
         self.texts: dict[str, list[int]] = {}
         self.steps = 0
@@ -179,24 +180,24 @@ class Driven(ABC):
         done = self.computed(decision, report)
         self.abort(turn.aborted_late)
         told = self.scheduler.update_from_output(decision, done)
-        stats = told[0].scheduler_stats
-        assert stats is not None
+        stats = told[0].scheduler_stats if told else None
+        if stats is not None:
+            stats = replace(stats, kv_cache_usage=round(stats.kv_cache_usage, 9))
         return Seen(
             rows=rows,
             state=replace(state, moved=tuple(moved)),
             continues=decision.continues,
             abandoned=decision.abandoned,
             outputs=self._told(told),
-            stats=replace(stats, kv_cache_usage=round(stats.kv_cache_usage, 9)),
+            stats=stats,
             unfinished=self.scheduler.get_num_unfinished_requests(),
             counts=self.scheduler.get_request_counts(),
         )
 
     def _told(self, told: dict[int, EngineCoreOutputs]) -> list[tuple[Any, ...]]:
-        assert told.keys() == {0}
-        assert told[0].timestamp == self.steps
+        assert all(part.timestamp == self.steps for part in told.values())
         seen = []
-        for each in told[0].outputs:
+        for each in [output for part in told.values() for output in part.outputs]:
             self.texts[each.request_id] += each.new_token_ids
             kinds = [event.type for event in each.events or []]
             # Of what had to leave a rank, vLLM's schedulers in lockstep stamp some events later.

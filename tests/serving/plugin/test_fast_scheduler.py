@@ -107,6 +107,36 @@ def hold_equal(shape: EngineShape, turns: list[FastTurn]) -> int:
     return sum(map(len, ours.texts.values()))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_more_requests_than_rows_keep_their_places(policy: str) -> None:
+    options = {"max_num_seqs": 64, "max_num_batched_tokens": 512, "scheduling_policy": policy}
+    shape = EngineShape(ranks=2, kv_blocks=300, policy="none", options=options)
+    waves = []
+    for wave in range(2):
+        asked = tuple(
+            Asked(
+                name=f"request-{wave}-{number:03}",
+                prompt=(300 + number % 7,) * (10 + number % 30),
+                max_tokens=1 + number % 9,
+                priority=(5 * number + wave) % 4,
+            )
+            for number in range(400)
+        )
+        waves += [FastTurn(asked=asked), *[FastTurn()] * 60]
+    theirs, ours = DrivenLockstep(shape), DrivenFast(shape)
+    for turn in waves:
+        assert ours.take(turn) == theirs.take(turn)
+    assert ours.scheduler.get_num_unfinished_requests() == 0
+
+
+@pytest.mark.long
+def test_without_statistics_a_first_token_has_its_prompt_s_hits() -> None:
+    options = {"max_num_seqs": 4, "max_num_batched_tokens": 64}
+    shape = EngineShape(ranks=2, kv_blocks=44, policy="none", options=options, log_stats=False)
+    hold_equal(shape, turns_of(1, 2, changes=True, pauses=False))
+
+
 SEEDS = st.integers(0, 2**32 - 1)
 
 
