@@ -393,14 +393,14 @@ class FastScheduler(SchedulerInterface):
         return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
-        """Not called: speculative decoding is refused."""
-        raise AssertionError("no draft tokens on this platform")
+        """Not called: made-up tokens have no drafts."""
+        raise AssertionError("no drafts of made-up tokens")
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Not called: speculative decoding is refused."""
-        raise AssertionError("no draft tokens on this platform")
+        """Not called: made-up tokens have no drafts."""
+        raise AssertionError("no drafts of made-up tokens")
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that steps go on with, or end in error; in a pause, new ones wait."""
