@@ -26,7 +26,7 @@ _MODULES: Final = (
     *("fault", "leases", "daynight", "publish", "engine", "profile"),
     *("describe", "collectives", "power", "simulate", "pareto", "plan", "compare", "day"),
     *("recipe", "fleet"),
-    *("explain", "validate"),
+    *("explain", "quality", "validate"),
 )
 """Modules of `serving.commands`, in the order of the help."""
 
