@@ -17,6 +17,7 @@ from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
+from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
     Run,
@@ -25,7 +26,6 @@ from serving.simulator import (
     StopSimulation,
     simulate,
 )
-from serving.simulator.routers import ROUTERS
 from serving.simulator.run_log import EngineLog, StepTotals
 from serving.traffic.serving_run import Ending
 
