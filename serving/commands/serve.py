@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     gateway = gateway_options(args, os.environ)
     batches = batch_settings(args)
     day_night = day_night_settings(args, settings, weights_dir)
+    if settings.engine == "fast" and day_night is not None and day_night.publish != "never":
+        raise ConfigError("publish", day_night.publish, "never with --engine fast")
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
 

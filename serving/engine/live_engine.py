@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.fleet import Fleet
 from emulator.sim.clock import Clock
+from emulator.specs.batch import StepBatch
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
@@ -144,6 +145,14 @@ class LiveEngine:
         live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
         return None if live is None else self._end(live)
 
+    def begin_work(
+        self, batch: StepBatch, *, continues: bool
+    ) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """`begin` a step of which only the work is known: it has no outputs, see `silent_ranks`."""
+        self._time.keep_pace(self._leases.trains)
+        live = self._steps.begin_work(batch, self._heard.rank_states, continues=continues)
+        return None if live is None else self._end(live)
+
     def go_on(self, *, abandoned: bool = False) -> tuple[dict[int, RankOutput], StepReport] | None:
         """Go on with the step that has begun; with `abandoned` nobody waits for it any more."""
         live = self._steps.go_on(abandoned=abandoned)
@@ -160,7 +169,9 @@ class LiveEngine:
             lost_ranks = self._end_transfers((*lost_ranks, *self._live.take_lost_ranks()))
             report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
         self._follows_step = False
-        return live.result.outputs, replace(self._with_transfers(report), energy=energy)
+        silent = tuple(rank for rank in live.lost_ranks if rank not in live.result.outputs)
+        report = replace(self._with_transfers(report), energy=energy, silent_ranks=silent)
+        return live.result.outputs, report
 
     def _begin_transfers(self, *, continues: bool) -> None:
         """Begin those of the decision just heard, with it."""
@@ -387,6 +398,9 @@ class LiveEngine:
         self._sleep.discard(tags)
 
     def _publish(self, request: calls.PublishRequest) -> calls.ControlReply:
+        if self._deployment.settings.engine == "fast":
+            words = "the fast engine serves one version of the weights; --engine default has more"
+            return calls.Refusal(code=calls.RefusalCode.PRECONDITION, message=words)
         self._wake.make()  # an idle scheduler has to hear of blocks that close
         return self._versions.publish(request.weights_dir, request.note)
 

@@ -55,7 +55,8 @@ class StepReport:
     down. `closed_ranks` keep their requests and take no new ones. `renewed_ranks` read other
     weights since the last report: their prefix caches are stale. `weights` names each rank's
     weights, or is empty. `kv_received` are requests whose KV has come to their rank, `kv_failed`
-    those whose never will. `energy` is None after a step without tokens.
+    those whose never will. `energy` is None after a step without tokens. `silent_ranks`, of those
+    lost, computed nothing in the step.
     """
 
     begin_s: float
@@ -69,6 +70,7 @@ class StepReport:
     kv_received: tuple[str, ...] = ()
     kv_failed: tuple[str, ...] = ()
     energy: StepEnergy | None = None
+    silent_ranks: tuple[int, ...] = ()
 
     @property
     def dilation(self) -> float:

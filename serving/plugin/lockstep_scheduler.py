@@ -124,7 +124,8 @@ class LockstepScheduler(SchedulerInterface):
         self._announced = True
         if self._under_way is not None:
             self._under_way.hand_out_again(
-                self.ranks,
+                lambda: tuple(map(queues_of, self.ranks)),
+                is_awaited=self._under_way.is_awaited(self.ranks),
                 arrived_requests=self._arrivals,
                 unplaced_requests=len(self._turned_away),
             )

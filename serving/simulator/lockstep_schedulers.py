@@ -192,6 +192,11 @@ class LockstepSchedulers:
         return int(self.arrays.ranks["waiting_count"].sum()) + len(self._inbox)
 
     @property
+    def unplaced(self) -> int:
+        """Those without a rank."""
+        return len(self._inbox)
+
+    @property
     def turned_away(self) -> int:
         """Requests that wait until a rank is open, or for `move` to end them if none is up."""
         return 0 if self.is_open else len(self._inbox)
@@ -362,18 +367,20 @@ class LockstepSchedulers:
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, self._all_blocks - free_blocks_min)
         self.empty_rank_steps += empty_rank_steps
 
-    def schedule(self) -> StepBatch:
+    def schedule(self, within: SchedulerBounds | None = None) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute.
 
-        The batch leaves drafts out: a cost model with drafts adds them to each decode.
+        `within`: tighter bounds of this step. The batch leaves drafts out: a cost model with drafts
+        adds them to each decode.
         """
         self._load_tokens = None
         self.take_inbox()
         arrays = self.arrays
         if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
             self.make_cache()
+        bounds = self.bounds if within is None else within
         self._rows = rows = kernel.schedule(
-            arrays, self.bounds, self.cache, self._budgets(), self._decodes
+            arrays, bounds, self.cache, self._budgets(), self._decodes
         )
         new_tokens = arrays.rows["new"][:rows].copy()
         if self.acceptance is not None:

@@ -25,7 +25,7 @@ from serving.engine.lease_checks import training_hbm
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.step_batch import warm_up_batch
+from serving.engine.step_batch import warm_up_batch, without_ranks
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.traffic.engine_limits import HBM_SHARE
@@ -277,7 +277,7 @@ class SimulatedMachine:
         self._present.now_ns = now_ns
         work_ns = max(now_ns, self._held_until_ns)
         live = self._live.step((), {}, begin_ns=work_ns)
-        batch = _without(batch, live.lost_ranks)
+        batch = without_ranks(batch, live.lost_ranks)
         cost = live.costing.cost(batch)
         pause_ns = work_ns - now_ns + live.pause_ns
         end_ns = now_ns + pause_ns + cost.duration_ns
@@ -345,19 +345,3 @@ def _training_hbm(deployment: SimulatedDeployment) -> TrainingHbm:
         return needs
     least = smallest_training_chips(system, trained, TrainingRecipe(lnc=partition.lnc)) or 0
     return lambda chips: needs(chips if chips < partition.chips else max(chips, least))
-
-
-def _without(batch: StepBatch, ranks: Sequence[int]) -> StepBatch:
-    """The batch without the rows of some ranks."""
-    if not ranks:
-        return batch
-    there = ~np.isin(batch.rank, ranks)
-    logit_rows = batch.logit_rows.copy()
-    logit_rows[list(ranks)] = 0
-    return replace(
-        batch,
-        rank=batch.rank[there],
-        new_tokens=batch.new_tokens[there],
-        context_tokens=batch.context_tokens[there],
-        logit_rows=logit_rows,
-    )

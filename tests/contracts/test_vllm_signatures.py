@@ -258,8 +258,8 @@ ATTRIBUTES: dict[str, str] = {
     "vllm.v1.request:Request": (
         "request_id client_index priority status events num_computed_tokens is_prefill_chunk "
         "num_in_flight_tokens num_output_placeholders num_stale_output_tokens drop_stale_output "
-        "num_preemptions block_hashes streaming_queue trace_headers resumable "
-        "skip_reading_prefix_cache"
+        "num_preemptions block_hashes streaming_queue trace_headers prompt_token_ids max_tokens "
+        "num_prompt_tokens arrival_time resumable prefill_stats skip_reading_prefix_cache"
     ),
     # How a response's fingerprint gets the names of the weights.
     "vllm.outputs:RequestOutput": "kv_transfer_params",

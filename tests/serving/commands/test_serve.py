@@ -110,6 +110,19 @@ def test_batches_have_a_directory_that_no_other_server_uses(
         run("--day-night", "never", "--night-work", "batch")
 
 
+def test_the_fast_engine_computes_no_tokens_and_keeps_its_weights(handed_over: HandedOver) -> None:
+    run("--engine", "fast", "--weights", "none", "--control-port", "0")
+    ((deployment, *_),) = handed_over.calls
+    assert deployment.settings.engine == "fast"
+    with pytest.raises(ConfigError, match=r"^engine=fast: expected --weights none with it"):
+        run("--engine", "fast")
+    with pytest.raises(ConfigError, match=r"^engine=quick: expected default or fast"):
+        run("--engine", "quick")
+    night = ("--day-night", "never", "--publish", "if-better")
+    with pytest.raises(ConfigError, match=r"^publish=if-better: expected never with --engine fast"):
+        run("--engine", "fast", "--weights", "none", *night)
+
+
 def test_control_port_zero_starts_no_control_service(handed_over: HandedOver) -> None:
     run("--control-port", "0")
 
