@@ -139,7 +139,13 @@ class VirtualServing:
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
         self._pool = EnginePool(
-            deployment, traffic, called=called, on_step=on_step, seed=seed, logs=logs
+            deployment,
+            traffic,
+            called=called,
+            on_step=on_step,
+            seed=seed,
+            logs=logs,
+            job=None if day_night is None else day_night.job,
         )
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
@@ -194,6 +200,7 @@ class VirtualServing:
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
+        self.machines.go_on(self.now_ns)  # calls at the start, before which nothing goes ahead
         if self._pools_go_ahead:
             return self._serve_in_pools(levels, until_ns)
         if self.goes_side_by_side(looks=bool(levels)):
@@ -326,6 +333,7 @@ class VirtualServing:
             if goes_ahead and engine.can_go_ahead:
                 self._go_ahead(engine, until_ns, looks=looks)
             else:
+                engine.take_expected(self.now_ns + 1)
                 engine.begin(self.now_ns)
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:

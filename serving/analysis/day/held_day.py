@@ -154,7 +154,7 @@ def held_day(
     if question.loss_every_s is not None:
         partition = replica.candidate.partition
         calls = drawn_losses(
-            [partition] * terms.groups,
+            [partition] * (1 if replica.group_chips else terms.groups),
             every_s=question.loss_every_s,
             repair_s=question.repair_s,
             seed=terms.seed,
@@ -221,7 +221,7 @@ def _percentile(
     result: DayResult, exact: ExactDay, name: str, kind: int, part: slice, looks: slice
 ) -> BothWays:
     rates, served = result.walk.group_rates[part], result.walk.served[part]
-    times_s = result.machine.curve.seconds(name, rates)
+    times_s = result.machine.curve.seconds(name, rates, result.walk.serving[part])
     walked = float((times_s * served).sum() / served.sum()) if served.sum() else 0.0
     return BothWays(exact=exact.requests.percentile_s(kind, looks, SHOWN_PERCENTILE), walked=walked)
 

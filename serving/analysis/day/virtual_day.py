@@ -11,13 +11,20 @@ from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve, turns_of
+from serving.analysis.day.curve_search import (
+    CurveTerms,
+    FirstGuess,
+    find_curve,
+    find_partition_curves,
+    turns_of,
+)
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
 from serving.analysis.day.exact_day import ExactTerms
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
 from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day
 from serving.analysis.day.kept_figures import FigureStore, MachineFigures
+from serving.analysis.day.partition_handover import partition_handover
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import group_handover, training_yield
@@ -49,13 +56,18 @@ class ReplicaChoice:
         return self.candidate.partition.chips
 
 
-def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -> ReplicaChoice:
+def choose_replica(
+    sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int, group_chips: int | None = None
+) -> ReplicaChoice:
     """The replica with the machine's highest rate within the target, of those that fit `GROUPS_MIN`
     times or, if none keeps it, larger ones; chips that `sweep` asks for lift the limit.
 
-    `longest_tokens` must fit a rank's KV; `seats`: requests of a rank at once. Raises ConfigError
-    when no replica keeps the target.
+    `longest_tokens` must fit a rank's KV; `seats`: requests of a rank at once. Where `group_chips`
+    change hands, a replica is several groups of whole ranks. Raises ConfigError when no replica is,
+    or keeps the target.
     """
+    if group_chips is not None:
+        sweep = _of_groups(sweep, group_chips)
     most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)
     while most_chips <= sweep.system.chips.count:
         found = list(_choices(sweep, slo, most_chips, longest_tokens, seats))
@@ -67,6 +79,20 @@ def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -
         str(slo),
         f"one that a part of {sweep.system.name} keeps in its steady state with {sweep.model.name}",
     )
+
+
+def _of_groups(sweep: Sweep, group_chips: int) -> Sweep:
+    """The same for ranks of which groups are made."""
+    partitions = [candidate.partition for _, candidate in sweep.tasks()]
+    tp = {
+        each.tp for each in partitions if each.chips > group_chips and not each.chips % group_chips
+    }
+    fitting = tuple(sorted(size for size in tp if not group_chips % size))
+    if not fitting:
+        made = sorted({f"{each.chips} chips in ranks of {each.tp}" for each in partitions})
+        expected = f"whole ranks, several times in a partition: {', '.join(made)}"
+        raise ConfigError("group-chips", group_chips, expected)
+    return replace(sweep, asked=replace(sweep.asked, tp=fitting))
 
 
 def _choices(
@@ -124,6 +150,7 @@ class DaySettings:
         limits: of a rank, but for its KV blocks, which the replica decides.
         question: its first policy is the headline's, and the one that `check` simulates.
         headline_share: of the capacity; the nearest load is the headline.
+        group_chips: parts of one engine that change hands; None: a group is a replica.
     """
 
     sweep: Sweep
@@ -137,6 +164,7 @@ class DaySettings:
     curve: CurveTerms
     grace_s: float
     headline_share: float
+    group_chips: int | None = None
     unit: ValueUnit = ValueUnit.FLOPS
     check: HourCheck | None = None
     exact: ExactQuestion | None = None
@@ -146,6 +174,9 @@ class DaySettings:
             raise ConfigError("ultraservers", self.machines, "at least 1")
         if not 0 <= self.grace_s < float("inf"):
             raise ConfigError("drain_grace", self.grace_s, "from 0 on")
+        if self.group_chips is not None and self.check is not None:
+            expected = "nothing with groups of one engine, whose days are simulated as a whole"
+            raise ConfigError("check-hour", self.check.begin_s / 3_600, expected)
         check, length_s = self.check, self.question.length_s
         if check is not None and not (
             0 <= check.begin_s < check.begin_s + check.length_s <= length_s
@@ -240,7 +271,7 @@ def exact_terms(settings: DaySettings, walked: VirtualDay) -> ExactTerms:
         grace_s=settings.grace_s,
         job=settings.job,
         handover=walked.handover,
-        capacity_per_s=walked.machine.curve.capacity_per_s,
+        capacity_per_s=walked.machine.curve.least_capacity_per_s,
         seed=settings.question.terms.seed,
     )
 
@@ -266,15 +297,25 @@ def walkable_machine(
     )
     lap("choice")
 
-    groups = choice.candidate.replicas
-    terms = replace(settings.curve, turns=turns_of(groups))
+    groups, group_chips = choice.candidate.replicas, choice.chips
+    if settings.group_chips is not None:
+        groups, group_chips = replica.groups, settings.group_chips
+    in_parts = settings.group_chips is not None
+    terms = replace(settings.curve, turns=1 if in_parts else turns_of(groups))
 
     def compute() -> MachineFigures:
-        trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
+        trained = training_yield(settings.job, group_chips=group_chips, groups=groups)
         lap("training")
-        curve = find_curve(replica, choice.guess, terms, workers, progress)
+        parts = partition_handover(replica) if in_parts else None
+        if parts is None:
+            found = {groups: find_curve(replica, choice.guess, terms, workers, progress)}
+        else:
+            found = find_partition_curves(
+                replica, choice.guess, terms, workers, progress, groups_min=parts.groups_min
+            )
         lap("curve")
-        return MachineFigures(curve=curve, trained=trained)
+        curves = tuple(found.values())
+        return MachineFigures(serving=tuple(found), curves=curves, trained=trained, parts=parts)
 
     if store is None:
         figures = compute()
@@ -289,7 +330,7 @@ def walkable_machine(
     machine = DayMachine(
         system=settings.sweep.system,
         machines=settings.machines,
-        group_chips=choice.chips,
+        group_chips=group_chips,
         curve=figures.curve,
         trained=figures.trained,
         mean_prompt_tokens=replica.mean_prompt_tokens,
@@ -306,6 +347,13 @@ def walkable_machine(
         settings.lengths,
         grace_s=settings.grace_s,
     )
+    if figures.parts is not None:
+        handover = replace(
+            handover,
+            restore_s=figures.parts.restore_s,
+            restore_joules=figures.parts.joules,
+            groups_min=figures.serving[0],
+        )
     return WalkableMachine(
         choice=choice,
         replica=replica,
@@ -349,6 +397,7 @@ def chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
         settings.slo,
         longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
         seats=limits.max_num_seqs,
+        group_chips=settings.group_chips,
     )
     return choice, ReplicaUnderTest(
         sweep=settings.sweep,
@@ -357,4 +406,5 @@ def chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
         limits=limits.with_kv(choice.candidate.kv_capacity_tokens),
         lengths=lengths,
         slo=settings.slo,
+        group_chips=settings.group_chips,
     )
