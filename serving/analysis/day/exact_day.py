@@ -1,7 +1,8 @@
 """A day of all groups of a machine, simulated step by step with its hand-overs.
 
-Every group is a replica behind a router by turns, or a part of the one engine. The same policies, hand-over machine and memory
-as a server's move them; requests come at random times in the minutes that the walk counts them in.
+Every group is a replica behind a router by turns, or a part of the one engine. The same policies,
+hand-over machine and memory as a server's move them; requests come at random times in the minutes
+that the walk counts them in.
 """
 
 from collections.abc import Callable, Iterator, Sequence
