@@ -71,9 +71,9 @@ class PartitionCurve:
     def _saturated_per_s(self) -> Float64s:
         return np.array([curve.saturated_per_s for curve in self.curves])
 
-    def saturated_at(self, serving: Float64s | float) -> Float64s:
+    def saturated_at(self, serving: Float64s | float) -> Float64s | float:
         """What a group can serve at all while so many serve."""
-        found: Float64s = np.interp(serving, self.serving, self._saturated_per_s)
+        found: Float64s | float = np.interp(serving, self.serving, self._saturated_per_s)
         return found
 
     def share(

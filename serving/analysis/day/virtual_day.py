@@ -24,7 +24,7 @@ from serving.analysis.day.exact_day import ExactTerms
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
 from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day
 from serving.analysis.day.kept_figures import FigureStore, MachineFigures
-from serving.analysis.day.partition_handover import partition_handover
+from serving.analysis.day.partition_handover import PartitionHandover, partition_handover
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import group_handover, training_yield
@@ -139,6 +139,7 @@ class WalkableMachine:
     replica: ReplicaUnderTest
     machine: DayMachine
     handover: GroupHandover
+    parts: PartitionHandover | None
     kept_unix_s: float | None
 
 
@@ -189,7 +190,8 @@ class DaySettings:
 class VirtualDay:
     """The answer; `wall_s` by stage, in order of execution.
 
-    `kept_unix_s`: when a run before simulated the replica; None for this one.
+    `parts`: how an engine's parts change hands; None for replicas. `kept_unix_s`: when a run before
+    simulated the replica; None for this one.
     """
 
     settings: DaySettings
@@ -197,6 +199,7 @@ class VirtualDay:
     machine: DayMachine
     kept_unix_s: float | None
     handover: GroupHandover
+    parts: PartitionHandover | None
     loads: tuple[LoadComparison, ...]
     slower: tuple[SlowerHandovers, ...]
     check: ExactHour | None
@@ -359,6 +362,7 @@ def walkable_machine(
         replica=replica,
         machine=machine,
         handover=handover,
+        parts=figures.parts,
         kept_unix_s=figures.kept_unix_s,
     )
 
@@ -373,6 +377,7 @@ def _walked(
         machine=machine,
         kept_unix_s=walkable.kept_unix_s,
         handover=handover,
+        parts=walkable.parts,
         loads=compare(settings.question, machine, handover),
         slower=(),
         check=None,
