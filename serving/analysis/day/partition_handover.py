@@ -50,7 +50,7 @@ def partition_handover(replica: ReplicaUnderTest) -> PartitionHandover:
         now_ns += NS_PER_S
     if not out:
         expected = f"groups that can leave the others: {refusal}"
-        raise ConfigError("group_chips", replica.group_chips, expected)
+        raise ConfigError("group-chips", replica.group_chips, expected)
     back: list[LeaseState] = []
     for lease in reversed(out):
         machine.take(ResumeRequest(lease=lease.number), now_ns, (), others_serve=False)

@@ -17,7 +17,7 @@ from serving.analysis.day.kept_figures import FILES_MAX, FigureStore, MachineFig
 from serving.analysis.day.replica_curve import ReplicaCurve
 from tests.serving.analysis.day.days import CURVE, point, trained
 
-MADE = MachineFigures(curve=CURVE, trained=trained())
+MADE = MachineFigures(serving=(4,), curves=(CURVE,), trained=trained())
 
 
 class Asked:
@@ -104,7 +104,7 @@ def test_every_number_comes_back_to_the_bit(tmp_path: Path, rate: float, seconds
         idle_watts=0.1 + 0.2,
     )
     asked = Asked(tmp_path)
-    asked((rate, seconds), MachineFigures(curve=curve, trained=trained()))
+    asked((rate, seconds), MachineFigures(serving=(4,), curves=(curve,), trained=trained()))
     assert same(asked((rate, seconds)).curve, curve)
 
 
