@@ -69,6 +69,7 @@ class DayWalk:
 
     demand: DayDemand
     served: Float64s  # [intervals], requests, those that had waited among them
+    serving: Float64s  # [intervals], mean groups that serve
     backlog: Float64s  # [intervals], that wait at the interval's end
     late: Float64s  # [intervals], of the arrivals, those that find a backlog
     group_rates: Float64s  # [intervals], requests per second of a group that serves
@@ -81,12 +82,6 @@ class DayWalk:
     def column(self, name: str) -> Float64s:
         """One field of `GroupTimes`, [intervals]."""
         return np.array([getattr(each, name) for each in self.times])
-
-    @property
-    def serving(self) -> Float64s:
-        """Mean groups that serve, [intervals]."""
-        groups: Float64s = self.column("serving_s") / self.demand.interval_s
-        return groups
 
 
 class WalkUnderWay:
@@ -156,6 +151,7 @@ class WalkUnderWay:
         return DayWalk(
             demand=self.demand,
             served=self._served,
+            serving=self.serving,
             backlog=self.backlog,
             late=self.late,
             group_rates=self.rates,

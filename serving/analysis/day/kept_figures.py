@@ -26,6 +26,7 @@ import loadgen
 import serving
 from serving.analysis.day.partition_curve import GroupCurve, PartitionCurve
 from serving.analysis.day.partition_handover import PartitionHandover
+from serving.analysis.day.replica_choice import ReplicaChoice
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import TrainingYield
 
@@ -39,11 +40,12 @@ _CHECKSUM_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MachineFigures:
-    """One replica's curve, or one engine's by numbers of its `serving` groups with the hand-overs
-    of its parts, and one machine's training; `kept_unix_s` is when a run before computed them, None
-    for this one.
+    """The chosen replica's curve, or one engine's by numbers of its `serving` groups with the
+    hand-overs of its parts, and one machine's training; `kept_unix_s` is when a run before computed
+    them, None for this one.
     """
 
+    choice: ReplicaChoice
     serving: tuple[int, ...]
     curves: tuple[ReplicaCurve, ...]
     trained: TrainingYield

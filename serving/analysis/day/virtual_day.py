@@ -2,18 +2,15 @@
 rates; the cost model times training; every policy walks the day at every load.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import (
     CurveTerms,
-    FirstGuess,
     find_curve,
     find_partition_curves,
     turns_of,
@@ -25,108 +22,15 @@ from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
 from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day
 from serving.analysis.day.kept_figures import FigureStore, MachineFigures
 from serving.analysis.day.partition_handover import PartitionHandover, partition_handover
+from serving.analysis.day.replica_choice import ReplicaChoice, choose_replica
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import group_handover, training_yield
 from serving.analysis.day.training_yield import GroupHandover
-from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 from serving.simulator.job_cost import JobTerms
 from serving.traffic.engine_limits import SchedulerLimits
-
-GROUPS_MIN: Final = 12
-"""Fewest replicas of a machine, unless its model's smallest replica is too large for that."""
-_KV_SPARE_TOKENS: Final = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaChoice:
-    """A candidate in its precision, with the steady state's figures of one replica."""
-
-    candidate: PartitionCandidate
-    precision: str
-    guess: FirstGuess
-
-    @property
-    def chips(self) -> int:
-        """Of one replica."""
-        return self.candidate.partition.chips
-
-
-def choose_replica(
-    sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int, group_chips: int | None = None
-) -> ReplicaChoice:
-    """The replica with the machine's highest rate within the target, of those that fit `GROUPS_MIN`
-    times or, if none keeps it, larger ones; chips that `sweep` asks for lift the limit.
-
-    `longest_tokens` must fit a rank's KV; `seats`: requests of a rank at once. Where `group_chips`
-    change hands, a replica is several groups of whole ranks. Raises ConfigError when no replica is,
-    or keeps the target.
-    """
-    if group_chips is not None:
-        sweep = _of_groups(sweep, group_chips)
-    most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)
-    while most_chips <= sweep.system.chips.count:
-        found = list(_choices(sweep, slo, most_chips, longest_tokens, seats))
-        if found:
-            return max(found, key=lambda each: (each[0], -each[1].chips))[1]
-        most_chips *= 2
-    raise ConfigError(
-        "slo",
-        str(slo),
-        f"one that a part of {sweep.system.name} keeps in its steady state with {sweep.model.name}",
-    )
-
-
-def _of_groups(sweep: Sweep, group_chips: int) -> Sweep:
-    """The same for ranks of which groups are made."""
-    partitions = [candidate.partition for _, candidate in sweep.tasks()]
-    tp = {
-        each.tp for each in partitions if each.chips > group_chips and not each.chips % group_chips
-    }
-    fitting = tuple(sorted(size for size in tp if not group_chips % size))
-    if not fitting:
-        made = sorted({f"{each.chips} chips in ranks of {each.tp}" for each in partitions})
-        expected = f"whole ranks, several times in a partition: {', '.join(made)}"
-        raise ConfigError("group-chips", group_chips, expected)
-    return replace(sweep, asked=replace(sweep.asked, tp=fitting))
-
-
-def _choices(
-    sweep: Sweep, slo: Slo, most_chips: int, longest_tokens: int, seats: int
-) -> Iterator[tuple[float, ReplicaChoice]]:
-    for precision, candidate in sweep.tasks():
-        if candidate.partition.chips > most_chips:
-            continue
-        if candidate.kv_capacity_tokens < longest_tokens + _KV_SPARE_TOKENS:
-            continue
-        replica = sweep.replica(precision, candidate)
-        point = _within(replica, slo, seats)
-        if point is None:
-            continue
-        guess = FirstGuess(
-            rate_per_s=point.requests_per_s / candidate.replicas,
-            tpot_s=point.tpot_ns / NS_PER_S,
-            alone_s=replica.decode(1).duration_ns / NS_PER_S,
-        )
-        yield (
-            point.requests_per_s,
-            ReplicaChoice(candidate=candidate, precision=precision, guess=guess),
-        )
-
-
-def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:
-    """The highest rate's operating point of those within the target in the mean."""
-    if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
-        return None
-    limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-    found = replica.operating_points(replica.seated(seats))
-    points = [point for point in found if point.tpot_ns <= limit_ns]
-    return max(points, key=lambda point: point.requests_per_s, default=None)
-
 
 Progress = Callable[[str], None]
 
@@ -292,43 +196,53 @@ def walkable_machine(
 
     Raises ConfigError when no replica keeps the target or the trained model does not fit.
     """
-    choice, replica = chosen(settings)
-    partition = choice.candidate.partition
-    progress(
-        f"a replica is {partition.chips} chips ({partition.division}), "
-        f"{choice.candidate.replicas} of them on a {settings.sweep.system.name}"
-    )
-    lap("choice")
-
-    groups, group_chips = choice.candidate.replicas, choice.chips
-    if settings.group_chips is not None:
-        groups, group_chips = replica.groups, settings.group_chips
-    in_parts = settings.group_chips is not None
-    terms = replace(settings.curve, turns=1 if in_parts else turns_of(groups))
 
     def compute() -> MachineFigures:
+        choice, replica = chosen(settings)
+        partition = choice.candidate.partition
+        progress(
+            f"a replica is {partition.chips} chips ({partition.division}), "
+            f"{choice.candidate.replicas} of them on a {settings.sweep.system.name}"
+        )
+        lap("choice")
+        groups, group_chips = _groups(choice, replica)
         trained = training_yield(settings.job, group_chips=group_chips, groups=groups)
         lap("training")
-        parts = partition_handover(replica) if in_parts else None
+        parts = None if replica.group_chips is None else partition_handover(replica)
         if parts is None:
+            terms = replace(settings.curve, turns=turns_of(groups))
             found = {groups: find_curve(replica, choice.guess, terms, workers, progress)}
         else:
             found = find_partition_curves(
-                replica, choice.guess, terms, workers, progress, groups_min=parts.groups_min
+                replica,
+                choice.guess,
+                settings.curve,
+                workers,
+                progress,
+                groups_min=parts.groups_min,
             )
         lap("curve")
-        curves = tuple(found.values())
-        return MachineFigures(serving=tuple(found), curves=curves, trained=trained, parts=parts)
+        return MachineFigures(
+            choice=choice,
+            serving=tuple(found),
+            curves=tuple(found.values()),
+            trained=trained,
+            parts=parts,
+        )
 
     if store is None:
         figures = compute()
     else:
+        terms = (settings.limits, settings.group_chips, settings.curve, settings.job)
         figures = store.figures(
-            (replica, choice.guess, terms, settings.job),
+            (settings.sweep, settings.slo, settings.lengths, *terms),
             compute,
             lambda error: progress(f"what is simulated is not kept: {error}"),
         )
         lap("kept")
+    choice = figures.choice
+    replica = _under_test(settings, choice)
+    _, group_chips = _groups(choice, replica)
     served = settings.sweep.model_at(choice.precision)
     machine = DayMachine(
         system=settings.sweep.system,
@@ -396,20 +310,31 @@ def _walked(
 
 def chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
     """The replica of a day; raises ConfigError as `virtual_day`."""
-    lengths, limits = settings.lengths, settings.limits
+    lengths = settings.lengths
     choice = choose_replica(
         settings.sweep,
         settings.slo,
         longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
-        seats=limits.max_num_seqs,
+        seats=settings.limits.max_num_seqs,
         group_chips=settings.group_chips,
     )
-    return choice, ReplicaUnderTest(
+    return choice, _under_test(settings, choice)
+
+
+def _under_test(settings: DaySettings, choice: ReplicaChoice) -> ReplicaUnderTest:
+    return ReplicaUnderTest(
         sweep=settings.sweep,
         precision=choice.precision,
         candidate=choice.candidate,
-        limits=limits.with_kv(choice.candidate.kv_capacity_tokens),
-        lengths=lengths,
+        limits=settings.limits.with_kv(choice.candidate.kv_capacity_tokens),
+        lengths=settings.lengths,
         slo=settings.slo,
         group_chips=settings.group_chips,
     )
+
+
+def _groups(choice: ReplicaChoice, replica: ReplicaUnderTest) -> tuple[int, int]:
+    """Groups of a machine, and the chips of each."""
+    if replica.group_chips is None:
+        return choice.candidate.replicas, choice.chips
+    return replica.groups, replica.group_chips

@@ -17,15 +17,16 @@ from serving.analysis.day.kept_figures import MachineFigures
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.partition_curve import PartitionCurve
 from serving.analysis.day.partition_handover import PartitionHandover, partition_handover
+from serving.analysis.day.replica_choice import choose_replica
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import RateTask, ReplicaUnderTest, run_at_rate
-from serving.analysis.day.virtual_day import choose_replica
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.policy.day_night.policy import Fixed
 from serving.simulator import SimulatedDeployment
 from serving.simulator.simulated_machine import machine_of
 from serving.wire.control_call import DrainRequest
 from tests.serving.analysis.day.days import (
+    CHOICE,
     CURVE,
     HANDOVER,
     demand,
@@ -114,7 +115,9 @@ def test_few_groups_are_simulated_in_every_number_and_many_in_some() -> None:
 
 def test_kept_curves_of_parts_are_a_partition_s() -> None:
     parts = PartitionHandover(groups_min=2, restore_s=1.0, still_s=0.1, joules=5.0)
-    kept = MachineFigures(serving=(2, 4), curves=(FASTER, CURVE), trained=yields(4), parts=parts)
+    kept = MachineFigures(
+        choice=CHOICE, serving=(2, 4), curves=(FASTER, CURVE), trained=yields(4), parts=parts
+    )
     assert kept.curve == BOTH
 
 
