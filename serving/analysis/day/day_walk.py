@@ -7,6 +7,7 @@ sees observable figures alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -81,7 +82,7 @@ class DayWalk:
 
     def column(self, name: str) -> Float64s:
         """One field of `GroupTimes`, [intervals]."""
-        return np.array([getattr(each, name) for each in self.times])
+        return np.fromiter(map(attrgetter(name), self.times), np.float64, len(self.times))
 
 
 class WalkUnderWay:
