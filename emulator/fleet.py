@@ -85,7 +85,7 @@ class Fleet:
         silence_timeout_s: float = 10.0,
     ) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
-        assert placement.layers == self.architecture.layers, placement.layers
+        assert placement.layers == len(self.architecture.expert_layers), placement.layers
         assert placement.experts == self.architecture.experts, placement.experts
         self.tp = tp
         self.placement = placement
@@ -347,12 +347,14 @@ class Fleet:
                 weights = read[each.source_chip]
                 assert isinstance(weights, ExpertWeights), weights
                 row = wanted[each.source_chip].index(each.source_slot)
-                parts.append((weights.gate_up[row], weights.down[row]))
+                parts.append((weights.gate_up[row], weights.down[row], weights.biases[row]))
+            gate_up, down, biases = (np.array(arrays) for arrays in zip(*parts, strict=True))
             take[chip] = TakeExperts(
                 layer=layer,
                 slots=[each.slot for each in arriving],
-                gate_up=np.array([gate_up for gate_up, _ in parts]),
-                down=np.array([down for _, down in parts]),
+                gate_up=gate_up,
+                down=down,
+                biases=biases,
             )
         load: dict[int, Command] = {
             chip: LoadExperts(
@@ -404,7 +406,7 @@ class Fleet:
     @property
     def _attending(self) -> int:
         """Chips of a rank with head groups: the weights may have fewer than `tp`."""
-        return math.gcd(self.tp, self.architecture.kv_heads)
+        return math.gcd(self.tp, self.architecture.groups)
 
     def _rank(self, rank: int) -> range:
         """The attending chips of a rank; the first one leads."""

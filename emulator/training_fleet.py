@@ -21,10 +21,10 @@ from emulator.chip.training_share import TrainingShare
 from emulator.chip.training_weights import FIRST, MASTER, SECOND
 from emulator.compute.adamw import AdamWSettings
 from emulator.compute.architecture import Architecture
-from emulator.compute.checkpoint import check_weights
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import (
     Parameters,
+    check_trainable,
     dense_layout,
     dense_tensors,
     expert_layout,
@@ -84,7 +84,7 @@ class TrainingFleet:
         steps: int = 0,
         ray_address: str | None = None,
     ) -> None:
-        self.architecture: Architecture = check_weights(weights_dir)
+        self.architecture: Architecture = check_trainable(weights_dir)
         self.chips = chips
         arch = self.architecture
         self._placement = ExpertPlacement.even(

@@ -1,8 +1,9 @@
 """One chip as a pure state machine: a command in, one effect out.
 
-A chip holds some head groups of an attention replica with their KV cache, and some experts. With
-several chips per rank, their attention is summed (`Attended`, `Reduce`); tokens leave for the
-experts (`Dispatch`) and come back (`Combine`). No clock, no sockets, no other chips.
+A chip holds some head groups of an attention replica with their KV cache, as many parts of its
+dense networks, and some experts. With several chips per rank, their parts are summed
+(`PartialSums`, `Reduce`); tokens leave for the experts (`Dispatch`) and come back (`Combine`). No
+clock, no sockets, no other chips.
 """
 
 from emulator.arrays import Float32s
@@ -18,40 +19,45 @@ from emulator.chip.commands import (
     TakeExperts,
 )
 from emulator.chip.effects import (
-    Attended,
     CommandDone,
     Dispatch,
     Effect,
     ExpertRows,
     ExpertWeights,
+    PartialSums,
     StepDone,
 )
 from emulator.chip.request_table import RequestTable
 from emulator.chip.step_output import no_output, sample_step
 from emulator.compute.architecture import Architecture
-from emulator.compute.checkpoint import ModelShard
-from emulator.compute.experts import run_experts
-from emulator.compute.paged_kv import PagedKv
-from emulator.compute.qwen3_moe import (
+from emulator.compute.decoder import (
+    Joined,
     Routed,
+    add_attention,
+    add_up,
     attend,
     batch_rotation,
     combine_experts,
     embed,
     route_tokens,
+    run_dense_part,
 )
+from emulator.compute.experts import run_experts
+from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
 from emulator.compute.token_batch import TokenBatch, make_token_batch
+from emulator.compute.weights import ExpertSet, ModelShard, MoeWeights
 from emulator.specs.step import RankOutput
 
 
 class _RunningStep:
-    """The step in progress, from `BeginStep` to the last layer's `Combine`.
+    """The step in progress, from `BeginStep` to the end of the last layer.
 
-    `routed` is None until the tokens of `layer` are dispatched.
+    `joined` is None until the attention of `layer` is summed, `routed` until its tokens are
+    dispatched.
     """
 
-    __slots__ = ("angles", "batch", "command", "layer", "routed", "x")
+    __slots__ = ("angles", "batch", "command", "joined", "layer", "routed", "x")
 
     def __init__(
         self, command: BeginStep, batch: TokenBatch, angles: Rotation, x: Float32s
@@ -61,6 +67,7 @@ class _RunningStep:
         self.angles = angles
         self.x = x  # [tokens, hidden], the layer's input
         self.layer = 0
+        self.joined: Joined | None = None
         self.routed: Routed | None = None
 
 
@@ -70,8 +77,9 @@ class Chip:
 
     States: idle, or in a step at some layer. `BeginStep` enters a step (and ends it at once without
     tokens), `Combine` moves to the next layer, the last of which samples and returns to idle; with
-    several chips per rank, `Reduce` lies between. `RepeatStep` restarts at the first layer.
-    `RunExperts` works in any state; experts move between steps.
+    several chips per rank, `Reduce` comes after attention and after a dense network. Dense layers
+    of a rank of one chip take no message. `RepeatStep` restarts at the first layer. `RunExperts`
+    works in any state; experts move between steps.
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
@@ -79,6 +87,9 @@ class Chip:
         self._kv = kv
         self._tp = tp
         self._tp_index = tp_index
+        self._moe_layer = {
+            layer: place for place, layer in enumerate(shard.architecture.expert_layers)
+        }
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
 
@@ -142,46 +153,79 @@ class Chip:
         return self._enter_layer(running, 0)
 
     def _enter_layer(self, running: _RunningStep, layer: int) -> Effect:
-        running.layer, running.routed = layer, None
+        running.layer, running.joined, running.routed = layer, None, None
         attended = attend(self._shard, self._kv, layer, running.x, running.batch, running.angles)
         if self._tp > 1:
-            return Attended(layer=layer, rows=attended)
-        return self._route(running, layer, attended)
+            return PartialSums(layer=layer, rows=attended)
+        return self._feed_forward(running, attended)
 
     def _reduce(self, command: Reduce) -> Effect:
         running = self._running
         assert running is not None, "a reduce came outside a step"
         assert command.layer == running.layer, f"a reduce of layer {command.layer} came in another"
-        assert running.routed is None, "a layer was reduced twice"
-        return self._route(running, command.layer, command.rows)
+        assert running.routed is None, "a layer was reduced after its dispatch"
+        if running.joined is None:
+            return self._feed_forward(running, command.rows)
+        return self._end_layer(running, add_up(running.joined.residual, command.rows))
 
-    def _route(self, running: _RunningStep, layer: int, attended: Float32s) -> Dispatch:
-        routed = route_tokens(self._shard, layer, running.x, attended)
-        running.routed = routed
-        tokens = len(routed.hidden)
+    def _feed_forward(self, running: _RunningStep, attended: Float32s) -> Effect:
+        running.joined = joined = add_attention(self._shard, running.layer, running.x, attended)
+        weights = self._shard.layers[running.layer].feed_forward
+        if isinstance(weights, MoeWeights):
+            running.routed = route_tokens(self._shard, weights, joined)
+            return self._dispatch(running.routed, self._moe_layer[running.layer])
+        addends = run_dense_part(self._shard, weights, joined)
+        if self._tp > 1:
+            return PartialSums(layer=running.layer, rows=addends)
+        return self._end_layer(running, add_up(joined.residual, addends))
+
+    def _dispatch(self, routed: Routed, moe_layer: int) -> Dispatch:
+        tokens = len(routed.chosen)
         first = tokens * self._tp_index // self._tp
         end = tokens * (self._tp_index + 1) // self._tp
         return Dispatch(
-            layer=layer, hidden=routed.hidden[first:end], chosen=routed.chosen[first:end]
+            layer=moe_layer,
+            hidden=routed.joined.hidden[first:end],
+            chosen=routed.chosen[first:end],
         )
 
     def _run_experts(self, command: RunExperts) -> ExpertRows:
-        weights = self._shard.layers[command.layer]
+        experts = self._experts(command.layer)
         rows = command.rows[command.row_of_pair]  # [pairs, hidden]
         used = len(command.counts)  # slots beyond are for placements to come
-        out = run_experts(rows, command.counts, weights.gate_up[:used], weights.down[:used])
+        arch = self._shard.architecture
+        out = run_experts(
+            rows,
+            command.counts,
+            experts.gate_up[:used],
+            experts.down[:used],
+            experts.biases[:used] if arch.expert_bias else None,
+            arch.gate,
+        )
         return ExpertRows(layer=command.layer, rows=out)
+
+    def _experts(self, moe_layer: int) -> ExpertSet:
+        weights = self._shard.layers[self._shard.architecture.expert_layers[moe_layer]].feed_forward
+        assert isinstance(weights, MoeWeights), moe_layer
+        return weights.experts
 
     def _combine(self, command: Combine) -> Effect:
         running = self._running
         assert running is not None, "a combine came outside a step"
-        assert command.layer == running.layer, f"a combine of layer {command.layer} came in another"
+        moe_layer = self._moe_layer.get(running.layer)
+        assert command.layer == moe_layer, f"a combine of layer {command.layer} came in another"
         assert running.routed is not None, "a combine came before its layer's reduce"
-        running.x = combine_experts(running.routed, command.expert_rows)
-        if command.layer + 1 < self._shard.architecture.layers:
-            return self._enter_layer(running, command.layer + 1)
+        weights = self._shard.layers[running.layer].feed_forward
+        assert isinstance(weights, MoeWeights), running.layer
+        x = combine_experts(self._shard, weights, running.routed, command.expert_rows)
+        return self._end_layer(running, x)
+
+    def _end_layer(self, running: _RunningStep, x: Float32s) -> Effect:
+        running.x = x
+        if running.layer + 1 < self._shard.architecture.layers:
+            return self._enter_layer(running, running.layer + 1)
         self._running = None
-        return StepDone(output=self._finish(running, running.x))
+        return StepDone(output=self._finish(running, x))
 
     def _finish(self, running: _RunningStep, x: Float32s) -> RankOutput:
         if self._tp_index:
@@ -189,13 +233,15 @@ class Chip:
         return sample_step(self._shard, self._requests, running.command, running.batch, x)
 
     def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
-        weights = self._shard.layers[command.layer]
+        experts = self._experts(command.layer)
         if isinstance(command, SendExperts):
             return ExpertWeights(
                 layer=command.layer,
-                gate_up=weights.gate_up[command.slots],
-                down=weights.down[command.slots],
+                gate_up=experts.gate_up[command.slots],
+                down=experts.down[command.slots],
+                biases=experts.biases[command.slots],
             )
-        weights.gate_up[command.slots] = command.gate_up
-        weights.down[command.slots] = command.down
+        experts.gate_up[command.slots] = command.gate_up
+        experts.down[command.slots] = command.down
+        experts.biases[command.slots] = command.biases
         return CommandDone()

@@ -6,8 +6,7 @@ from pathlib import Path
 from emulator.chip.chip import Chip
 from emulator.chip.commands import LoadExperts, LoadWeights, TakeExperts
 from emulator.chip.effects import CommandDone, NotLoaded
-from emulator.compute.architecture import read_architecture
-from emulator.compute.checkpoint import load_experts, load_shard
+from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.paged_kv import PagedKv
 from emulator.errors import CheckpointError
 
@@ -16,7 +15,7 @@ from emulator.errors import CheckpointError
 class ChipShare:
     """A chip's part of the model in `weights_dir`; `tp` and `tp_index` are those of `Chip`.
 
-    `experts`: the expert of each slot, or EMPTY, for each layer.
+    `experts`: the expert of each slot, or EMPTY, for each layer with experts.
     """
 
     weights_dir: str
@@ -33,10 +32,12 @@ def load_chip(share: ChipShare) -> Chip:
     arch = read_architecture(directory)
     shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
     attends = shard.groups > 0
+    latent = arch.latent
     kv = PagedKv(
         layers=arch.layers,
-        kv_heads=shard.groups if attends else 1,
-        head_dim=arch.head_dim,
+        kv_heads=shard.groups if attends and latent is None else 1,
+        key_dim=latent.cached_width if latent else arch.head_dim,
+        value_dim=latent.kv_rank if latent else arch.head_dim,
         blocks=share.kv_blocks if attends else 1,
         block_tokens=share.block_tokens,
     )
@@ -67,5 +68,11 @@ def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
     """Read the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
-    gate_up, down = load_experts(directory, arch, command.layer, command.experts)
-    return TakeExperts(layer=command.layer, slots=command.slots, gate_up=gate_up, down=down)
+    experts = load_experts(directory, arch, command.layer, command.experts)
+    return TakeExperts(
+        layer=command.layer,
+        slots=command.slots,
+        gate_up=experts.gate_up,
+        down=experts.down,
+        biases=experts.biases,
+    )

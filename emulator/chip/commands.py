@@ -1,4 +1,7 @@
-"""Commands of a chip. Arrays are little-endian and C-contiguous; see the channel."""
+"""Commands of a chip. Arrays are little-endian and C-contiguous; see the channel.
+
+The layer of a command to or about experts counts the layers with experts alone.
+"""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +36,7 @@ class RepeatStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
-    """Continue with the rank's attention [all groups, tokens, hidden] float32, in group order."""
+    """Continue with a rank's partial sums [all groups, tokens, hidden] float32, in group order."""
 
     layer: int
     rows: Float32s
@@ -72,13 +75,14 @@ class SendExperts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeExperts:
     """Write weights into `slots` of `layer`: `gate_up` [slots, hidden, 2 * intermediate], `down`
-    [slots, intermediate, hidden], float32.
+    [slots, intermediate, hidden], `biases` [slots, biases of an expert], float32.
     """
 
     layer: int
     slots: list[int]
     gate_up: Float32s
     down: Float32s
+    biases: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

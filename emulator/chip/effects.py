@@ -1,4 +1,7 @@
-"""Answers of a chip: exactly one effect per command, `Hang` and `StopChip` excepted."""
+"""Answers of a chip: exactly one effect per command, `Hang` and `StopChip` excepted.
+
+The layer of an effect to or about experts counts the layers with experts alone.
+"""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +23,10 @@ class ChipReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attended:
-    """Rows [groups, tokens, hidden] of this chip's head groups, to sum over the rank's chips."""
+class PartialSums:
+    """Rows [groups, tokens, hidden] of this chip's groups, to sum over the rank's chips: of
+    attention, or of a dense network after it.
+    """
 
     layer: int
     rows: Float32s
@@ -49,11 +54,14 @@ class ExpertRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWeights:
-    """Weights `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate, hidden]."""
+    """Weights `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate, hidden],
+    and `biases` [slots, biases of an expert].
+    """
 
     layer: int
     gate_up: Float32s
     down: Float32s
+    biases: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +101,7 @@ class ChipFailed:
 
 Effect = (
     ChipReady
-    | Attended
+    | PartialSums
     | Dispatch
     | ExpertRows
     | ExpertWeights

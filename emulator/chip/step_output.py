@@ -8,11 +8,11 @@ import numpy as np
 from emulator.arrays import Float32s, Int32s
 from emulator.chip.commands import BeginStep
 from emulator.chip.request_table import ChipRequest, RequestTable
-from emulator.compute.checkpoint import ModelShard
+from emulator.compute.decoder import logits
 from emulator.compute.logprobs import prompt_logprobs
-from emulator.compute.qwen3_moe import logits
 from emulator.compute.sampling import sample
 from emulator.compute.token_batch import TokenBatch
+from emulator.compute.weights import ModelShard
 from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
 
 

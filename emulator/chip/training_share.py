@@ -6,7 +6,7 @@ from pathlib import Path
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_weights import TrainingWeights
 from emulator.compute.adamw import AdamWSettings
-from emulator.compute.architecture import read_architecture
+from emulator.compute.checkpoint import read_architecture
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import read_dense, read_experts
 

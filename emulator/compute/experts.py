@@ -1,9 +1,12 @@
-"""A mixture of experts: the router, and one chip's SwiGLU networks over the rows sent to them."""
+"""Gated feed-forward networks: a chip's experts over the rows sent to them, and dense ones."""
+
+from typing import Any
 
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
-from emulator.compute.tiled_matmul import TILE_ROWS, padded_rows, tiled_matmul
+from emulator.compute.architecture import SwiGlu
+from emulator.compute.tiled_matmul import TILE_ROWS, grouped_matmul, padded_rows
 
 FEW_TILES_SHARE = 0.5
 """Below this ratio of tiles to experts, only hit experts' weights are gathered and multiplied;
@@ -14,14 +17,31 @@ DENSE_WASTE = 2.0
 run one by one."""
 
 
-def silu(x: Float32s) -> Float32s:
-    """Return x * sigmoid(x), the gate of SwiGLU."""
+SILU = SwiGlu()
+"""SwiGLU as most models have it: x * sigmoid(x) gates the other half."""
+
+
+def gated(both: Float32s, gate: SwiGlu) -> Float32s:
+    """Apply `gate` to `both` [..., 2 * intermediate], gate columns first: [..., intermediate]."""
+    width = both.shape[-1] // 2
+    opened, up = both[..., :width], both[..., width:]
+    if gate.limit is not None:
+        limit = np.float32(gate.limit)
+        opened, up = np.minimum(opened, limit), np.clip(up, -limit, limit)
     with np.errstate(over="ignore"):  # x over infinity is the 0 that is meant
-        gate: Float32s = np.float32(1.0) + np.exp(-x)
-    return x / gate
+        denominator: Float32s = np.float32(1.0) + np.exp(np.float32(-gate.alpha) * opened)
+    product: Float32s = opened / denominator
+    return product * (up + np.float32(gate.shift) if gate.shift else up)
 
 
-def run_experts(rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s) -> Float32s:
+def run_experts(
+    rows: Float32s,
+    counts: Int64s,
+    gate_up: Float32s,
+    down: Float32s,
+    biases: Float32s | None = None,
+    gate: SwiGlu = SILU,
+) -> Float32s:
     """Apply each expert to its rows; returns [pairs, hidden] in the order of `rows`, unweighted.
 
     Args:
@@ -29,6 +49,8 @@ def run_experts(rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32
         counts: [local_experts] rows of each expert; adds up to pairs.
         gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
         down: [local_experts, intermediate, hidden].
+        biases: [local_experts, 2 * intermediate + hidden], of both products; None without.
+        gate: the activation.
     """
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)
@@ -44,71 +66,80 @@ def run_experts(rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32
     )
     laid[places] = rows
     tiled = laid.reshape(-1, TILE_ROWS, rows.shape[1])  # [tiles, TILE_ROWS, hidden]
+    weights = _Experts(gate_up, down, biases, gate)
     if dense:
         by_expert = tiled.reshape(experts, busiest, TILE_ROWS, -1)
-        out = _swiglu(by_expert, gate_up[:, None], down[:, None])
+        out = weights.apply(by_expert, np.s_[:, None])
     elif few:
-        expert_of_tile = np.repeat(np.arange(experts), tile_counts)
-        out = _swiglu(tiled, gate_up[expert_of_tile], down[expert_of_tile])
+        out = weights.apply(tiled, np.repeat(np.arange(experts), tile_counts))
     else:
-        out = _expert_by_expert(tiled, tile_counts, gate_up, down)
+        out = _expert_by_expert(tiled, tile_counts, weights)
     answers: Float32s = out.reshape(-1, rows.shape[1])[places]
     return answers
 
 
-def _swiglu(tiles: Float32s, gate_up: Float32s, down: Float32s) -> Float32s:
-    """[..., TILE_ROWS, hidden] through weights that broadcast over the leading axes."""
-    both = np.matmul(tiles, gate_up)  # -> [..., TILE_ROWS, 2 * intermediate]
-    intermediate = both.shape[-1] // 2
-    gated: Float32s = silu(both[..., :intermediate]) * both[..., intermediate:]
-    out: Float32s = np.matmul(gated, down)
-    return out
+class _Experts:
+    """Weights of a chip's experts, and the activation between their products."""
+
+    def __init__(
+        self, gate_up: Float32s, down: Float32s, biases: Float32s | None, gate: SwiGlu
+    ) -> None:
+        self._gate_up = gate_up
+        self._down = down
+        self._biases = None if biases is None else biases[:, None]  # a row of each tile
+        self._gate = gate
+
+    def apply(self, tiles: Float32s, chosen: Any) -> Float32s:
+        """[..., TILE_ROWS, hidden] through the weights at `chosen`, one expert a leading index."""
+        both = np.matmul(tiles, self._gate_up[chosen])  # -> [..., TILE_ROWS, 2 * intermediate]
+        width = both.shape[-1]
+        if self._biases is not None:
+            both += self._biases[chosen][..., :width]
+        out: Float32s = np.matmul(gated(both, self._gate), self._down[chosen])
+        if self._biases is not None:
+            out += self._biases[chosen][..., width:]
+        return out
 
 
-def _expert_by_expert(
-    tiles: Float32s, tile_counts: Int64s, gate_up: Float32s, down: Float32s
-) -> Float32s:
+def _expert_by_expert(tiles: Float32s, tile_counts: Int64s, weights: _Experts) -> Float32s:
     out = np.empty_like(tiles)
     end = 0
     for expert, count in enumerate(tile_counts.tolist()):
         start, end = end, end + count
         if count:
-            out[start:end] = _swiglu(tiles[start:end], gate_up[expert], down[expert])
+            out[start:end] = weights.apply(tiles[start:end], expert)
     return out
 
 
 def run_experts_slowly(
-    rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s
+    rows: Float32s,
+    counts: Int64s,
+    gate_up: Float32s,
+    down: Float32s,
+    biases: Float32s | None = None,
+    gate: SwiGlu = SILU,
 ) -> Float32s:
     """The slow reference of `run_experts`: one row at a time."""
     expert_of_row = np.repeat(np.arange(len(counts)), counts)
-    intermediate = down.shape[1]
+    width = gate_up.shape[2]
+    if biases is None:
+        biases = np.zeros((len(counts), width + rows.shape[1]), dtype=np.float32)
     out = np.empty_like(rows)
     for index, expert in enumerate(expert_of_row):
         tile = np.zeros((padded_rows(1), rows.shape[1]), dtype=np.float32)
         tile[0] = rows[index]
-        both = tile @ gate_up[expert]
-        gated = silu(both[:, :intermediate]) * both[:, intermediate:]
-        out[index] = (gated @ down[expert])[0]
+        both = tile @ gate_up[expert] + biases[expert, :width]
+        out[index] = (gated(both, gate) @ down[expert] + biases[expert, width:])[0]
     return out
 
 
-def route(
-    hidden: Float32s, weight: Float32s, *, experts_per_token: int, normalise: bool
-) -> tuple[Int64s, Float32s]:
-    """Choose experts for `hidden` [tokens, hidden] with router `weight` [hidden, experts].
+def run_dense(hidden: Float32s, gate_up: Float32s, down: Float32s, gate: SwiGlu) -> Float32s:
+    """Apply a network divided by columns to `hidden` [tokens, hidden]: [groups, tokens, hidden].
 
-    Returns expert ids and weights [tokens, k]; `normalise` makes a token's weights add to one. Ids
-    ascend, because outputs are added in this order and a sum must not depend on scores.
+    `gate_up` is [groups, hidden, 2 * part], gate columns of the part first; `down` [groups, part,
+    hidden]. The sum over groups is the network's output.
     """
-    logits = tiled_matmul(hidden, weight)  # [tokens, experts]
-    best = np.argpartition(logits, -experts_per_token, axis=1)[:, -experts_per_token:]
-    chosen = np.sort(best, axis=1)  # [tokens, k]
-    largest = logits.max(axis=1, keepdims=True)
-    weights = np.exp(logits[np.arange(len(logits))[:, None], chosen] - largest)
-    # The softmax's denominator is that of all experts, or, normalised, of the chosen ones alone.
-    whole = weights if normalise else np.exp(logits - largest)
-    return chosen, weights / whole.sum(axis=1, keepdims=True)
+    return grouped_matmul(gated(grouped_matmul(hidden, gate_up), gate), down)
 
 
 def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:

@@ -1,6 +1,6 @@
 """A chip's KV cache in blocks, addressed by vLLM's block tables.
 
-Per layer, values [kv_heads, blocks, block_tokens * head_dim], keys transposed [kv_heads, head_dim,
+Per layer, values [kv_heads, blocks, block_tokens * value_dim], keys transposed [kv_heads, key_dim,
 blocks, block_tokens]: a decode multiplies few rows by many keys, five times faster in the BLAS
 without transposing (DECISIONS.md).
 """
@@ -24,13 +24,20 @@ class PagedKv:
     """
 
     def __init__(
-        self, *, layers: int, kv_heads: int, head_dim: int, blocks: int, block_tokens: int
+        self,
+        *,
+        layers: int,
+        kv_heads: int,
+        key_dim: int,
+        value_dim: int,
+        blocks: int,
+        block_tokens: int,
     ) -> None:
         assert CHUNK_TOKENS % block_tokens == 0, block_tokens
         self.block_tokens = block_tokens
         self.blocks = blocks
-        self._keys = _untouched_zeros(layers, kv_heads, head_dim, blocks, block_tokens)
-        self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * head_dim)
+        self._keys = _untouched_zeros(layers, kv_heads, key_dim, blocks, block_tokens)
+        self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * value_dim)
 
     @property
     def blocks_per_chunk(self) -> int:
@@ -38,31 +45,32 @@ class PagedKv:
         return CHUNK_TOKENS // self.block_tokens
 
     def write(self, layer: int, slots: Int64s, keys: Float32s, values: Float32s) -> None:
-        """Store `keys` and `values` [tokens, kv_heads, head_dim] at `slots` [tokens].
+        """Store `keys` [tokens, kv_heads, key_dim] and `values` [tokens, kv_heads, value_dim] at
+        `slots` [tokens].
 
         A slot is block * block_tokens + offset.
         """
-        kv_heads, head_dim = keys.shape[1:]
-        by_slot = self._keys[layer].reshape(kv_heads, head_dim, -1)
-        by_slot[:, :, slots] = keys.transpose(1, 2, 0)  # [kv_heads, head_dim, tokens]
-        rows = self._values[layer].reshape(kv_heads, -1, head_dim)
-        rows[:, slots] = values.transpose(1, 0, 2)  # [kv_heads, tokens, head_dim]
+        kv_heads, key_dim = keys.shape[1:]
+        by_slot = self._keys[layer].reshape(kv_heads, key_dim, -1)
+        by_slot[:, :, slots] = keys.transpose(1, 2, 0)  # [kv_heads, key_dim, tokens]
+        rows = self._values[layer].reshape(kv_heads, -1, values.shape[2])
+        rows[:, slots] = values.transpose(1, 0, 2)  # [kv_heads, tokens, value_dim]
 
     def read(self, layer: int, tables: Int64s) -> tuple[Float32s, Float32s]:
         """Copy the contexts of `tables` [items, chunks * blocks_per_chunk], unchecked for speed.
 
-        Returns keys [kv_heads, items, chunks, head_dim, CHUNK_TOKENS] and values [kv_heads, items,
-        chunks, CHUNK_TOKENS, head_dim].
+        Returns keys [kv_heads, items, chunks, key_dim, CHUNK_TOKENS] and values [kv_heads, items,
+        chunks, CHUNK_TOKENS, value_dim].
         """
         items, table_blocks = tables.shape
         chunks = table_blocks // self.blocks_per_chunk
         keys = self._keys[layer].take(tables, axis=2, mode="clip")
-        kv_heads, head_dim = keys.shape[:2]  # [kv_heads, head_dim, items, table, block]
-        keys = keys.reshape(kv_heads, head_dim, items, chunks, CHUNK_TOKENS)
+        kv_heads, key_dim = keys.shape[:2]  # [kv_heads, key_dim, items, table, block]
+        keys = keys.reshape(kv_heads, key_dim, items, chunks, CHUNK_TOKENS)
         values = self._values[layer].take(tables, axis=1, mode="clip")
         return (
             keys.transpose(0, 2, 3, 1, 4),
-            values.reshape(kv_heads, items, chunks, CHUNK_TOKENS, head_dim),
+            values.reshape(kv_heads, items, chunks, CHUNK_TOKENS, -1),
         )
 
     def copy_block(self, source: int, target: int) -> None:

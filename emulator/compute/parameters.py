@@ -14,8 +14,10 @@ import numpy as np
 
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
-from emulator.compute.checkpoint import load_experts, load_shard
+from emulator.compute.checkpoint import check_weights, load_experts, load_shard
 from emulator.compute.mixed_precision import Precision, round_to_bfloat16
+from emulator.compute.weights import GroupedQueryWeights, MoeWeights
+from emulator.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,23 @@ def expert_layout(arch: Architecture, experts_per_layer: Sequence[int]) -> Layou
     return _layout(arch, shapes)
 
 
+TRAINED = "Qwen3MoeForCausalLM"
+
+
+def check_trainable(directory: Path) -> Architecture:
+    """Check that the checkpoint in `directory` can be trained here; returns its architecture.
+
+    Raises CheckpointError as `check_weights`, for another family, and for dense layers.
+    """
+    arch = check_weights(directory)
+    if arch.family != TRAINED or arch.dense_layers:
+        raise CheckpointError(
+            f"{directory}: architectures={arch.family} with {len(arch.dense_layers)} dense layers:"
+            f" only {TRAINED} with experts in every layer is trained here"
+        )
+    return arch
+
+
 def read_dense(directory: Path, arch: Architecture) -> Parameters:
     """Read a checkpoint's dense parameters; CheckpointError for a missing or misshapen tensor."""
     shard = load_shard(directory, arch, [()] * arch.layers)
@@ -161,17 +180,21 @@ def read_dense(directory: Path, arch: Architecture) -> Parameters:
     group_heads, head_dim = arch.heads // arch.kv_heads, arch.head_dim
     for layer, weights in enumerate(shard.layers):
         # [groups, hidden, (group_heads + 2) * head_dim] -> queries, keys, values side by side
-        grouped = weights.qkv.reshape(arch.kv_heads, arch.hidden, group_heads + 2, head_dim)
+        attention, moe = weights.attention, weights.feed_forward
+        assert isinstance(attention, GroupedQueryWeights), layer
+        assert isinstance(moe, MoeWeights), layer
+        assert attention.head_norms is not None, layer
+        grouped = attention.qkv.reshape(arch.kv_heads, arch.hidden, group_heads + 2, head_dim)
         by_part = grouped.transpose(1, 0, 2, 3)  # [hidden, groups, group_heads + 2, head_dim]
         parts = (by_part[:, :, :-2], by_part[:, :, -2], by_part[:, :, -1])
         queries_keys_values = [part.reshape(arch.hidden, -1) for part in parts]
         dense[f"layers.{layer}.input_norm"][:] = weights.input_norm
         dense[f"layers.{layer}.qkv"][:] = np.concatenate(queries_keys_values, axis=1)
-        dense[f"layers.{layer}.query_norm"][:] = weights.head_norms[0]
-        dense[f"layers.{layer}.key_norm"][:] = weights.head_norms[-1]
-        dense[f"layers.{layer}.output"][:] = weights.output.reshape(-1, arch.hidden)
+        dense[f"layers.{layer}.query_norm"][:] = attention.head_norms[0]
+        dense[f"layers.{layer}.key_norm"][:] = attention.head_norms[-1]
+        dense[f"layers.{layer}.output"][:] = attention.output.reshape(-1, arch.hidden)
         dense[f"layers.{layer}.post_norm"][:] = weights.post_norm
-        dense[f"layers.{layer}.router"][:] = weights.router
+        dense[f"layers.{layer}.router"][:] = moe.router.matrix
     dense["final_norm"][:] = shard.final_norm
     if not arch.tied_embeddings:
         dense["lm_head"][:] = shard.lm_head
@@ -184,9 +207,9 @@ def read_experts(
     """Read each layer's experts, in slot order; raises CheckpointError as `read_dense`."""
     experts = Parameters.zeros(expert_layout(arch, [len(named) for named in experts_by_layer]))
     for layer, named in enumerate(experts_by_layer):
-        gate_up, down = load_experts(directory, arch, layer, named)
-        experts[f"layers.{layer}.gate_up"][:] = gate_up
-        experts[f"layers.{layer}.down"][:] = down
+        read = load_experts(directory, arch, layer, named)
+        experts[f"layers.{layer}.gate_up"][:] = read.gate_up
+        experts[f"layers.{layer}.down"][:] = read.down
     return experts
 
 

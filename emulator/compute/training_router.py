@@ -45,7 +45,7 @@ def route_forward(
     probabilities = np.exp(logits, out=logits)
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     weights = np.take_along_axis(probabilities, chosen, axis=1)
-    if arch.normalise_expert_weights:
+    if arch.routing.normalise:
         weights /= weights.sum(axis=1, keepdims=True)
     return RouterTape(
         precision=precision,
@@ -94,7 +94,7 @@ def route_backward(
     grad_logits = _grad_logits(
         tape,
         expert_share * np.asarray(balance_scale, dtype=tape.hidden.dtype),
-        normalised=arch.normalise_expert_weights,
+        normalised=arch.routing.normalise,
     )
     as_operand(grad_logits, tape.precision)
     grads[f"layers.{layer}.router"][:] += tape.hidden.T @ grad_logits

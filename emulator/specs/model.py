@@ -5,15 +5,13 @@ or expert feed-forward networks. A checkpoint's multi-token-prediction module is
 timed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs import model_tensors
 from emulator.specs.figure import NamedFigures
-from emulator.specs.hf_config import qwen3_moe_fields
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model_figures import model_figures
 from emulator.specs.tensor_group import TensorGroup
@@ -131,14 +129,6 @@ class ModelSpec:
 
     def _refusal(self, field: str, expected: str) -> ConfigError:
         return ConfigError(f"{self.name}.{field}", getattr(self, field), expected)
-
-    @classmethod
-    def from_hf_config(cls, name: str, config: Mapping[str, Any], source: str) -> Self:
-        """The model of a Hugging Face config.json of the Qwen3-MoE architecture.
-
-        Raises ConfigError as `qwen3_moe_fields`.
-        """
-        return cls(name=name, source=source, **qwen3_moe_fields(config))
 
     def at_precision(
         self, precision: str, *, kv_bytes_per_element: int | None = None

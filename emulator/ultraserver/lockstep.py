@@ -4,7 +4,7 @@ All ranks are in the same layer at the same time, as in real wide expert paralle
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|
-| ranks | Attended of every chip of a rank (tp > 1) | Reduce to each | ranks |
+| ranks | PartialSums of every chip of a rank (tp > 1) | Reduce to each | ranks |
 | ranks | Dispatch | RunExperts to the experts' chips | experts |
 | experts | ExpertRows | Combine to the ranks' chips | ranks |
 | ranks | StepDone | nothing | the end |
@@ -19,7 +19,7 @@ import numpy as np
 
 from emulator.arrays import Int64s
 from emulator.chip.commands import BeginStep, Command, Reduce, RepeatStep
-from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDone
+from emulator.chip.effects import Dispatch, Effect, ExpertRows, PartialSums, StepDone
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankOutput
 from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
@@ -62,9 +62,9 @@ class Lockstep:
             exchange, self._exchange = self._exchange, None
             return dict(finish_exchange(exchange, all_of(ExpertRows, replies), self._tp))
         self.note_done(replies)
-        attended = {chip: r for chip, r in replies.items() if isinstance(r, Attended)}
-        if attended:
-            return self._reduce(attended)
+        sums = {chip: r for chip, r in replies.items() if isinstance(r, PartialSums)}
+        if sums:
+            return self._reduce(sums)
         dispatches = {chip: r for chip, r in replies.items() if isinstance(r, Dispatch)}
         if not dispatches:
             return {}
@@ -78,13 +78,13 @@ class Lockstep:
             if isinstance(reply, StepDone) and chip % self._tp == 0:
                 self.outputs[chip // self._tp] = reply.output
 
-    def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
-        """Send every chip of a rank all of its chips' attention, in head group order."""
+    def _reduce(self, sums: Mapping[int, PartialSums]) -> dict[int, Command]:
+        """Send every chip of a rank all of its chips' partial sums, in group order."""
         commands: dict[int, Command] = {}
-        for _, of_rank in groupby(sorted(attended), key=lambda chip: chip // self._tp):
+        for _, of_rank in groupby(sorted(sums), key=lambda chip: chip // self._tp):
             chips = list(of_rank)
-            rows = np.concatenate([attended[chip].rows for chip in chips])
-            command = Reduce(layer=attended[chips[0]].layer, rows=rows)
+            rows = np.concatenate([sums[chip].rows for chip in chips])
+            command = Reduce(layer=sums[chips[0]].layer, rows=rows)
             commands.update(dict.fromkeys(chips, command))
         return commands
 

@@ -3,7 +3,6 @@
 Reads only config.json; made in the API process to refuse early, and in the engine.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.compute.checkpoint import check_weights
+from emulator.compute.model_spec import model_spec
 from emulator.data import weights_name
-from emulator.errors import CheckpointError, ConfigError
+from emulator.errors import ConfigError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.memory.chip_contents import HbmTerms
@@ -170,7 +170,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         CheckpointError: no checkpoint in `weights_dir` that the chips can compute.
     """
     system = _system(settings)
-    weights = _weights_model(weights_dir)
+    weights = model_spec(weights_name(weights_dir), weights_dir)
     if settings.computes:
         check_weights(weights_dir)
     time_model = model_by_name(settings.model) if settings.model else weights
@@ -225,12 +225,3 @@ def _system(settings: Settings) -> SystemSpec:
     if settings.pue is None:
         return system
     return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))
-
-
-def _weights_model(weights_dir: Path) -> ModelSpec:
-    path = weights_dir / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{weights_dir}: not a checkpoint directory ({error})") from error
-    return ModelSpec.from_hf_config(weights_name(weights_dir), config, source=str(path))

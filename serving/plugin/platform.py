@@ -16,6 +16,7 @@ from vllm.v1.metrics.buckets import BucketFamilyKey, histogram_buckets
 from emulator.specs.systems import system_by_name
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import UnsupportedFlag
+from serving.plugin.stored_weights import STORED
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 from serving.traffic.engine_limits import SchedulerLimits
@@ -115,11 +116,12 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
-        """Refuse every method, before the config is whole; raises UnsupportedFlag."""
-        raise UnsupportedFlag(
-            flag=f"--quantization {quant}",
-            reason="quantized weights are not computed; the timed model's precision is its own",
-        )
+        """Refuse all methods but what checkpoints are stored in; raises UnsupportedFlag."""
+        if quant != STORED:
+            raise UnsupportedFlag(
+                flag=f"--quantization {quant}",
+                reason="quantized weights are not computed; the timed model's precision is its own",
+            )
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:

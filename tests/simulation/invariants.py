@@ -4,8 +4,7 @@ import numpy as np
 
 from emulator.chip.commands import SendExperts
 from emulator.chip.effects import ExpertWeights
-from emulator.compute.architecture import read_architecture
-from emulator.compute.checkpoint import load_experts
+from emulator.compute.checkpoint import load_experts, read_architecture
 from emulator.data import SMALL_MOE_DIR
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT
@@ -108,7 +107,7 @@ def check_memories(engine: TroubledEngine, layers: list[int]) -> None:
     arch = read_architecture(SMALL_MOE_DIR)
     fleet, slots = engine.fleet, engine.fleet.placement.expert_of_slot
     for layer in layers:
-        gate_up, down = load_experts(SMALL_MOE_DIR, arch, layer, range(arch.experts))
+        whole = load_experts(SMALL_MOE_DIR, arch, layer, range(arch.experts))
         filled = {p: np.flatnonzero(slots[layer, p] != EMPTY).tolist() for p in fleet.live_chips}
         read = fleet._tell(
             {
@@ -120,5 +119,5 @@ def check_memories(engine: TroubledEngine, layers: list[int]) -> None:
         for position, weights in read.items():
             assert isinstance(weights, ExpertWeights), weights
             experts = slots[layer, position, filled[position]]
-            assert np.array_equal(weights.gate_up, gate_up[experts]), (layer, position)
-            assert np.array_equal(weights.down, down[experts]), (layer, position)
+            assert np.array_equal(weights.gate_up, whole.gate_up[experts]), (layer, position)
+            assert np.array_equal(weights.down, whole.down[experts]), (layer, position)

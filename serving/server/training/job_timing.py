@@ -1,14 +1,13 @@
 """A job's emulated time, energy and memory, by the cost model."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from emulator.compute.model_spec import model_spec
 from emulator.data import weights_name
-from emulator.errors import CheckpointError
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.model import ModelSpec
@@ -131,9 +130,4 @@ def _timed_model(spec: JobSpec) -> ModelSpec:
     if spec.model is not None:
         return model_by_name(spec.model)
     directory = Path(spec.weights)
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory}: not a checkpoint directory ({error})") from error
-    return ModelSpec.from_hf_config(weights_name(directory), config, source=str(path))
+    return model_spec(weights_name(directory), directory)

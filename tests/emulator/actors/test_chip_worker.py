@@ -29,7 +29,7 @@ from emulator.chip.effects import (
     Dispatch,
     ExpertRows,
 )
-from emulator.compute.architecture import read_architecture
+from emulator.compute.checkpoint import read_architecture
 from emulator.errors import CheckpointError, ChipLost, ChipSilent
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK

@@ -28,7 +28,6 @@ from emulator.chip.commands import (
     TakeExperts,
 )
 from emulator.chip.effects import (
-    Attended,
     ChipFailed,
     ChipReady,
     CommandDone,
@@ -37,6 +36,7 @@ from emulator.chip.effects import (
     ExpertRows,
     ExpertWeights,
     NotLoaded,
+    PartialSums,
     StepDone,
 )
 from emulator.chip.training_commands import (
@@ -166,7 +166,12 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Combine: st.builds(Combine, layer=layers, expert_rows=array(f32, 3)),
     SendExperts: st.builds(SendExperts, layer=layers, slots=token_ids),
     TakeExperts: st.builds(
-        TakeExperts, layer=layers, slots=token_ids, gate_up=array(f32, 3), down=array(f32, 3)
+        TakeExperts,
+        layer=layers,
+        slots=token_ids,
+        gate_up=array(f32, 3),
+        down=array(f32, 3),
+        biases=array(f32, 2),
     ),
     LoadExperts: st.builds(LoadExperts, layer=layers, slots=token_ids, experts=token_ids),
     LoadWeights: st.builds(LoadWeights, weights_dir=names, experts=st.lists(token_ids, max_size=3)),
@@ -176,10 +181,10 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     StopChip: st.just(StopChip()),
     ChipReady: st.builds(ChipReady, chip=layers),
     Dispatch: st.builds(Dispatch, layer=layers, hidden=array(f32, 2), chosen=array(np.int64, 2)),
-    Attended: st.builds(Attended, layer=layers, rows=array(f32, 3)),
+    PartialSums: st.builds(PartialSums, layer=layers, rows=array(f32, 3)),
     ExpertRows: st.builds(ExpertRows, layer=layers, rows=array(f32, 2)),
     ExpertWeights: st.builds(
-        ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3)
+        ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3), biases=array(f32, 2)
     ),
     CommandDone: st.just(CommandDone()),
     Condition: st.builds(Condition, cpu_s=st.floats(0, 1e9), pss_bytes=small, rss_bytes=small),

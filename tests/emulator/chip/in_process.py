@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from emulator.chip.chip import Chip
 from emulator.chip.commands import BeginStep, RepeatStep
-from emulator.compute.architecture import read_architecture
-from emulator.compute.checkpoint import load_shard
+from emulator.compute.checkpoint import load_shard, read_architecture
+from emulator.compute.decoder import logits
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.qwen3_moe import logits
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
@@ -63,21 +62,25 @@ class InProcessChips:
         self.tp = tp
         self.ranks = chips // tp
         self.placement = placement or ExpertPlacement.even(
-            layers=arch.layers, experts=arch.experts, chips=chips, ep=chips
+            layers=len(arch.expert_layers), experts=arch.experts, chips=chips, ep=chips
         )
         self.experts = ExpertMap(self.placement)
         self.chips: list[RecordingChip] = []
         self._sampled: dict[int, RankOutput] = {}
-        groups = arch.kv_heads // tp
+        latent = arch.latent
+        kv_heads = 1 if latent else arch.kv_heads // tp
+        key_dim = latent.cached_width if latent else arch.head_dim
+        value_dim = latent.kv_rank if latent else arch.head_dim
         for chip in range(chips):
             kv = PagedKv(
                 layers=arch.layers,
-                kv_heads=groups,
-                head_dim=arch.head_dim,
+                kv_heads=kv_heads,
+                key_dim=key_dim,
+                value_dim=value_dim,
                 blocks=kv_blocks,
                 block_tokens=block_tokens,
             )
-            _fill_with_noise(kv, (arch.layers, groups, arch.head_dim))
+            _fill_with_noise(kv, arch.layers, (kv_heads, key_dim), (kv_heads, value_dim))
             shard = load_shard(
                 directory,
                 arch,
@@ -143,13 +146,17 @@ class InProcessChips:
         return np.array([found[position] for position in range(len(found))])
 
 
-def _fill_with_noise(kv: PagedKv, shape: tuple[int, int, int]) -> None:
-    layers, kv_heads, head_dim = shape
+def _fill_with_noise(
+    kv: PagedKv, layers: int, key: tuple[int, int], value: tuple[int, int]
+) -> None:
     slots = np.arange(kv.blocks * kv.block_tokens)
     rng = np.random.default_rng(0)
     for layer in range(layers):
-        noise = rng.standard_normal((2, len(slots), kv_heads, head_dim)).astype(np.float32)
-        kv.write(layer, slots, 10 * noise[0], 10 * noise[1])
+        keys, values = (
+            10 * rng.standard_normal((len(slots), *shape)).astype(np.float32)
+            for shape in (key, value)
+        )
+        kv.write(layer, slots, keys, values)
 
 
 def serve(

@@ -98,8 +98,8 @@ class TestTransitions:
         counts = np.zeros(16, dtype=np.int64)
         counts[[2, 9]] = 1, 3
         work = RunExperts(layer=1, rows=rows, row_of_pair=np.array([2, 0, 1, 2]), counts=counts)
-        layer = chip._shard.layers[1]
-        expected = run_experts_slowly(rows[[2, 0, 1, 2]], counts, layer.gate_up, layer.down)
+        experts = chip._experts(1)
+        expected = run_experts_slowly(rows[[2, 0, 1, 2]], counts, experts.gate_up, experts.down)
 
         before = chip.handle(work)
         effect = chip.handle(

@@ -8,11 +8,11 @@ import pytest
 
 from emulator.chip.commands import BeginStep, Reduce, RunExperts, SendExperts, TakeExperts
 from emulator.chip.effects import (
-    Attended,
     CommandDone,
     Dispatch,
     ExpertRows,
     ExpertWeights,
+    PartialSums,
     StepDone,
 )
 from emulator.specs.placement import EMPTY, ExpertPlacement
@@ -42,11 +42,11 @@ def directory(small_checkpoints: Mapping[str, Path]) -> Path:
     return small_checkpoints["as_many_kv_heads"]  # four head groups of one query head each
 
 
-def attended(machine: InProcessChips) -> list[Attended]:
+def attended(machine: InProcessChips) -> list[PartialSums]:
     effects = []
     for chip in machine.chips:
         effect = chip.handle(BeginStep(step=tokens(0, 7, fresh=True), grammar_bitmask=NO_BITMASK))
-        assert isinstance(effect, Attended)
+        assert isinstance(effect, PartialSums)
         effects.append(effect)
     return effects
 
@@ -107,7 +107,7 @@ def test_only_the_leading_one_samples_and_the_others_are_told_with_the_next_step
         sampled_ids=first.request_ids,
         sampled_tokens=first.token_ids,
     )
-    assert isinstance(follower.handle(told), Attended)
+    assert isinstance(follower.handle(told), PartialSums)
     assert follower._requests["r"].tokens(7, 8).tolist() == first.token_ids.tolist()
 
 
@@ -149,7 +149,9 @@ class TestSlots:
         gate_up = rng.standard_normal((2, 64, 48)).astype(np.float32)
         down = rng.standard_normal((2, 24, 64)).astype(np.float32)
 
-        done = chip.handle(TakeExperts(layer=1, slots=[18, 3], gate_up=gate_up, down=down))
+        none = np.zeros((2, 0), dtype=np.float32)
+        taking = TakeExperts(layer=1, slots=[18, 3], gate_up=gate_up, down=down, biases=none)
+        done = chip.handle(taking)
         after = [chip.handle(SendExperts(layer=layer, slots=list(range(20)))) for layer in (0, 1)]
 
         assert done == CommandDone()
@@ -175,7 +177,15 @@ class TestSlots:
         assert isinstance(read, ExpertWeights)
         kept = read.gate_up.copy()
 
-        chip.handle(TakeExperts(layer=0, slots=[1, 0], gate_up=read.gate_up, down=read.down))
+        chip.handle(
+            TakeExperts(
+                layer=0,
+                slots=[1, 0],
+                gate_up=read.gate_up,
+                down=read.down,
+                biases=read.biases,
+            )
+        )
 
         assert (read.gate_up == kept).all()
         swapped = chip.handle(SendExperts(layer=0, slots=[1, 0]))

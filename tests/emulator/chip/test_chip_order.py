@@ -22,12 +22,12 @@ from emulator.chip.commands import (
     TakeExperts,
 )
 from emulator.chip.effects import (
-    Attended,
     CommandDone,
     Dispatch,
     Effect,
     ExpertRows,
     ExpertWeights,
+    PartialSums,
     StepDone,
 )
 from emulator.specs.step import NewRequest, RankStep, Scheduled
@@ -100,26 +100,26 @@ ALONE: dict[str, State] = {
     "reset": (["begin", "combine 0", "reset"], {**RESTING, "begin": (Dispatch, 0)}),
 }
 OF_A_PAIR: dict[str, State] = {
-    "idle": ([], {**RESTING, "begin": (Attended, 0)}),
+    "idle": ([], {**RESTING, "begin": (PartialSums, 0)}),
     "attended 0": (
         ["begin"],
-        {**ANYWHERE, "reduce 0": (Dispatch, 0), "repeat": (Attended, 0)},
+        {**ANYWHERE, "reduce 0": (Dispatch, 0), "repeat": (PartialSums, 0)},
     ),
     "dispatched 0": (
         ["begin", "reduce 0"],
-        {**ANYWHERE, "combine 0": (Attended, 1), "repeat": (Attended, 0)},
+        {**ANYWHERE, "combine 0": (PartialSums, 1), "repeat": (PartialSums, 0)},
     ),
     "attended 1": (
         ["begin", "reduce 0", "combine 0"],
-        {**ANYWHERE, "reduce 1": (Dispatch, 1), "repeat": (Attended, 0)},
+        {**ANYWHERE, "reduce 1": (Dispatch, 1), "repeat": (PartialSums, 0)},
     ),
     "dispatched 1": (
         ["begin", "reduce 0", "combine 0", "reduce 1"],
-        {**ANYWHERE, "combine 1": (StepDone, None), "repeat": (Attended, 0)},
+        {**ANYWHERE, "combine 1": (StepDone, None), "repeat": (PartialSums, 0)},
     ),
     "done": (
         ["begin", "reduce 0", "combine 0", "reduce 1", "combine 1", "reset"],
-        {**RESTING, "begin": (Attended, 0)},
+        {**RESTING, "begin": (PartialSums, 0)},
     ),
 }
 CASES = [
@@ -172,7 +172,9 @@ def test_experts_are_run_read_and_written_in_any_state_and_change_none(
 
         sent = chip.handle(SendExperts(layer=0, slots=[0]))
         assert isinstance(sent, ExpertWeights)
-        taken = TakeExperts(layer=0, slots=[0], gate_up=sent.gate_up, down=sent.down)
+        taken = TakeExperts(
+            layer=0, slots=[0], gate_up=sent.gate_up, down=sent.down, biases=sent.biases
+        )
         assert chip.handle(taken) == CommandDone()
         assert isinstance(chip.handle(run), ExpertRows)
         onward = next(name for name in outcomes if name not in ANYWHERE)

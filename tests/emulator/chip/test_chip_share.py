@@ -8,7 +8,7 @@ import pytest
 
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts
 from emulator.chip.commands import BeginStep, LoadExperts, SendExperts
-from emulator.chip.effects import Attended, CommandDone, Dispatch, ExpertWeights
+from emulator.chip.effects import CommandDone, Dispatch, ExpertWeights, PartialSums
 from emulator.errors import CheckpointError
 from emulator.specs.placement import EMPTY
 from emulator.specs.step import NewRequest, RankStep, Scheduled
@@ -54,8 +54,8 @@ def test_it_is_the_chip_of_that_place_in_its_rank(directory: Path) -> None:
 
         found, expected = (each.handle(prefill([1, 2])) for each in (chip, machine.chips[index]))
 
-        assert isinstance(found, Attended)
-        assert isinstance(expected, Attended)
+        assert isinstance(found, PartialSums)
+        assert isinstance(expected, PartialSums)
         assert (found.rows == expected.rows).all()
 
 

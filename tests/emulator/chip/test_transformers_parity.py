@@ -120,7 +120,10 @@ def test_a_sharp_attention_takes_the_way_of_unbounded_scores(
     machine = InProcessChips(small_checkpoints["sharp_attention"], chips=1)
 
     assert check_weights(small_checkpoints["sharp_attention"]).layers == 2
-    assert not any(layer.scores_bounded for layer in machine.chips[0]._shard.layers)
+    assert not any(
+        layer.attention.scores_bounded  # type: ignore[union-attr]
+        for layer in machine.chips[0]._shard.layers
+    )
 
 
 class TestTheComparison:

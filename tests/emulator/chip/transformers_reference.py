@@ -1,4 +1,4 @@
-"""Hugging Face transformers' own Qwen3-MoE: the reference of our arithmetic."""
+"""Hugging Face transformers' own models: the reference of our arithmetic."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import Qwen3MoeForCausalLM
+from transformers import AutoModelForCausalLM
 
 F32 = NDArray[np.float32]
 
@@ -20,7 +20,7 @@ class Reference:
 
     def __init__(self, directory: Path) -> None:
         torch.set_num_threads(1)
-        self._model = Qwen3MoeForCausalLM.from_pretrained(
+        self._model = AutoModelForCausalLM.from_pretrained(
             directory,
             dtype=torch.float32,
             attn_implementation="eager",
@@ -56,12 +56,29 @@ class Reference:
         True if the two largest logits are within `CLOSE_CALL`, or, for some token and layer, the
         scores of the last expert chosen and the first one not.
         """
-        with torch.no_grad():
-            out = self._model(torch.tensor([list(token_ids)]), output_router_logits=True)
-        k = self._model.config.num_experts_per_tok
+        scores: list[torch.Tensor] = []
+        routers = [module for module in self._model.modules() if hasattr(module, "top_k")]
+        hooks = [
+            router.register_forward_hook(lambda module, _, out: scores.append(_scores(module, out)))
+            for router in routers
+        ]
+        try:
+            with torch.no_grad():
+                out = self._model(torch.tensor([list(token_ids)]))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        assert len(scores) == len(routers)
         gaps = [_gap(out.logits[0, -1:], rank=1)]
-        gaps += [_gap(scores, rank=k) for scores in out.router_logits]
+        gaps += [_gap(each, rank=routers[0].top_k) for each in scores]
         return min(gaps) <= CLOSE_CALL
+
+
+def _scores(router: torch.nn.Module, out: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """By which a router chooses: its logits, or for DeepSeek their sigmoids with a bias."""
+    logits = out[0]
+    bias = getattr(router, "e_score_correction_bias", None)
+    return logits if bias is None else logits.sigmoid() + bias
 
 
 def _gap(scores: torch.Tensor, rank: int) -> float:

@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute import attention
-from emulator.compute.attention import AttentionItems, attend, scores_are_bounded, tile_rows
+from emulator.compute.attention import (
+    AttentionItems,
+    Scoring,
+    attend,
+    scores_are_bounded,
+    tile_rows,
+)
 from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
 from emulator.compute.tiled_matmul import TILE_ROWS
 
@@ -38,7 +45,12 @@ def context(
     chunks = -(-tokens // CHUNK_TOKENS)
     blocks = chunks * TABLE + 3
     kv = PagedKv(
-        layers=1, kv_heads=kv_heads, head_dim=head_dim, blocks=blocks, block_tokens=BLOCK_TOKENS
+        layers=1,
+        kv_heads=kv_heads,
+        key_dim=head_dim,
+        value_dim=head_dim,
+        blocks=blocks,
+        block_tokens=BLOCK_TOKENS,
     )
     noise = rng.standard_normal((2, blocks * BLOCK_TOKENS, kv_heads, head_dim)) * 5
     kv.write(0, np.arange(blocks * BLOCK_TOKENS), *noise.astype(np.float32))
@@ -62,14 +74,26 @@ def items_of(context: Context, positions: np.ndarray) -> AttentionItems:
     )
 
 
-def attended(context: Context, positions: np.ndarray, *, bounded: bool = True) -> np.ndarray:
+def scoring_of(
+    context: Context, *, bounded: bool = True, window: int = 0, sinks: np.ndarray | None = None
+) -> Scoring:
+    scale = context.queries.shape[2] ** -0.5
+    return Scoring(scale=scale, bounded=bounded, window=window, sinks=sinks)
+
+
+def attended(
+    context: Context, positions: np.ndarray, *, bounded: bool = True, **more: Any
+) -> np.ndarray:
     queries = context.queries[positions]
     out = np.full_like(queries, np.nan)
-    attend(queries, context.kv, 0, items_of(context, positions), out, scores_bounded=bounded)
+    scoring = scoring_of(context, bounded=bounded, **more)
+    attend(queries, context.kv, 0, items_of(context, positions), out, scoring)
     return out
 
 
-def attended_slowly(context: Context, positions: np.ndarray) -> np.ndarray:
+def attended_slowly(
+    context: Context, positions: np.ndarray, window: int = 0, sinks: np.ndarray | None = None
+) -> np.ndarray:
     """The obvious reference: one query of one head at a time, in float64."""
     heads, head_dim = context.queries.shape[1:]
     group = heads // context.keys.shape[1]
@@ -78,9 +102,11 @@ def attended_slowly(context: Context, positions: np.ndarray) -> np.ndarray:
         for head in range(heads):
             keys = context.keys[: position + 1, head // group].astype(np.float64)
             scores = keys @ context.queries[position, head] / math.sqrt(head_dim)
-            weights = np.exp(scores - scores.max())
-            values = context.values[: position + 1, head // group]
-            out[row, head] = weights @ values / weights.sum()
+            first = max(0, position + 1 - window) if window else 0
+            weights = np.exp(scores - scores.max())[first:]
+            values = context.values[first : position + 1, head // group]
+            sink = 0.0 if sinks is None else np.exp(sinks[head] - scores.max())
+            out[row, head] = weights @ values / (weights.sum() + sink)
     return out
 
 
@@ -132,10 +158,39 @@ class TestOneItem:
         out = np.full_like(queries, 7.0)
         items = AttentionItems(rows=rows, positions=positions[None], tables=one.table[None])
 
-        attend(queries, one.kv, 0, items, out, scores_bounded=True)
+        attend(queries, one.kv, 0, items, out, scoring_of(one))
 
         assert (out[rows[0]] == expected).all()
         assert (out[[1, 3, 4]] == 7.0).all(), "other rows are left alone"
+
+    @pytest.mark.parametrize("heads", HEADS)
+    @pytest.mark.parametrize("window", [0, 1, 20, 128, 200, 1000])
+    def test_windows_and_sinks_are_those_of_one_query_at_a_time(
+        self, heads: tuple[int, int, int], window: int
+    ) -> None:
+        one = context(tokens=300, heads=heads)
+        sinks = np.linspace(-3, 9, heads[0]).astype(np.float32)
+
+        for positions in (np.arange(100, 164), np.array([299]), np.arange(3)):
+            for some in (None, sinks):
+                out = attended(one, positions, bounded=False, window=window, sinks=some)
+                expected = attended_slowly(one, positions, window, some)
+                np.testing.assert_allclose(out, expected, atol=1e-5)
+
+    def test_values_may_be_narrower_than_keys(self) -> None:
+        one = context(tokens=150, heads=(4, 2, 16))
+        narrow = PagedKv(
+            layers=1, kv_heads=2, key_dim=16, value_dim=6, blocks=20, block_tokens=BLOCK_TOKENS
+        )
+        positions = np.arange(150)
+        slots = one.table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
+        narrow.write(0, slots, one.keys, one.values[:, :, :6])
+        out = np.empty((150, 4, 6), dtype=np.float32)
+
+        attend(one.queries, narrow, 0, items_of(one, positions), out, scoring_of(one))
+
+        expected = attended(one, positions)[:, :, :6]
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
     def test_what_is_hidden_is_known_for_each_layout_of_the_rows(self) -> None:
         items = AttentionItems(
@@ -145,14 +200,17 @@ class TestOneItem:
         )
 
         # [items, chunks, tiles, tile, CHUNK_TOKENS]: two heads a key head, in one tile or in two.
-        whole, tiled = items.future(group=2, tile=4), items.future(group=1, tile=1)
+        whole, tiled = (
+            items.unseen(group=2, tile=4, window=0),
+            items.unseen(group=1, tile=1, window=0),
+        )
 
         assert whole.shape == (1, 2, 1, 4, CHUNK_TOKENS)
         assert tiled.shape == (1, 2, 2, 1, CHUNK_TOKENS)
         visible = (~whole).sum(axis=(0, 1, 2, 4)).tolist()
         assert visible == [1, 1, 131, 131]
         assert (~tiled).sum(axis=(0, 1, 3, 4)).tolist() == [1, 131]
-        assert items.future(group=2, tile=4) is whole, "made once for all layers"
+        assert items.unseen(group=2, tile=4, window=0) is whole, "made once for all layers"
 
     def test_a_query_does_not_see_a_later_key(self) -> None:
         one = context(tokens=200, heads=(4, 2, 16))
@@ -165,6 +223,19 @@ class TestOneItem:
 
 
 class TestBits:
+    @pytest.mark.parametrize("window", [1, 30, 150])
+    def test_a_query_with_a_window_has_the_same_bits_alone_and_among_others(
+        self, window: int
+    ) -> None:
+        one = context(tokens=280, heads=(8, 2, 16))
+        more = {"window": window, "sinks": np.linspace(-2, 2, 8).astype(np.float32)}
+        alone = [attended(one, np.array([p]), bounded=False, **more) for p in range(280)]
+
+        for first, count in ((0, 64), (100, 63), (125, 16), (200, 80)):
+            positions = np.arange(first, first + count)
+            out = attended(one, positions, bounded=False, **more)
+            assert (out == np.concatenate(alone)[positions]).all(), (first, count)
+
     @pytest.mark.parametrize("heads", HEADS)
     @pytest.mark.parametrize("bounded", [True, False])
     @pytest.mark.parametrize("tiled", [False, True])
@@ -192,7 +263,7 @@ class TestBits:
         one = context(tokens=280, heads=(8, 4, 16))
         positions = np.arange(200, 264)
         whole = attended(one, positions)
-        used = tile_rows(128, 16)
+        used = tile_rows(128, 16, 16)
         monkeypatch.setattr(attention, "tile_rows", lambda *_: TILE_ROWS)
 
         assert used in (128, TILE_ROWS)
@@ -225,7 +296,7 @@ class TestBits:
             tables=tables[:, : (int(last.max()) // CHUNK_TOKENS + 1) * TABLE],
         )
 
-        attend(queries, one.kv, 0, items, out, scores_bounded=bounded)
+        attend(queries, one.kv, 0, items, out, scoring_of(one, bounded=bounded))
 
         for row, position in zip(rows, last, strict=True):
             assert (out[row] == attended(one, np.array([position]), bounded=bounded)[0]).all()
@@ -272,4 +343,4 @@ class TestTiles:
         self, rows: int, head_dim: int
     ) -> None:
         # One row alone would go to another kernel of the BLAS: whole items have an even height.
-        assert tile_rows(rows, head_dim) in (rows + rows % 2, TILE_ROWS)
+        assert tile_rows(rows, head_dim, 2 * head_dim) in (rows + rows % 2, TILE_ROWS)

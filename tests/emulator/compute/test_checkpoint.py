@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from emulator.compute.architecture import Architecture, read_architecture
-from emulator.compute.checkpoint import ModelShard, check_weights, load_experts, load_shard
+from emulator.compute.architecture import Architecture
+from emulator.compute.checkpoint import (
+    check_weights,
+    load_experts,
+    load_shard,
+    read_architecture,
+)
+from emulator.compute.weights import (
+    ExpertSet,
+    GroupedQueryWeights,
+    LayerWeights,
+    ModelShard,
+    MoeWeights,
+)
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.specs.placement import EMPTY
@@ -39,6 +51,20 @@ def remove(directory: Path, name: str) -> None:
 
 def whole_shard(directory: Path, arch: Architecture) -> ModelShard:
     return load_shard(directory, arch, [range(arch.experts)] * arch.layers)
+
+
+def grouped(layer: LayerWeights) -> GroupedQueryWeights:
+    assert isinstance(layer.attention, GroupedQueryWeights)
+    return layer.attention
+
+
+def moe(layer: LayerWeights) -> MoeWeights:
+    assert isinstance(layer.feed_forward, MoeWeights)
+    return layer.feed_forward
+
+
+def experts(layer: LayerWeights) -> ExpertSet:
+    return moe(layer).experts
 
 
 def one_expert(directory: Path) -> ModelShard:
@@ -85,22 +111,22 @@ class TestShard:
             for group in range(2):  # two query heads and one key/value head of 32 each
                 heads, head = slice(64 * group, 64 * group + 64), slice(32 * group, 32 * group + 32)
                 expected = np.concatenate([query[heads], key[head], value[head]]).T
-                assert (layer.qkv[group] == expected).all()
+                assert (grouped(layer).qkv[group] == expected).all()
                 output = tensors[f"{attention}.o_proj.weight"][:, heads]
-                assert (layer.output[group] == output.T).all()
-            assert layer.qkv.shape[0] == layer.output.shape[0] == 2
+                assert (grouped(layer).output[group] == output.T).all()
+            assert grouped(layer).qkv.shape[0] == grouped(layer).output.shape[0] == 2
             norms = [tensors[f"{attention}.{name}_norm.weight"] for name in "qk"]
-            assert (layer.head_norms == [norms[0], norms[0], norms[1]]).all()
+            assert (grouped(layer).head_norms == [norms[0], norms[0], norms[1]]).all()
             assert (layer.input_norm == tensors[f"{prefix}.input_layernorm.weight"]).all()
             assert (layer.post_norm == tensors[f"{prefix}.post_attention_layernorm.weight"]).all()
-            assert (layer.router == tensors[f"{prefix}.mlp.gate.weight"].T).all()
-            assert len(layer.gate_up) == len(layer.down) == 2
+            assert (moe(layer).router.matrix == tensors[f"{prefix}.mlp.gate.weight"].T).all()
+            assert len(experts(layer).gate_up) == len(experts(layer).down) == 2
             for local, expert in enumerate((3, 7)):
                 mlp = f"{prefix}.mlp.experts.{expert}"
-                gate, up = np.split(layer.gate_up[local], 2, axis=1)
+                gate, up = np.split(experts(layer).gate_up[local], 2, axis=1)
                 assert (gate == tensors[f"{mlp}.gate_proj.weight"].T).all()
                 assert (up == tensors[f"{mlp}.up_proj.weight"].T).all()
-                assert (layer.down[local] == tensors[f"{mlp}.down_proj.weight"].T).all()
+                assert (experts(layer).down[local] == tensors[f"{mlp}.down_proj.weight"].T).all()
 
     def test_another_chips_experts_are_not_read(self, broken: Path) -> None:
         remove(broken, EXPERT)
@@ -120,11 +146,11 @@ class TestShard:
         shard = load_shard(directory, arch, [[3, EMPTY], [EMPTY, 3], [5, 5]])
 
         first, second, third = shard.layers
-        assert (first.gate_up[0] == whole.layers[0].gate_up[3]).all()
-        assert not first.gate_up[1].any()
-        assert not first.down[1].any()
-        assert (second.down[1] == whole.layers[1].down[3]).all()
-        assert (third.down == whole.layers[2].down[[5, 5]]).all()
+        assert (experts(first).gate_up[0] == experts(whole.layers[0]).gate_up[3]).all()
+        assert not experts(first).gate_up[1].any()
+        assert not experts(first).down[1].any()
+        assert (experts(second).down[1] == experts(whole.layers[1]).down[3]).all()
+        assert (experts(third).down == experts(whole.layers[2]).down[[5, 5]]).all()
 
     def test_chips_of_a_rank_divide_its_head_groups(
         self, small_checkpoints: Mapping[str, Path]
@@ -137,8 +163,8 @@ class TestShard:
             part = load_shard(directory, arch, [[0]] * 3, tp=2, tp_index=index)
             assert part.groups == 1
             for mine, all_groups in zip(part.layers, whole.layers, strict=True):
-                assert (mine.qkv == all_groups.qkv[index : index + 1]).all()
-                assert (mine.output == all_groups.output[index : index + 1]).all()
+                assert (grouped(mine).qkv == grouped(all_groups).qkv[index : index + 1]).all()
+                assert (grouped(mine).output == grouped(all_groups).output[index : index + 1]).all()
 
     def test_experts_are_read_alone_as_they_are_read_in_a_shard(
         self, small_checkpoints: Mapping[str, Path]
@@ -147,10 +173,10 @@ class TestShard:
         arch = check_weights(directory)
         whole = whole_shard(directory, arch)
 
-        gate_up, down = load_experts(directory, arch, 1, [7, 2])
+        read = load_experts(directory, arch, 1, [7, 2])
 
-        assert (gate_up == whole.layers[1].gate_up[[7, 2]]).all()
-        assert (down == whole.layers[1].down[[7, 2]]).all()
+        assert (read.gate_up == experts(whole.layers[1]).gate_up[[7, 2]]).all()
+        assert (read.down == experts(whole.layers[1]).down[[7, 2]]).all()
 
     def test_tied_embeddings_are_the_lm_head(self, small_checkpoints: Mapping[str, Path]) -> None:
         directory = small_checkpoints["tied"]
@@ -163,7 +189,7 @@ class TestShard:
     def test_bf16_tensors_are_widened_without_a_change(self) -> None:
         shard = one_expert(SMALL_MOE_DIR)
 
-        assert shard.embedding.dtype == shard.layers[0].gate_up.dtype == np.float32
+        assert shard.embedding.dtype == experts(shard.layers[0]).gate_up.dtype == np.float32
         assert (shard.embedding.view(np.uint32) & 0xFFFF == 0).all()
         assert (shard.embedding[:, 0] == 1.0).all()
 
@@ -175,7 +201,7 @@ class TestShard:
 
         shard = one_expert(directory)
 
-        assert {layer.scores_bounded for layer in shard.layers} == {bounded}
+        assert {grouped(layer).scores_bounded for layer in shard.layers} == {bounded}
 
     def test_a_checkpoint_in_several_files_is_the_same(
         self, small_checkpoints: Mapping[str, Path], tmp_path: Path
@@ -191,8 +217,8 @@ class TestShard:
 
         assert (one.embedding == several.embedding).all()
         for layer, other in zip(one.layers, several.layers, strict=True):
-            assert (layer.qkv == other.qkv).all()
-            assert (layer.gate_up == other.gate_up).all()
+            assert (grouped(layer).qkv == grouped(other).qkv).all()
+            assert (experts(layer).gate_up == experts(other).gate_up).all()
 
 
 class TestRefusals:
@@ -264,11 +290,11 @@ class TestRefusals:
 
     def test_another_architecture_is_refused_before_its_tensors(self, broken: Path) -> None:
         config = json.loads((broken / "config.json").read_text())
-        config["architectures"] = ["LlamaForCausalLM"]
+        config["architectures"] = ["Gemma3ForCausalLM"]
         (broken / "config.json").write_text(json.dumps(config))
         (broken / "model.safetensors").unlink()
 
-        assert "architectures=LlamaForCausalLM" in refusal(broken)
+        assert "architectures=Gemma3ForCausalLM" in refusal(broken)
 
     def test_an_unknown_directory_is_named(self, tmp_path: Path) -> None:
         assert str(tmp_path / "nowhere") in refusal(tmp_path / "nowhere")

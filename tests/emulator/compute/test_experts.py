@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.experts import run_experts, run_experts_slowly, silu
+from emulator.compute.architecture import SwiGlu
+from emulator.compute.experts import SILU, gated, run_dense, run_experts, run_experts_slowly
 
 HIDDEN, INTERMEDIATE = 12, 6
 
@@ -35,7 +36,33 @@ def test_one_row_through_one_expert_by_hand() -> None:
 def test_silu_saturates_at_both_ends_without_a_warning() -> None:
     x = np.array([-1e4, -200, -90, 0, 90, 1e4], dtype=np.float32)
 
-    np.testing.assert_allclose(silu(x), [0, 0, 0, 0, 90, 1e4], atol=1e-30)
+    both = np.stack([x, np.ones_like(x)], axis=1)
+
+    np.testing.assert_allclose(gated(both, SILU)[:, 0], [0, 0, 0, 0, 90, 1e4], atol=1e-30)
+
+
+def test_a_clamped_gate_by_hand() -> None:
+    # gpt-oss: gate at most 7, up within 7, gate * sigmoid(1.702 gate) * (up + 1).
+    clamped = SwiGlu(alpha=1.702, shift=1.0, limit=7.0)
+    both = np.array([[9.0, 8.0], [1.0, -9.0]], dtype=np.float32)
+
+    wanted = [7 / (1 + math.exp(-1.702 * 7)) * 8, 1 / (1 + math.exp(-1.702)) * -6]
+    np.testing.assert_allclose(gated(both, clamped)[:, 0], wanted, rtol=1e-6)
+
+
+def test_parts_of_a_dense_network_add_up_to_the_whole() -> None:
+    rng = np.random.default_rng(3)
+    gate, up = (rng.standard_normal((8, 6)).astype(np.float32) for _ in range(2))
+    down = rng.standard_normal((6, 8)).astype(np.float32)
+    x = rng.standard_normal((5, 8)).astype(np.float32)
+    halves = [slice(0, 3), slice(3, 6)]
+    gate_up = np.array([np.concatenate([gate[:, h], up[:, h]], axis=1) for h in halves])
+    parts = run_dense(x, gate_up, np.array([down[h] for h in halves]), SILU)
+
+    whole = gated(x @ np.concatenate([gate, up], axis=1), SILU) @ down
+    np.testing.assert_allclose(parts.sum(axis=0), whole, rtol=1e-5, atol=1e-5)
+    alone = run_dense(x, gate_up[1:], down[None, halves[1]], SILU)
+    assert (alone[0] == parts[1]).all(), "a part has the same bits wherever it is computed"
 
 
 # Each way of running experts: few tiles gathered, all experts at once, one by one when skewed.

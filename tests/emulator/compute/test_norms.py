@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm
 
-from emulator.compute.qwen3_moe import rms_norm
+from emulator.compute.decoder import rms_norm
 
 
 def test_a_vector_by_hand() -> None:

@@ -12,7 +12,8 @@ def pool(*, blocks: int, block_tokens: int) -> PagedKv:
     return PagedKv(
         layers=LAYERS,
         kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
+        key_dim=HEAD_DIM,
+        value_dim=HEAD_DIM,
         blocks=blocks,
         block_tokens=block_tokens,
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from emulator.compute.architecture import read_architecture
+from emulator.compute.checkpoint import read_architecture
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import (
     Layout,

@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.experts import combine, route
+from emulator.compute.architecture import RouterScore, Routing
+from emulator.compute.experts import combine
+from emulator.compute.router import route
+from emulator.compute.weights import RouterWeights
 
 # Each expert's logit is one element of the hidden state.
 IDENTITY = np.eye(4, dtype=np.float32)
+
+PLAIN = RouterWeights(matrix=IDENTITY)
+AMONG_ALL, AMONG_CHOSEN = Routing(normalise=False), Routing(normalise=True)
 
 
 def routed_slowly(
@@ -30,11 +36,11 @@ class TestRoute:
         # Probabilities 1/8, 4/8, 1/8, 2/8: experts 1 and 3, in the order of their ids.
         hidden = np.array([[0, math.log(4), 0, math.log(2)]], dtype=np.float32)
 
-        chosen, weights = route(hidden, IDENTITY, experts_per_token=2, normalise=False)
+        chosen, weights = route(hidden, PLAIN, experts_per_token=2, routing=AMONG_ALL)
         assert chosen.tolist() == [[1, 3]]
         np.testing.assert_allclose(weights, [[4 / 8, 2 / 8]], rtol=1e-6)
 
-        chosen, weights = route(hidden, IDENTITY, experts_per_token=2, normalise=True)
+        chosen, weights = route(hidden, PLAIN, experts_per_token=2, routing=AMONG_CHOSEN)
         assert chosen.tolist() == [[1, 3]]
         np.testing.assert_allclose(weights, [[2 / 3, 1 / 3]], rtol=1e-6)
 
@@ -51,22 +57,23 @@ class TestRoute:
         rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
         hidden = rng.standard_normal((tokens, 12)).astype(np.float32)
         weight = (3 * rng.standard_normal((12, experts))).astype(np.float32)
+        router, routing = RouterWeights(matrix=weight), Routing(normalise=normalise)
 
-        chosen, weights = route(hidden, weight, experts_per_token=k, normalise=normalise)
+        chosen, weights = route(hidden, router, experts_per_token=k, routing=routing)
 
         expected, expected_weights = routed_slowly(hidden @ weight, k, normalise=normalise)
         assert chosen.tolist() == expected
         np.testing.assert_allclose(weights, expected_weights, rtol=2e-5, atol=1e-12)
         for token in range(tokens):
             one = slice(token, token + 1)
-            alone = route(hidden[one], weight, experts_per_token=k, normalise=normalise)
+            alone = route(hidden[one], router, experts_per_token=k, routing=routing)
             assert (chosen[one] == alone[0]).all()
             assert (weights[one] == alone[1]).all()
 
     def test_scores_beyond_the_range_of_exp_are_still_weighed(self) -> None:
         hidden = np.array([[500.0, 499.0, -500.0, 0.0]], dtype=np.float32)
 
-        chosen, weights = route(hidden, IDENTITY, experts_per_token=2, normalise=False)
+        chosen, weights = route(hidden, PLAIN, experts_per_token=2, routing=AMONG_ALL)
 
         assert chosen.tolist() == [[0, 1]]
         e = math.e
@@ -94,3 +101,49 @@ class TestCombine:
             total = total + rows[:, choice] * weights[:, choice, None]
 
         assert (combine(rows, weights) == total).all()
+
+
+class TestGroups:
+    """DeepSeek's way: sigmoids, a bias for the choice alone, groups of experts."""
+
+    ROUTING = Routing(score=RouterScore.SIGMOID, normalise=True, groups=2, groups_chosen=1, scale=3)
+
+    def test_only_the_best_group_is_chosen_from_by_hand(self) -> None:
+        # Sigmoids 0.9 and 0.1 against 0.6 and 0.5: 1.0 < 1.1, so the second group has both.
+        scores = np.array([0.9, 0.1, 0.6, 0.5])
+        hidden = np.log(scores / (1 - scores)).astype(np.float32)[None]
+
+        chosen, weights = route(hidden, PLAIN, experts_per_token=2, routing=self.ROUTING)
+
+        assert chosen.tolist() == [[2, 3]]
+        np.testing.assert_allclose(weights, [[3 * 0.6 / 1.1, 3 * 0.5 / 1.1]], rtol=1e-6)
+
+    def test_a_bias_decides_who_is_chosen_and_not_the_weights(self) -> None:
+        scores = np.array([0.9, 0.1, 0.6, 0.5])
+        hidden = np.log(scores / (1 - scores)).astype(np.float32)[None]
+        bias = np.array([0, 0.2, 0, 0], dtype=np.float32)
+
+        chosen, weights = route(
+            hidden,
+            RouterWeights(matrix=IDENTITY, choice_bias=bias),
+            experts_per_token=2,
+            routing=self.ROUTING,
+        )
+
+        assert chosen.tolist() == [[0, 1]]
+        np.testing.assert_allclose(weights, [[3 * 0.9, 3 * 0.1]], rtol=1e-6)
+
+    def test_a_routers_bias_is_in_its_logits(self) -> None:
+        bias = np.log(np.array([1, 1, 1, 4], dtype=np.float32))
+        hidden = np.log(np.array([[2, 1, 1, 1]], dtype=np.float32))
+        routing = Routing(normalise=True)
+
+        chosen, weights = route(
+            hidden,
+            RouterWeights(matrix=IDENTITY, bias=bias),
+            experts_per_token=2,
+            routing=routing,
+        )
+
+        assert chosen.tolist() == [[0, 3]]
+        np.testing.assert_allclose(weights, [[2 / 6, 4 / 6]], rtol=1e-6)

@@ -51,7 +51,7 @@ def transformers_model(
         num_experts=arch.experts,
         num_experts_per_tok=arch.experts_per_token,
         moe_intermediate_size=arch.expert_intermediate,
-        norm_topk_prob=arch.normalise_expert_weights,
+        norm_topk_prob=arch.routing.normalise,
         tie_word_embeddings=arch.tied_embeddings,
         rms_norm_eps=arch.norm_eps,
         router_aux_loss_coef=BALANCE,

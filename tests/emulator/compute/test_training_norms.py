@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.qwen3_moe import rms_norm
+from emulator.compute.decoder import rms_norm
 from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 

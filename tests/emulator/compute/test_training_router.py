@@ -3,13 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.experts import route
+from emulator.compute.architecture import Routing
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters, dense_layout
+from emulator.compute.router import route
 from emulator.compute.training_router import (
     route_backward,
     route_forward,
 )
+from emulator.compute.weights import RouterWeights
 from tests.emulator.compute.whole_training_step import Model, small_architecture
 
 
@@ -29,9 +31,9 @@ def test_experts_and_weights_are_those_of_the_serving_router(
 
     chosen, weights = route(
         tape.hidden,
-        dense["layers.1.router"],
+        RouterWeights(matrix=dense["layers.1.router"]),
         experts_per_token=experts_per_token,
-        normalise=normalise,
+        routing=Routing(normalise=normalise),
     )
     assert (tape.chosen == chosen).all()
     np.testing.assert_allclose(tape.weights, weights, rtol=1e-5)

@@ -85,7 +85,7 @@ def _feed_forward(
     hidden = _norm(x, w[f"{prefix}.post_norm"], arch.norm_eps)
     probabilities = mul(hidden, w[f"{prefix}.router"]).softmax(-1)
     weights, chosen = probabilities.topk(arch.experts_per_token)
-    if arch.normalise_expert_weights:
+    if arch.routing.normalise:
         weights = weights / weights.sum(-1, keepdim=True)
     share = torch.bincount(chosen.flatten(), minlength=arch.experts) / len(x)
     out = torch.zeros_like(x)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.compute.architecture import Architecture
+from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.causal_attention import BatchShape
 from emulator.compute.mixed_precision import Precision, as_operand
-from emulator.compute.parameters import Parameters, dense_layout, expert_layout
+from emulator.compute.parameters import TRAINED, Parameters, dense_layout, expert_layout
 from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.training_attention import (
     AttentionTape,
@@ -33,15 +33,19 @@ def small_architecture(
 ) -> Architecture:
     """Six experts, two query heads per key head; all widths differ."""
     return Architecture(
+        family=TRAINED,
         layers=layers,
         hidden=20,
         heads=4,
         kv_heads=2,
         head_dim=8,
+        score_scale=8**-0.5,
+        query_key_norms=True,
+        windows=(0,) * layers,
         experts=6,
         experts_per_token=experts_per_token,
         expert_intermediate=7,
-        normalise_expert_weights=normalise,
+        routing=Routing(normalise=normalise),
         vocab=37,
         max_context_tokens=512,
         tied_embeddings=tied,

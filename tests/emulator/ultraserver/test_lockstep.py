@@ -132,15 +132,16 @@ def test_experts_that_moved_between_steps_give_the_same_bits(
             read = machine.chips[chip].handle(SendExperts(layer=layer, slots=list(range(5))))
             assert isinstance(read, ExpertWeights)
             for slot, expert in enumerate(machine.placement.expert_of_slot[layer, chip].tolist()):
-                weights[expert] = (read.gate_up[slot].copy(), read.down[slot].copy())
+                weights[expert] = tuple(
+                    part[slot].copy() for part in (read.gate_up, read.down, read.biases)
+                )
         for chip in range(4):
             wanted = after.expert_of_slot[layer, chip].tolist()
             slots = [slot for slot, expert in enumerate(wanted) if expert != EMPTY]
-            gate_up, down = zip(*(weights[wanted[slot]] for slot in slots), strict=True)
+            parts = zip(*(weights[wanted[slot]] for slot in slots), strict=True)
+            gate_up, down, biases = (np.array(part) for part in parts)
             took = machine.chips[chip].handle(
-                TakeExperts(
-                    layer=layer, slots=slots, gate_up=np.array(gate_up), down=np.array(down)
-                )
+                TakeExperts(layer=layer, slots=slots, gate_up=gate_up, down=down, biases=biases)
             )
             assert took == CommandDone()
     machine.experts = ExpertMap(after)

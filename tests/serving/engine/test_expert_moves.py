@@ -50,15 +50,13 @@ def check_weights(fleet: InProcessFleet) -> None:
     """Every slot of each live chip holds the weights of the expert that is said to be there."""
     architecture = fleet.architecture
     for layer in range(architecture.layers):
-        gate_up, down = load_experts(
-            SMALL_MOE_DIR, architecture, layer, list(range(architecture.experts))
-        )
+        whole = load_experts(SMALL_MOE_DIR, architecture, layer, list(range(architecture.experts)))
         for chip in sorted(fleet.live_chips):
             experts = fleet.placement.expert_of_slot[layer, chip]
             slots = np.flatnonzero(experts != EMPTY)
-            held = fleet.host.chips[chip].chip._shard.layers[layer]
-            assert (held.gate_up[slots] == gate_up[experts[slots]]).all(), (layer, chip)
-            assert (held.down[slots] == down[experts[slots]]).all(), (layer, chip)
+            held = fleet.host.chips[chip].chip._shard.layers[layer].feed_forward.experts
+            assert (held.gate_up[slots] == whole.gate_up[experts[slots]]).all(), (layer, chip)
+            assert (held.down[slots] == whole.down[experts[slots]]).all(), (layer, chip)
 
 
 @pytest.fixture(scope="module")

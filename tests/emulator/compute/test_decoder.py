@@ -8,11 +8,10 @@ import pytest
 import torch
 from transformers import Qwen3MoeForCausalLM
 
-from emulator.compute.checkpoint import ModelShard, check_weights, load_shard
-from emulator.compute.experts import run_experts
-from emulator.compute.paged_kv import PagedKv
-from emulator.compute.qwen3_moe import (
+from emulator.compute.checkpoint import check_weights, load_shard
+from emulator.compute.decoder import (
     Routed,
+    add_attention,
     attend,
     batch_rotation,
     combine_experts,
@@ -20,7 +19,11 @@ from emulator.compute.qwen3_moe import (
     logits,
     route_tokens,
 )
-from emulator.compute.token_batch import Span, make_token_batch
+from emulator.compute.experts import run_experts
+from emulator.compute.paged_kv import PagedKv
+from emulator.compute.rope import Rotation
+from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
+from emulator.compute.weights import ModelShard, MoeWeights
 from tests.emulator.chip.random_checkpoints import SHAPES
 
 TOKENS = 150
@@ -31,11 +34,26 @@ def whole_model(directory: Path) -> tuple[ModelShard, PagedKv]:
     kv = PagedKv(
         layers=arch.layers,
         kv_heads=arch.kv_heads,
-        head_dim=arch.head_dim,
+        key_dim=arch.head_dim,
+        value_dim=arch.head_dim,
         blocks=16,
         block_tokens=16,
     )
     return load_shard(directory, arch, [range(arch.experts)] * arch.layers), kv
+
+
+def moe_of(shard: ModelShard, layer: int) -> MoeWeights:
+    weights = shard.layers[layer].feed_forward
+    assert isinstance(weights, MoeWeights)
+    return weights
+
+
+def routed_layer(
+    shard: ModelShard, kv: PagedKv, layer: int, x: np.ndarray, batch: TokenBatch, angles: Rotation
+) -> Routed:
+    """The layer up to its experts."""
+    joined = add_attention(shard, layer, x, attend(shard, kv, layer, x, batch, angles))
+    return route_tokens(shard, moe_of(shard, layer), joined)
 
 
 def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
@@ -43,8 +61,8 @@ def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
     k = routed.chosen.shape[1]
     order = np.argsort(routed.chosen.ravel(), kind="stable")
     counts = np.bincount(routed.chosen.ravel(), minlength=shard.architecture.experts)
-    weights = shard.layers[layer]
-    out = run_experts(routed.hidden[order // k], counts, weights.gate_up, weights.down)
+    experts = moe_of(shard, layer).experts
+    out = run_experts(routed.joined.hidden[order // k], counts, experts.gate_up, experts.down)
     rows = np.empty_like(out)
     rows[order] = out
     return rows.reshape(-1, k, out.shape[1])
@@ -77,10 +95,10 @@ def test_every_layer_gives_transformers_hidden_states_and_choice_of_experts(
     for layer in range(arch.layers):
         # The reference's last hidden states are after the final norm: compared as logits below.
         np.testing.assert_allclose(x, expected.hidden_states[layer][0], atol=1e-4, rtol=1e-4)
-        routed = route_tokens(shard, layer, x, attend(shard, kv, layer, x, batch, angles))
+        routed = routed_layer(shard, kv, layer, x, batch, angles)
         best = expected.router_logits[layer].topk(arch.experts_per_token, dim=-1).indices
         assert routed.chosen.tolist() == best.sort(dim=-1).values.tolist()
-        x = combine_experts(routed, experts_of(shard, layer, routed))
+        x = combine_experts(shard, moe_of(shard, layer), routed, experts_of(shard, layer, routed))
 
     scores = logits(shard, x)
     wanted = expected.logits[0].numpy()
@@ -100,7 +118,7 @@ def test_weights_add_to_one_where_the_config_asks_for_it(
         )
         x = embed(shard, batch)
         angles = batch_rotation(shard, batch)
-        routed = route_tokens(shard, 0, x, attend(shard, kv, 0, x, batch, angles))
+        routed = routed_layer(shard, kv, 0, x, batch, angles)
         sums[name] = routed.weights.sum(axis=1)
 
     np.testing.assert_allclose(sums["wide_heads"], 1.0, rtol=1e-6)

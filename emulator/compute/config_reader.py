@@ -1,0 +1,70 @@
+"""Typed access to a parsed config.json; every refusal names the file, the key and its value."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from emulator.errors import CheckpointError
+
+
+class ConfigReader:
+    """The keys of `values`, read from `path`; raises CheckpointError."""
+
+    def __init__(self, values: Mapping[str, Any], path: str) -> None:
+        self.values = values
+        self.path = path
+
+    @classmethod
+    def of_checkpoint(cls, directory: Path) -> "ConfigReader":
+        """Read `directory`/config.json."""
+        path = directory / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{directory}: not a checkpoint directory, no config.json"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
+        if not isinstance(config, dict):
+            raise CheckpointError(f"{path}: holds no JSON object")
+        return cls(config, str(path))
+
+    def refusal(self, key: str, wanted: str) -> CheckpointError:
+        """An error that says what `key` must be to be computed here."""
+        return CheckpointError(f"{self.path}: {key}={self.values.get(key)}: {wanted}")
+
+    def whole(self, key: str, *, default: int | None = None, least: int = 1) -> int:
+        """The whole number under `key`; `default` where it is missing or null."""
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise CheckpointError(f"{self.path}: key {key} is missing")
+            return default
+        if type(value) is not int or value < least:
+            raise self.refusal(key, f"must be a whole number of at least {least}")
+        return value
+
+    def real(self, key: str, *, default: float) -> float:
+        """The number above 0 under `key`."""
+        value = self.values.get(key, default)
+        if type(value) not in (int, float) or not value > 0:
+            raise self.refusal(key, "must be a number above 0")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """The switch under `key`; `default` where it is missing or null."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise self.refusal(key, "must be true or false")
+        return value
+
+    def require(self, key: str, accepted: Collection[object]) -> None:
+        """Refuse a value of `key` that is neither missing, null, false, empty nor `accepted`."""
+        value = self.values.get(key)
+        if value and value not in accepted:
+            wanted = " or ".join(map(str, accepted)) or "absent"
+            raise self.refusal(key, f"must be {wanted} to be computed here")

@@ -1,0 +1,164 @@
+"""A decoder's layer on one chip, cut where tokens or sums leave for other chips.
+
+`attend` on every chip of a rank, over its head groups; `add_attention` on the groups' sums; then a
+dense network, `run_dense_part` on every chip and `add_up` on the sums, or experts: `route_tokens`,
+`run_experts` on the experts' chips (see experts), `combine_experts` back on the owner.
+
+Products are one per head group or part, added in their order, so that the text does not depend on
+how many chips divide them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.arrays import Float32s, Int64s
+from emulator.compute.attention import Scoring
+from emulator.compute.attention import attend as attend_items
+from emulator.compute.experts import combine, run_dense
+from emulator.compute.latent import attend_latent
+from emulator.compute.norms import rms_norm
+from emulator.compute.paged_kv import PagedKv
+from emulator.compute.rope import Rotation, rotate, rotation
+from emulator.compute.router import route
+from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
+from emulator.compute.token_batch import TokenBatch
+from emulator.compute.weights import (
+    DenseWeights,
+    GroupedQueryWeights,
+    LatentWeights,
+    ModelShard,
+    MoeWeights,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The stream after attention: `residual` [tokens, hidden] stays, `hidden` [tokens, hidden], its
+    norm, goes to the feed-forward network.
+    """
+
+    residual: Float32s
+    hidden: Float32s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """Tokens that go to experts `chosen` [tokens, k], with output `weights` [tokens, k]."""
+
+    joined: Joined
+    chosen: Int64s
+    weights: Float32s
+
+
+def embed(shard: ModelShard, batch: TokenBatch) -> Float32s:
+    """Look up the batch's tokens: [tokens, hidden]."""
+    return shard.embedding[batch.token_ids]
+
+
+def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
+    """Rotary angles of the batch, the same for every layer."""
+    arch = shard.architecture
+    return rotation(batch.positions, arch.rotary_dim, arch.rope)
+
+
+def attend(
+    shard: ModelShard, kv: PagedKv, layer: int, x: Float32s, batch: TokenBatch, angles: Rotation
+) -> Float32s:
+    """Attend `x` [tokens, hidden] over the chip's head groups; writes the KV cache.
+
+    Returns each group's addend to the residual, [groups, tokens, hidden].
+    """
+    arch = shard.architecture
+    weights = shard.layers[layer]
+    normed = rms_norm(x, weights.input_norm, arch.norm_eps)
+    if isinstance(weights.attention, LatentWeights):
+        return attend_latent(arch, weights.attention, kv, layer, normed, batch, angles)
+    return _attend_grouped(shard, weights.attention, kv, layer, normed, batch, angles)
+
+
+def _attend_grouped(
+    shard: ModelShard,
+    weights: GroupedQueryWeights,
+    kv: PagedKv,
+    layer: int,
+    normed: Float32s,
+    batch: TokenBatch,
+    angles: Rotation,
+) -> Float32s:
+    arch = shard.architecture
+    tokens, groups, group_heads = len(normed), shard.groups, arch.heads // arch.kv_heads
+    qkv = grouped_matmul(normed, weights.qkv)  # [groups, tokens, (group_heads + 2) * head_dim]
+    if weights.qkv_bias is not None:
+        qkv += weights.qkv_bias
+    by_head = qkv.reshape(groups, tokens, -1, arch.head_dim).transpose(1, 0, 2, 3)
+    # Queries and keys are normalised and rotated in one go.
+    turning = by_head[:, :, :-1]
+    if weights.head_norms is not None:
+        turning = rms_norm(turning, weights.head_norms, arch.norm_eps)
+    turned = rotate(turning, angles)  # [tokens, groups, group_heads + 1, head_dim]
+    query = turned[:, :, :-1].reshape(tokens, -1, arch.head_dim)
+    kv.write(layer, batch.slots, turned[:, :, -1], by_head[:, :, -1])
+    mixed = np.empty(query.shape, dtype=np.float32)  # [tokens, groups * group_heads, head_dim]
+    scoring = Scoring(
+        scale=arch.score_scale,
+        bounded=weights.scores_bounded,
+        window=arch.windows[layer],
+        sinks=weights.sinks,
+    )
+    for items in batch.items:
+        attend_items(query, kv, layer, items, mixed, scoring)
+    by_group = mixed.reshape(tokens, groups, group_heads * arch.head_dim).transpose(1, 0, 2)
+    return grouped_matmul(by_group, weights.output)
+
+
+def add_attention(shard: ModelShard, layer: int, x: Float32s, attended: Float32s) -> Joined:
+    """Add the sums of all head groups, [all groups, tokens, hidden], to the stream."""
+    weights = shard.layers[layer]
+    residual = add_up(x, attended)
+    attention = weights.attention
+    if isinstance(attention, GroupedQueryWeights) and attention.output_bias is not None:
+        residual += attention.output_bias
+    hidden = rms_norm(residual, weights.post_norm, shard.architecture.norm_eps)
+    return Joined(residual=residual, hidden=hidden)
+
+
+def add_up(residual: Float32s, addends: Float32s) -> Float32s:
+    """Add all parts' `addends` [parts, tokens, hidden], in order, to `residual`."""
+    # Reducing an axis that is not the innermost adds its slices one after the other.
+    total: Float32s = residual + np.add.reduce(addends, axis=0)
+    return total
+
+
+def run_dense_part(shard: ModelShard, weights: DenseWeights, joined: Joined) -> Float32s:
+    """The chip's parts of a dense network: addends [parts, tokens, hidden]."""
+    return run_dense(joined.hidden, weights.gate_up, weights.down, shard.architecture.gate)
+
+
+def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Routed:
+    """Choose the experts of each token."""
+    arch = shard.architecture
+    chosen, expert_weights = route(
+        joined.hidden,
+        weights.router,
+        experts_per_token=arch.experts_per_token,
+        routing=arch.routing,
+    )
+    return Routed(joined=joined, chosen=chosen, weights=expert_weights)
+
+
+def combine_experts(
+    shard: ModelShard, weights: MoeWeights, routed: Routed, expert_rows: Float32s
+) -> Float32s:
+    """Finish a layer: `expert_rows` [tokens, k, hidden] in the order of `routed.chosen`."""
+    joined = routed.joined
+    total = joined.residual + combine(expert_rows, routed.weights)
+    if weights.shared is not None:
+        total = add_up(total, run_dense_part(shard, weights.shared, joined))
+    return total
+
+
+def logits(shard: ModelShard, x: Float32s) -> Float32s:
+    """Project final hidden states [rows, hidden] to [rows, vocab]."""
+    normed = rms_norm(x, shard.final_norm, shard.architecture.norm_eps)
+    return tiled_matmul(normed, shard.lm_head)

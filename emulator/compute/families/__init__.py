@@ -1,0 +1,1 @@
+"""The model families that chips compute, one file each."""

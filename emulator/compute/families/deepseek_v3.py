@@ -1,0 +1,147 @@
+"""DeepSeek-V3 and R1, and Kimi-K2: latent attention, experts in groups, a shared expert, FP8."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from emulator.compute.architecture import Architecture, RouterScore, Routing
+from emulator.compute.config_reader import ConfigReader
+from emulator.compute.families.family import ModelFamily, Named, network_tensors
+from emulator.compute.rope_settings import YarnScaling
+from emulator.compute.tensors import Tensors
+from emulator.compute.weights import LatentWeights, RouterWeights
+from emulator.specs.latent_attention import LatentAttention
+
+
+class DeepseekV3(ModelFamily):
+    """The last layer of a checkpoint, its multi-token prediction, is not computed."""
+
+    names = ("DeepseekV3ForCausalLM",)
+
+    def architecture(self, config: ConfigReader) -> Architecture:
+        """See `ModelFamily.architecture`."""
+        for key in ("attention_bias", "mlp_bias"):
+            config.require(key, ())
+        config.require("scoring_func", ("sigmoid",))
+        config.require("topk_method", ("noaux_tc",))
+        config.require("moe_layer_freq", (1,))
+        config.require("rope_interleave", (True,))
+        fields = self.fields(config)
+        fields |= self._latent_fields(config, fields)
+        layers, experts = fields["layers"], config.whole("n_routed_experts")
+        groups = config.whole("n_group", default=8)
+        if experts % groups or experts // groups < 2:
+            raise config.refusal("n_group", f"must divide {experts} experts in groups of 2 or more")
+        dense = min(config.whole("first_k_dense_replace", default=3, least=0), layers)
+        width = config.whole("moe_intermediate_size")
+        fields["routing"] = Routing(
+            score=RouterScore.SIGMOID,
+            normalise=config.flag("norm_topk_prob", default=True),
+            groups=groups,
+            groups_chosen=config.whole("topk_group", default=4),
+            scale=config.real("routed_scaling_factor", default=2.5),
+        )
+        return Architecture(
+            **fields,
+            dense_layers=tuple(range(dense)),
+            dense_intermediate=config.whole("intermediate_size") if dense else 0,
+            experts=experts,
+            experts_per_token=config.whole("num_experts_per_tok"),
+            expert_intermediate=width,
+            shared_intermediate=width * config.whole("n_shared_experts", default=1),
+            fp8_block=_fp8_block(config),
+        )
+
+    def _latent_fields(self, config: ConfigReader, fields: Mapping[str, Any]) -> dict[str, Any]:
+        latent = LatentAttention(
+            query_rank=config.whole("q_lora_rank"),
+            kv_rank=config.whole("kv_lora_rank"),
+            nope_dim=config.whole("qk_nope_head_dim"),
+            rope_dim=config.whole("qk_rope_head_dim"),
+            value_dim=config.whole("v_head_dim"),
+        )
+        scale = latent.query_width_per_head**-0.5
+        rope = config.values.get("rope_scaling") or config.values.get("rope_parameters") or {}
+        scaling = fields["rope"].scaling
+        if isinstance(scaling, YarnScaling) and rope.get("mscale_all_dim"):
+            longer = 0.1 * rope["mscale_all_dim"] * math.log(scaling.factor) + 1.0
+            scale *= longer**2
+        return {
+            "kv_heads": fields["heads"],
+            "head_dim": latent.value_dim,
+            "latent": latent,
+            "score_scale": scale,
+        }
+
+    def layer_tensors(self, arch: Architecture, layer: int) -> Named:
+        """See `ModelFamily.layer_tensors`; with the router's bias and the shared expert."""
+        yield from super().layer_tensors(arch, layer)
+        if layer not in arch.dense_layers:
+            prefix = f"model.layers.{layer}.mlp"
+            yield f"{prefix}.gate.e_score_correction_bias", (arch.experts,)
+            yield from network_tensors(
+                f"{prefix}.shared_experts", arch.shared_intermediate, arch.hidden
+            )
+
+    def attention_tensors(self, arch: Architecture, prefix: str) -> Named:
+        """See `ModelFamily.attention_tensors`."""
+        latent = arch.latent
+        assert latent is not None, arch.family
+        queries = arch.heads * latent.query_width_per_head
+        yield f"{prefix}.q_a_proj.weight", (latent.query_rank, arch.hidden)
+        yield f"{prefix}.q_a_layernorm.weight", (latent.query_rank,)
+        yield f"{prefix}.q_b_proj.weight", (queries, latent.query_rank)
+        yield f"{prefix}.kv_a_proj_with_mqa.weight", (latent.cached_width, arch.hidden)
+        yield f"{prefix}.kv_a_layernorm.weight", (latent.kv_rank,)
+        yield f"{prefix}.kv_b_proj.weight", (arch.heads * latent.up_width_per_head, latent.kv_rank)
+        yield f"{prefix}.o_proj.weight", (arch.hidden, arch.heads * latent.value_dim)
+
+    def attention(
+        self, tensors: Tensors, arch: Architecture, layer: int, share: slice
+    ) -> LatentWeights:
+        """See `ModelFamily.attention`; rotary rows, stored in pairs, are laid out in halves."""
+        latent = arch.latent
+        assert latent is not None, arch.family
+        named = self.attention_tensors(arch, f"model.layers.{layer}.self_attn")
+        read = [tensors.read(name, *shape) for name, shape in named]
+        query_down, query_norm, query_up, kv_down, kv_norm, kv_up, output = read
+        halves = np.r_[: latent.rope_dim : 2, 1 : latent.rope_dim : 2]
+        query_rows = np.r_[: latent.nope_dim, latent.nope_dim + halves]
+        by_head = query_up.reshape(arch.heads, -1, latent.query_rank)[:, query_rows]
+        by_group = by_head.reshape(arch.groups, -1, latent.query_rank)[share]
+        kv_rows = np.r_[: latent.kv_rank, latent.kv_rank + halves]
+        up = kv_up.reshape(arch.groups, -1, latent.up_width_per_head, latent.kv_rank)[share]
+        up = up.reshape(-1, latent.up_width_per_head, latent.kv_rank)  # [heads of the chip, ...]
+        outputs = output.T.reshape(arch.groups, -1, arch.hidden)
+        return LatentWeights(
+            query_down=np.ascontiguousarray(query_down.T),
+            query_norm=query_norm,
+            query_up=np.ascontiguousarray(by_group.transpose(0, 2, 1)),
+            kv_down=np.ascontiguousarray(kv_down[kv_rows].T),
+            kv_norm=kv_norm,
+            key_up=np.ascontiguousarray(up[:, : latent.nope_dim]),
+            value_up=np.ascontiguousarray(up[:, latent.nope_dim :].transpose(0, 2, 1)),
+            output=np.ascontiguousarray(outputs[share]),
+        )
+
+    def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
+        """See `ModelFamily.router`."""
+        name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
+        bias = tensors.read(name, arch.experts)
+        return replace(super().router(tensors, arch, layer), choice_bias=bias)
+
+
+def _fp8_block(config: ConfigReader) -> tuple[int, int] | None:
+    values = config.values.get("quantization_config")
+    if not values:
+        return None
+    quantisation = ConfigReader(values, f"{config.path}: quantization_config")
+    quantisation.require("quant_method", ("fp8",))
+    quantisation.require("fmt", ("e4m3",))
+    block = values.get("weight_block_size")
+    if not isinstance(block, list) or [type(side) for side in block] != [int, int]:
+        raise quantisation.refusal("weight_block_size", "must be two whole numbers")
+    return block[0], block[1]

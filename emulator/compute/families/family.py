@@ -1,0 +1,229 @@
+"""What a model family says: its config.json, the names of its tensors, and their layout.
+
+The base is the decoder that most families share (Llama's): grouped-query attention and a SwiGLU
+network in each layer. A family overrides what it has otherwise. Kernels are shared: a family has no
+arithmetic of its own.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from emulator.arrays import Float32s
+from emulator.compute.architecture import Architecture, Routing
+from emulator.compute.attention import scores_are_bounded
+from emulator.compute.config_reader import ConfigReader
+from emulator.compute.rope import attention_factor
+from emulator.compute.rope_settings import read_rope_settings
+from emulator.compute.tensors import Shape, Tensors
+from emulator.compute.weights import (
+    DenseWeights,
+    ExpertSet,
+    GroupedQueryWeights,
+    LatentWeights,
+    RouterWeights,
+)
+
+Named = Iterator[tuple[str, Shape]]
+
+
+class ModelFamily:
+    """Models of one architecture; `names` are those in config.json's `architectures`."""
+
+    names: ClassVar[tuple[str, ...]]
+
+    def architecture(self, config: ConfigReader) -> Architecture:
+        """Read `config`; raises CheckpointError for what is not computed, by name."""
+        return Architecture(**self.fields(config))
+
+    def fields(self, config: ConfigReader) -> dict[str, Any]:
+        """The fields of `Architecture` that every family reads alike."""
+        config.require("hidden_act", ("silu",))
+        heads, hidden = config.whole("num_attention_heads"), config.whole("hidden_size")
+        layers = config.whole("num_hidden_layers")
+        head_dim = config.whole("head_dim", default=hidden // heads)
+        if head_dim % 2:
+            raise config.refusal("head_dim", "must be even, as rotary pairs need")
+        kv_heads = config.whole("num_key_value_heads", default=heads)
+        if heads % kv_heads:
+            raise config.refusal("num_key_value_heads", f"must divide the {heads} heads")
+        return {
+            "family": config.values["architectures"][0],
+            "layers": layers,
+            "hidden": hidden,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "score_scale": head_dim**-0.5,
+            "windows": (0,) * layers,
+            "vocab": config.whole("vocab_size"),
+            "max_context_tokens": config.whole("max_position_embeddings"),
+            "tied_embeddings": config.flag("tie_word_embeddings"),
+            "norm_eps": config.real("rms_norm_eps", default=1e-6),
+            "rope": read_rope_settings(config.values, config.path),
+            "routing": Routing(normalise=True),
+        }
+
+    def dense_fields(self, config: ConfigReader, layers: int) -> dict[str, Any]:
+        """Fields of a model whose layers are all dense."""
+        return {
+            "dense_layers": tuple(range(layers)),
+            "dense_intermediate": config.whole("intermediate_size"),
+        }
+
+    # Names and shapes, for a check of the whole checkpoint before it is read.
+
+    def layer_tensors(self, arch: Architecture, layer: int) -> Named:
+        """All tensors of a layer but its experts'."""
+        prefix = f"model.layers.{layer}"
+        yield f"{prefix}.input_layernorm.weight", (arch.hidden,)
+        yield from self.attention_tensors(arch, f"{prefix}.self_attn")
+        yield f"{prefix}.post_attention_layernorm.weight", (arch.hidden,)
+        if layer in arch.dense_layers:
+            yield from network_tensors(f"{prefix}.mlp", arch.dense_intermediate, arch.hidden)
+        else:
+            yield self.router_name(layer), (arch.experts, arch.hidden)
+
+    def attention_tensors(self, arch: Architecture, prefix: str) -> Named:
+        """Those of a layer's attention."""
+        for name, outputs, inputs in _projections(arch, prefix):
+            yield f"{name}.weight", (outputs, inputs)
+            if arch.attention_bias:
+                yield f"{name}.bias", (outputs,)
+        if arch.query_key_norms:
+            yield f"{prefix}.q_norm.weight", (arch.head_dim,)
+            yield f"{prefix}.k_norm.weight", (arch.head_dim,)
+        if arch.sinks:
+            yield f"{prefix}.sinks", (arch.heads,)
+
+    def router_name(self, layer: int) -> str:
+        """The router's matrix."""
+        return f"model.layers.{layer}.mlp.gate.weight"
+
+    def check_experts(self, tensors: Tensors, arch: Architecture, layer: int) -> None:
+        """Check the shapes of all experts of a layer."""
+        width, hidden = arch.expert_intermediate, arch.hidden
+        for expert in range(arch.experts):
+            gate, up, down = self.expert_names(layer, expert)
+            tensors.check(gate, (width, hidden))
+            tensors.check(up, (width, hidden))
+            tensors.check(down, (hidden, width))
+
+    def expert_names(self, layer: int, expert: int) -> tuple[str, str, str]:
+        """One expert's gate, up and down matrices, [outputs, inputs]."""
+        prefix = f"model.layers.{layer}.mlp.experts.{expert}"
+        return (
+            f"{prefix}.gate_proj.weight",
+            f"{prefix}.up_proj.weight",
+            f"{prefix}.down_proj.weight",
+        )
+
+    # Reading.
+
+    def attention(
+        self, tensors: Tensors, arch: Architecture, layer: int, share: slice
+    ) -> GroupedQueryWeights | LatentWeights:
+        """The head groups in `share` of a layer."""
+        prefix = f"model.layers.{layer}.self_attn"
+        read = {
+            name: tensors.read(name, *shape) for name, shape in self.attention_tensors(arch, prefix)
+        }
+        group_heads = arch.heads // arch.kv_heads
+        query_key_value = [f"{prefix}.{part}_proj" for part in "qkv"]
+
+        def by_group(kind: str) -> Float32s:
+            parts = [read[f"{name}.{kind}"] for name in query_key_value]
+            grouped = [part.reshape(arch.kv_heads, -1, *part.shape[1:]) for part in parts]
+            joined: Float32s = np.concatenate(grouped, axis=1)[share]
+            return joined
+
+        output = read[f"{prefix}.o_proj.weight"].T.reshape(arch.kv_heads, -1, arch.hidden)
+        norms = None
+        if arch.query_key_norms:
+            pair = (read[f"{prefix}.q_norm.weight"], read[f"{prefix}.k_norm.weight"])
+            norms = np.repeat(pair, [group_heads, 1], axis=0)
+        sinks = read[f"{prefix}.sinks"].reshape(arch.kv_heads, -1)[share] if arch.sinks else None
+        return GroupedQueryWeights(
+            qkv=np.ascontiguousarray(by_group("weight").transpose(0, 2, 1)),
+            qkv_bias=by_group("bias")[:, None] if arch.attention_bias else None,
+            head_norms=norms,
+            scores_bounded=norms is not None
+            and scores_are_bounded(
+                norms[0], norms[-1], rotation_gain=attention_factor(arch.rope.scaling)
+            ),
+            output=np.ascontiguousarray(output[share]),
+            output_bias=read[f"{prefix}.o_proj.bias"] if arch.attention_bias else None,
+            sinks=sinks.ravel() if sinks is not None else None,
+        )
+
+    def dense(self, tensors: Tensors, arch: Architecture, layer: int, share: slice) -> DenseWeights:
+        """The parts in `share`, of as many as there are head groups, of a dense layer's network."""
+        prefix = f"model.layers.{layer}.mlp"
+        return read_network(
+            tensors, prefix, arch.dense_intermediate, arch.hidden, arch.groups, share
+        )
+
+    def shared(self, tensors: Tensors, arch: Architecture, layer: int) -> DenseWeights:
+        """The network beside a layer's experts, where the architecture has one."""
+        prefix = f"model.layers.{layer}.mlp.shared_experts"
+        width = arch.shared_intermediate
+        return read_network(tensors, prefix, width, arch.hidden, 1, slice(None))
+
+    def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
+        """What chooses a layer's experts."""
+        matrix = tensors.matrix(self.router_name(layer), arch.experts, arch.hidden)
+        return RouterWeights(matrix=np.ascontiguousarray(matrix))
+
+    def read_expert(
+        self,
+        tensors: Tensors,
+        arch: Architecture,
+        layer: int,
+        expert: int,
+        into: ExpertSet,
+        slot: int,
+    ) -> None:
+        """Read one expert `into` a slot."""
+        gate, up, down = self.expert_names(layer, expert)
+        width = arch.expert_intermediate
+        into.gate_up[slot, :, :width] = tensors.matrix(gate, width, arch.hidden)
+        into.gate_up[slot, :, width:] = tensors.matrix(up, width, arch.hidden)
+        into.down[slot] = tensors.matrix(down, arch.hidden, width)
+
+
+def _projections(arch: Architecture, prefix: str) -> Iterator[tuple[str, int, int]]:
+    queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+    yield f"{prefix}.q_proj", queries, arch.hidden
+    yield f"{prefix}.k_proj", keys, arch.hidden
+    yield f"{prefix}.v_proj", keys, arch.hidden
+    yield f"{prefix}.o_proj", arch.hidden, queries
+
+
+def network_tensors(prefix: str, width: int, hidden: int) -> Named:
+    """Names and shapes of a gated network."""
+    yield f"{prefix}.gate_proj.weight", (width, hidden)
+    yield f"{prefix}.up_proj.weight", (width, hidden)
+    yield f"{prefix}.down_proj.weight", (hidden, width)
+
+
+def read_network(
+    tensors: Tensors, prefix: str, width: int, hidden: int, parts: int, share: slice
+) -> DenseWeights:
+    """A gated network cut by columns into equal `parts`, of which those in `share`."""
+    part = -(-width // parts)
+
+    def by_part(matrix: Float32s) -> Float32s:
+        """[width, hidden] -> [parts of the share, part, hidden], missing rows zeros."""
+        padded = np.zeros((parts * part, hidden), dtype=np.float32)
+        padded[:width] = matrix
+        return padded.reshape(parts, part, hidden)[share]
+
+    gate, up, down = (
+        tensors.read(name, *shape) for name, shape in network_tensors(prefix, width, hidden)
+    )
+    gate_up = np.concatenate([by_part(gate), by_part(up)], axis=1)  # [parts, 2 * part, hidden]
+    return DenseWeights(
+        gate_up=np.ascontiguousarray(gate_up.transpose(0, 2, 1)),
+        down=np.ascontiguousarray(by_part(np.ascontiguousarray(down.T))),
+    )

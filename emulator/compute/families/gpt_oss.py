@@ -1,0 +1,124 @@
+"""gpt-oss: attention sinks, every other layer with a window, biased experts, stored in MXFP4."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from emulator.compute.architecture import Architecture, SwiGlu
+from emulator.compute.config_reader import ConfigReader
+from emulator.compute.families.family import ModelFamily, Named
+from emulator.compute.rope_settings import read_rope_settings
+from emulator.compute.tensors import Tensors
+from emulator.compute.weights import ExpertSet, RouterWeights
+
+_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 150_000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""transformers' default where config.json has no rotary settings."""
+
+
+class GptOss(ModelFamily):
+    """Experts' gate and up columns alternate in the checkpoint; all experts are in one tensor."""
+
+    names = ("GptOssForCausalLM",)
+
+    def architecture(self, config: ConfigReader) -> Architecture:
+        """See `ModelFamily.architecture`."""
+        if quantisation := config.values.get("quantization_config"):
+            ConfigReader(quantisation, f"{config.path}: quantization_config").require(
+                "quant_method", ("mxfp4",)
+            )
+        fields = self.fields(config)
+        fields["windows"] = self._windows(config, fields["layers"])
+        if not (config.values.get("rope_scaling") or config.values.get("rope_parameters")):
+            settings = {**config.values, "rope_parameters": _ROPE}
+            fields["rope"] = read_rope_settings(settings, config.path)
+        return Architecture(
+            **fields,
+            attention_bias=config.flag("attention_bias", default=True),
+            sinks=True,
+            experts=config.whole("num_local_experts"),
+            experts_per_token=config.whole("num_experts_per_tok"),
+            expert_intermediate=config.whole("intermediate_size"),
+            expert_bias=True,
+            gate=SwiGlu(
+                alpha=config.real("swiglu_alpha", default=1.702),
+                shift=1.0,
+                limit=config.real("swiglu_limit", default=7.0),
+            ),
+        )
+
+    def _windows(self, config: ConfigReader, layers: int) -> tuple[int, ...]:
+        kinds = config.values.get("layer_types")
+        if kinds is None:
+            kinds = ["full_attention" if n % 2 else "sliding_attention" for n in range(layers)]
+        known = {
+            "full_attention": 0,
+            "sliding_attention": config.whole("sliding_window", default=128),
+        }
+        if len(kinds) != layers or not set(kinds) <= set(known):
+            raise config.refusal("layer_types", f"must be {layers} of {' or '.join(known)}")
+        return tuple(known[kind] for kind in kinds)
+
+    def layer_tensors(self, arch: Architecture, layer: int) -> Named:
+        """See `ModelFamily.layer_tensors`; the router has a bias."""
+        yield from super().layer_tensors(arch, layer)
+        yield f"model.layers.{layer}.mlp.router.bias", (arch.experts,)
+
+    def router_name(self, layer: int) -> str:
+        """See `ModelFamily.router_name`."""
+        return f"model.layers.{layer}.mlp.router.weight"
+
+    def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
+        """See `ModelFamily.router`."""
+        bias = tensors.read(f"model.layers.{layer}.mlp.router.bias", arch.experts)
+        return replace(super().router(tensors, arch, layer), bias=bias)
+
+    def check_experts(self, tensors: Tensors, arch: Architecture, layer: int) -> None:
+        """See `ModelFamily.check_experts`; matrices are MXFP4, or plain [inputs, outputs]."""
+        for name, inputs, outputs in _matrices(arch, layer):
+            tensors.check(f"{name}_bias", (arch.experts, outputs))
+            if f"{name}_blocks" in tensors:
+                tensors.check_mxfp4(name, arch.experts, outputs, inputs)
+            else:
+                tensors.check(name, (arch.experts, inputs, outputs))
+
+    def read_expert(
+        self,
+        tensors: Tensors,
+        arch: Architecture,
+        layer: int,
+        expert: int,
+        into: ExpertSet,
+        slot: int,
+    ) -> None:
+        """See `ModelFamily.read_expert`."""
+        width = 2 * arch.expert_intermediate
+        matrices, biases = [], []
+        for name, inputs, outputs in _matrices(arch, layer):
+            if f"{name}_blocks" in tensors:
+                matrices.append(tensors.mxfp4(name, expert, arch.experts, outputs, inputs).T)
+            else:
+                stored = tensors.check(name, (arch.experts, inputs, outputs))
+                matrices.append(np.asarray(stored[expert], dtype=np.float32))
+            bias = tensors.check(f"{name}_bias", (arch.experts, outputs))
+            biases.append(np.asarray(bias[expert], dtype=np.float32))
+        both, down = matrices
+        into.gate_up[slot] = np.concatenate([both[:, ::2], both[:, 1::2]], axis=1)
+        into.down[slot] = down
+        into.biases[slot, :width] = np.concatenate([biases[0][::2], biases[0][1::2]])
+        into.biases[slot, width:] = biases[1]
+
+
+def _matrices(arch: Architecture, layer: int) -> Iterator[tuple[str, int, int]]:
+    """Name, inputs and outputs."""
+    prefix = f"model.layers.{layer}.mlp.experts"
+    yield f"{prefix}.gate_up_proj", arch.hidden, 2 * arch.expert_intermediate
+    yield f"{prefix}.down_proj", arch.expert_intermediate, arch.hidden

@@ -1,0 +1,87 @@
+"""Checkpoints whose matrices are stored in FP8 blocks or MXFP4: the values they stand for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from emulator.compute.checkpoint import check_weights, load_shard
+from emulator.compute.weights import MoeWeights
+from emulator.errors import CheckpointError
+from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
+from tests.emulator.chip.stored_checkpoints import all_tensors, in_fp8, in_mxfp4, save
+
+BLOCK = 24  # divides no side, so that the last blocks are partial
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return FamilyCheckpoints(tmp_path_factory.mktemp("stored"))
+
+
+def assert_same_shards(one: Path, other: Path) -> None:
+    shards = []
+    for directory in (one, other):
+        arch = check_weights(directory)
+        experts = [list(range(arch.experts))] * len(arch.expert_layers)
+        shards.append(load_shard(directory, arch, experts))
+    flat = [torch.utils._pytree.tree_leaves(_fields(shard)) for shard in shards]
+    assert len(flat[0]) == len(flat[1]) > 20
+    for mine, theirs in zip(*flat, strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def _fields(node: object) -> object:
+    """Arrays of nested dataclasses as a tree."""
+    if isinstance(node, np.ndarray):
+        return node
+    if isinstance(node, tuple):
+        return [_fields(each) for each in node]
+    names = getattr(node, "__dataclass_fields__", {})
+    return [_fields(getattr(node, n)) for n in names if n not in ("architecture", "groups")]
+
+
+def test_fp8_blocks_stand_for_their_codes_times_their_scale(
+    checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert_same_shards(*in_fp8(checkpoints["deepseek-plain"], tmp_path, BLOCK))
+
+
+def test_fp8_without_its_block_size_is_refused(
+    checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    source = checkpoints["deepseek-no-dense"]
+    tensors = all_tensors(source)
+    name = "model.layers.0.self_attn.o_proj.weight"
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    directory = save(tmp_path / "fp8", source, tensors, {})
+    arch = check_weights(directory)
+
+    with pytest.raises(CheckpointError, match=f"{name} is FP8, and config.json has no"):
+        load_shard(directory, arch, [[0]] * len(arch.expert_layers))
+
+
+def test_mxfp4_experts_are_what_transformers_unpacks(
+    checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert_same_shards(*in_mxfp4(checkpoints["gpt-oss-plain"], tmp_path))
+
+
+def test_gate_and_up_columns_that_alternate_are_laid_side_by_side(
+    checkpoints: Mapping[str, Path],
+) -> None:
+    source = checkpoints["gpt-oss-plain"]
+    tensors = all_tensors(source)
+    arch = check_weights(source)
+    shard = load_shard(source, arch, [[3]] * 4)
+
+    moe = shard.layers[2].feed_forward
+    assert isinstance(moe, MoeWeights)
+    stored = tensors["model.layers.2.mlp.experts.gate_up_proj"][3].numpy()
+    width = arch.expert_intermediate
+    assert (moe.experts.gate_up[0, :, :width] == stored[:, ::2]).all()
+    assert (moe.experts.gate_up[0, :, width:] == stored[:, 1::2]).all()
+    biases = tensors["model.layers.2.mlp.experts.gate_up_proj_bias"][3].numpy()
+    assert (moe.experts.biases[0, :width] == biases[::2]).all()
