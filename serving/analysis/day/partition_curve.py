@@ -100,6 +100,12 @@ class PartitionCurve:
         """A latency by its name."""
         return self._mixed(lambda curve, rates: curve.seconds(name, rates), rates_per_s, serving)
 
+    def tail(
+        self, name: str, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
+        """As of a replica, [rates] -> [TAIL, rates]."""
+        return self._mixed(lambda curve, rates: curve.tail(name, rates), rates_per_s, serving)
+
     def _mixed(
         self,
         of: Callable[[ReplicaCurve, Float64s], Float64s],
@@ -109,7 +115,7 @@ class PartitionCurve:
         """Of the two simulated numbers of groups around `serving`, by how near each is."""
         groups = np.asarray(self.serving[-1] if serving is None else serving, dtype=np.float64)
         load = rates_per_s / self.saturated_at(groups)
-        mixed = np.zeros(np.broadcast_shapes(load.shape, groups.shape))
+        mixed = np.zeros(1)
         for curve, nearness in zip(self.curves, np.eye(len(self.curves)), strict=True):
             share = np.interp(groups, self.serving, nearness)
             mixed = mixed + share * of(curve, load * curve.saturated_per_s)

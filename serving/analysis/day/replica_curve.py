@@ -124,6 +124,15 @@ class ReplicaCurve:
         found: Float64s = np.interp(rates_per_s, rates, times)
         return found
 
+    def tail(
+        self, name: str, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
+        """`ttft_tail_s` or `tpot_tail_s` at each rate, as `seconds`, [rates] -> [TAIL, rates]."""
+        del serving
+        rates = self._rates[1:]
+        times = np.array([getattr(point, name) for point in self.points]).T  # [TAIL, points]
+        return np.array([np.interp(rates_per_s, rates, each) for each in times])
+
 
 def falling_fit(values: Float64s, weights: Float64s) -> Float64s:
     """The weighted least-squares fit that never rises, [values], by pooling adjacent violators.

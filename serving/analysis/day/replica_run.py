@@ -29,6 +29,8 @@ Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 SHOWN_PERCENTILE = 99.0
+TAIL = (90.0, 95.0, 98.0, SHOWN_PERCENTILE, 99.5, 99.9)
+"""Percentiles of a rate's latencies, from which those of several rates together are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,6 +130,7 @@ class RatePoint:
         chip_watts: of all chips that are there, idle time between steps included.
         served_per_s: requests begun per second while judged ones arrived, at most the rate.
         ttft_p99_s, tpot_p99_s, tpot_mean_s: of judged requests.
+        ttft_tail_s, tpot_tail_s: the percentiles `TAIL`, of the same.
     """
 
     rate_per_s: float
@@ -140,6 +143,8 @@ class RatePoint:
     ttft_p99_s: float
     tpot_p99_s: float
     tpot_mean_s: float
+    ttft_tail_s: tuple[float, ...]
+    tpot_tail_s: tuple[float, ...]
     steps: int
 
     def of_group(self, groups: int) -> "RatePoint":
@@ -184,8 +189,14 @@ def run_at_rate(task: RateTask) -> RatePoint:
         ttft_p99_s=percentile(served.ttft_s, SHOWN_PERCENTILE),
         tpot_p99_s=percentile(served.tpot_s, SHOWN_PERCENTILE),
         tpot_mean_s=float(served.tpot_s.mean()),
+        ttft_tail_s=_tail(served.ttft_s),
+        tpot_tail_s=_tail(served.tpot_s),
         steps=served.served.steps,
     )
+
+
+def _tail(seconds: Float64s) -> tuple[float, ...]:
+    return tuple(percentile(seconds, each) for each in TAIL)
 
 
 def saturated_per_s(task: RateTask) -> float:

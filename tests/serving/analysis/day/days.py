@@ -14,7 +14,7 @@ from serving.analysis.day.day_walk import DayWalk, walk
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.replica_choice import ReplicaChoice
 from serving.analysis.day.replica_curve import ReplicaCurve
-from serving.analysis.day.replica_run import RatePoint
+from serving.analysis.day.replica_run import TAIL, RatePoint
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.policy.day_night.history import DemandHistory
@@ -48,6 +48,8 @@ def point(rate_per_s: float, both_share: float, **changes: Any) -> RatePoint:
         "ttft_p99_s": 0.1 * rate_per_s,
         "tpot_p99_s": 0.01,
         "tpot_mean_s": 0.005,
+        "ttft_tail_s": tuple(0.1 * rate_per_s * q / 99 for q in TAIL),
+        "tpot_tail_s": tuple(0.01 * q / 99 for q in TAIL),
         "steps": 10,
     }
     return RatePoint(**(fields | changes))
