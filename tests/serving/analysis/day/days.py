@@ -12,6 +12,7 @@ from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_result import DayMachine
 from serving.analysis.day.day_walk import DayWalk, walk
 from serving.analysis.day.look_outcomes import LookOutcomes
+from serving.analysis.day.partition_curve import GroupCurve
 from serving.analysis.day.replica_choice import ReplicaChoice
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import TAIL, RatePoint
@@ -126,6 +127,6 @@ def walked(
     terms: WalkTerms,
     *,
     groups: int = 4,
-    curve: ReplicaCurve = CURVE,
+    curve: GroupCurve = CURVE,
 ) -> DayWalk:
     return walk(wanted, curve, outcomes(trained(groups), terms), policy)
