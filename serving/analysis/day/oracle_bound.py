@@ -171,7 +171,7 @@ class PlannedDay:
         count = min(_BACKLOGS_MAX, max(1, _ENTRIES_MAX // entries))
         curve, interval_s = machine.curve, demand.interval_s
         interval_most = curve.saturated_per_s * interval_s  # of a group
-        numbers: Float64s = np.arange(1.0, machine.groups + 1)
+        numbers = np.arange(1, machine.groups + 1, dtype=np.float64)
         most = float((numbers * curve.saturated_at(numbers)).max()) * interval_s
         least = _least_backlogs(arrivals, most)[[*firsts, len(arrivals)]]
         self._backlogs = least[:, None] + _grid(count, interval_most, arrivals)

@@ -199,13 +199,13 @@ def walkable_machine(
 
     def compute() -> MachineFigures:
         choice, replica = chosen(settings)
-        partition = choice.candidate.partition
+        groups, group_chips = _groups(choice, replica)
+        what = "a replica is" if replica.group_chips is None else "a group is a part of an engine,"
         progress(
-            f"a replica is {partition.chips} chips ({partition.division}), "
-            f"{choice.candidate.replicas} of them on a {settings.sweep.system.name}"
+            f"{what} {group_chips} chips ({choice.candidate.partition.division}), {groups} of them "
+            f"on a {settings.sweep.system.name}"
         )
         lap("choice")
-        groups, group_chips = _groups(choice, replica)
         trained = training_yield(settings.job, group_chips=group_chips, groups=groups)
         lap("training")
         parts = None if replica.group_chips is None else partition_handover(replica)
