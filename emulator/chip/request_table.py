@@ -93,10 +93,14 @@ class RequestTable:
         spans = []
         for item in scheduled:
             request = self._requests[item.request_id]
-            end = item.first_position + item.new_tokens
+            drafts = item.draft_tokens
+            end = item.first_position + item.new_tokens - len(drafts)
+            token_ids = request.tokens(item.first_position, end)
+            if drafts:
+                token_ids = np.append(token_ids, np.array(drafts, dtype=np.int32))
             spans.append(
                 Span(
-                    token_ids=request.tokens(item.first_position, end),
+                    token_ids=token_ids,
                     first_position=item.first_position,
                     block_table=request.block_ids,
                 )

@@ -10,7 +10,7 @@ from emulator.chip.commands import BeginStep
 from emulator.chip.request_table import ChipRequest, RequestTable
 from emulator.compute.decoder import logits
 from emulator.compute.logprobs import prompt_logprobs
-from emulator.compute.sampling import sample
+from emulator.compute.sampling import Sampled, sample
 from emulator.compute.token_batch import TokenBatch
 from emulator.compute.weights import ModelShard
 from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
@@ -19,13 +19,15 @@ from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
 def sample_step(
     shard: ModelShard, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: Float32s
 ) -> RankOutput:
-    """Sample and remember one token per request whose last token is in `batch`.
+    """Sample and remember the next tokens of each request whose last token is in `batch`.
 
-    `x` [tokens, hidden] is the last layer's output.
+    `x` [tokens, hidden] is the last layer's output. After a draft that is the token sampled in its
+    place, its own row gives one more: texts are those without drafts, also of random requests,
+    whose draws depend on seed and position alone.
     """
     prompt_rows: dict[str, RowLogprobs] = {}
     sampled: list[Scheduled] = []
-    rows: list[int] = []
+    rows: list[int] = []  # of each sampled request, its own last token
     for start, item in zip(batch.starts.tolist(), command.step.scheduled, strict=True):
         request = requests[item.request_id]
         end = item.first_position + item.new_tokens
@@ -34,29 +36,51 @@ def sample_step(
             complete = score_prompt(request, item, partial(_scores, shard, own))
             if complete is not None:
                 prompt_rows[item.request_id] = complete
-        if end == len(request):
+        if end - len(item.draft_tokens) == len(request):
             sampled.append(item)
-            rows.append(start + item.new_tokens - 1)
+            rows.append(start + item.new_tokens - len(item.draft_tokens) - 1)
     if not rows:
         return no_output(command.step.rank, prompt_rows)
-    drawing = [requests[item.request_id] for item in sampled]
     names = [item.request_id for item in sampled]
-    drawn = sample(
-        logits(shard, x[rows]),
-        [request.sampling for request in drawing],
-        [request.prompt for request in drawing],
-        [request.generated for request in drawing],
-        bitmask_rows(command.step.grammar_rows, command.grammar_bitmask, names),
-    )
-    for request, token_id in zip(drawing, drawn.token_ids.tolist(), strict=True):
-        request.append(token_id)
+    bitmask = bitmask_rows(command.step.grammar_rows, command.grammar_bitmask, names)
+    drawn = _draw(shard, x[rows], [requests[name] for name in names], bitmask)
+    texts = [[token_id] for token_id in drawn.token_ids.tolist()]
+    longest = max(len(item.draft_tokens) for item in sampled)
+    right = np.arange(len(sampled))
+    for place in range(longest):
+        right = np.array(
+            [n for n in right if sampled[n].draft_tokens[place : place + 1] == texts[n][-1:]],
+            dtype=np.int64,
+        )
+        if not len(right):
+            break
+        of_drafts = x[np.array(rows)[right] + place + 1]
+        more = _draw(shard, of_drafts, [requests[names[n]] for n in right])
+        for n, token_id in zip(right, more.token_ids.tolist(), strict=True):
+            texts[n].append(token_id)
     return RankOutput(
         rank=command.step.rank,
-        request_ids=names,
-        token_ids=drawn.token_ids,
+        request_ids=[name for name, text in zip(names, texts, strict=True) for _ in text],
+        token_ids=np.concatenate(texts).astype(np.int32),
         logprobs=drawn.logprobs,
         prompt_logprobs=prompt_rows,
     )
+
+
+def _draw(
+    shard: ModelShard, x: Float32s, drawing: Sequence[ChipRequest], bitmask: Int32s | None = None
+) -> Sampled:
+    """Sample and remember a token for each request from its row of `x` [rows, hidden]."""
+    drawn = sample(
+        logits(shard, x),
+        [request.sampling for request in drawing],
+        [request.prompt for request in drawing],
+        [request.generated for request in drawing],
+        bitmask,
+    )
+    for request, token_id in zip(drawing, drawn.token_ids.tolist(), strict=True):
+        request.append(token_id)
+    return drawn
 
 
 def _scores(shard: ModelShard, x: Float32s, first: int, last: int) -> Float32s:

@@ -28,7 +28,8 @@ class Scheduled:
     """`new_tokens` of a request, from `first_position` on, computed in this step.
 
     `new_block_ids` are appended to the block table, or replace it if `replaces_blocks` (a preempted
-    request that resumes).
+    request that resumes). `draft_tokens` are guesses after the request's own tokens, the last of
+    `new_tokens`.
     """
 
     request_id: str
@@ -36,6 +37,7 @@ class Scheduled:
     new_tokens: int
     new_block_ids: list[int] = field(default_factory=list)
     replaces_blocks: bool = False
+    draft_tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +72,14 @@ class RowLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOutput:
-    """One rank's samples: one token for each of `request_ids`, in order.
+    """One rank's samples: a token for each of `request_ids`, in order.
+
+    A request whose drafts were right is there as often as it has new tokens.
 
     Attributes:
         token_ids: [len(request_ids)] int32.
-        logprobs: rows of `request_ids`, if at least one requested them.
+        logprobs: rows of the distinct `request_ids`, if at least one requested them; those with
+            drafts do not.
         prompt_logprobs: of requests whose prompt this step completed, a row per prompt token but
             the first.
     """

@@ -75,9 +75,10 @@ class StepCosting:
 class Machine:
     """A partition of `system` that serves `model` with experts in `placement`.
 
-    `distribution`: of tokens over experts, unless routers are computed; other options are those of
-    `StepCostModel`. Raises ConfigError for an LNC that the chip lacks; HbmExhausted, with the usage
-    table and a fitting partition, when the model does not fit.
+    `distribution`: of tokens over experts, unless routers are computed; `draft_tokens`: guesses of
+    each decode, found for nothing; other options are those of `StepCostModel`. Raises ConfigError
+    for an LNC that the chip lacks; HbmExhausted, with the usage table and a fitting partition, when
+    the model does not fit.
     """
 
     def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
@@ -90,6 +91,7 @@ class Machine:
         distribution: ExpertDistribution | None = None,
         calibration: Calibration | None = None,
         overlap: Overlap = Overlap.NONE,
+        draft_tokens: int = 0,
         terms: HbmTerms | None = None,
         rates: RecoveryRates | None = None,
     ) -> None:
@@ -122,6 +124,8 @@ class Machine:
             all_to_all=self._fabric,
             calibration=calibration,
             overlap=overlap,
+            draft_tokens=draft_tokens,
+            draft_module=False,
         )
 
     @property

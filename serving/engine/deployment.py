@@ -48,7 +48,8 @@ class Deployment:
     """A partition of a system, the model that is timed on it, the weights that compute tokens.
 
     `weights` is `time_model` when they set time too; `distribution` is None when the timed model's
-    routers are computed, `eplb` when experts stay where they are.
+    routers are computed, `eplb` when experts stay where they are. `draft_tokens`: guesses of each
+    decode that a step verifies.
     """
 
     settings: Settings
@@ -60,6 +61,7 @@ class Deployment:
     weights_kv_bytes_per_token: int
     distribution: ExpertDistribution | None
     eplb: EplbSettings | None
+    draft_tokens: int = 0
 
     @property
     def same_model(self) -> bool:
@@ -144,6 +146,7 @@ class Deployment:
             distribution=self.distribution,
             calibration=self.calibration,
             overlap=Overlap(self.settings.overlap),
+            draft_tokens=self.draft_tokens,
             terms=HbmTerms(utilization=utilization),
             rates=RecoveryRates(
                 hang_ns=Figure(

@@ -55,13 +55,14 @@ def warm_up_batch(ranks: Sequence[int], count: int) -> StepBatch:
 
 
 def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
-    """The scheduled work, as the cost model counts it."""
+    """The scheduled work, as the cost model counts it: it adds drafts by itself."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]
     logit_rows = np.zeros(ranks, dtype=np.int64)
     for rank, output in outputs.items():
         scored = sum(len(rows.ranks) for rows in output.prompt_logprobs.values())
-        logit_rows[rank] = len(output.request_ids) + scored
-    new_tokens = np.array([item.new_tokens for _, item in rows], dtype=np.int64)
+        logit_rows[rank] = len(set(output.request_ids)) + scored
+    own_tokens = [item.new_tokens - len(item.draft_tokens) for _, item in rows]
+    new_tokens = np.array(own_tokens, dtype=np.int64)
     rank_of_row = np.array([rank for rank, _ in rows], dtype=np.int64)
     tokens = np.bincount(rank_of_row, weights=new_tokens, minlength=ranks).astype(np.int64)
     return StepBatch(

@@ -328,6 +328,9 @@ class UltraServeExecutor(Executor):
             raise NotImplementedError(f"{method} is not available on emulated chips")
         return result if not non_block else _done(result)
 
+    def take_draft_token_ids(self) -> None:
+        """None: the scheduler drafts (`NgramDrafts`)."""
+
     def check_health(self) -> None:
         """Do nothing: the next step meets lost chips."""
 

@@ -35,6 +35,7 @@ from serving.plugin.merge import (
     merge_stats,
     queues_of,
 )
+from serving.plugin.ngram_drafts import NgramDrafts
 from serving.plugin.rank_policies import RankLoads, RankThrottle
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.traced_requests import TracedRequests
@@ -92,6 +93,7 @@ class LockstepScheduler(SchedulerInterface):
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
+        self._drafts = NgramDrafts.of(vllm_config)
         self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
         self._traced = TracedRequests(self.ranks, self._places, traces=traces)
@@ -195,6 +197,7 @@ class LockstepScheduler(SchedulerInterface):
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank, came)
         self._traced.tell(report, merged.values())
+        self._drafts.propose(self.ranks)
         if self._log_stats:
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
@@ -392,14 +395,14 @@ class LockstepScheduler(SchedulerInterface):
         return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
-        """Not called: speculative decoding is refused."""
-        raise AssertionError("no draft tokens on this platform")
+        """Not called: the executor has no drafts (`NgramDrafts` makes them)."""
+        raise AssertionError("drafts come from no executor")
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Not called: speculative decoding is refused."""
-        raise AssertionError("no draft tokens on this platform")
+        """Not called: the executor has no drafts (`NgramDrafts` makes them)."""
+        raise AssertionError("drafts come from no executor")
 
     def get_num_unfinished_requests(self) -> int:
         """Sum over ranks, plus requests to be refused."""

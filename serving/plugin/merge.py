@@ -1,7 +1,7 @@
 """Merges the ranks' schedulers: decisions, outputs by client, statistics."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,6 +11,7 @@ from vllm.v1.core.sched.output import CachedRequestData, GrammarOutput, Schedule
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
+from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from serving.engine.scheduler_state import RankQueues, SchedulerState
 
@@ -128,6 +129,7 @@ def merge_client(
 def merge_stats(parts: list[SchedulerStats], ranks: int) -> SchedulerStats:
     """Merge statistics: sums of counts, means of shares; `ranks` have equal pools."""
     prefix = PrefixCacheStats()
+    drafted = [part.spec_decoding_stats for part in parts if part.spec_decoding_stats is not None]
     for part in parts:
         other = part.prefix_cache_stats
         prefix = replace(
@@ -149,4 +151,24 @@ def merge_stats(parts: list[SchedulerStats], ranks: int) -> SchedulerStats:
         kv_cache_eviction_events=[
             event for part in parts for event in part.kv_cache_eviction_events
         ],
+        spec_decoding_stats=_merge_drafts(drafted),
     )
+
+
+def _merge_drafts(parts: list[SpecDecodingStats]) -> SpecDecodingStats | None:
+    """Sums, None without drafts; acceptance is counted by place in a draft."""
+    if not parts:
+        return None
+    return SpecDecodingStats(
+        num_spec_tokens=parts[0].num_spec_tokens,
+        num_drafts=sum(part.num_drafts for part in parts),
+        num_draft_tokens=sum(part.num_draft_tokens for part in parts),
+        num_accepted_tokens=sum(part.num_accepted_tokens for part in parts),
+        num_accepted_tokens_per_pos=_sums(part.num_accepted_tokens_per_pos for part in parts),
+        num_draft_tokens_per_pos=_sums(part.num_draft_tokens_per_pos for part in parts),
+    )
+
+
+def _sums(counts: Iterable[list[int]]) -> list[int]:
+    """Place by place."""
+    return [sum(of_place) for of_place in zip(*counts, strict=True)]

@@ -6,6 +6,7 @@ never poses as CUDA.
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,7 +152,16 @@ def deployment_of(vllm_config: "VllmConfig") -> Deployment:
     """Resolve the deployment of an engine's config."""
     additional = vllm_config.additional_config
     settings = Settings.from_additional_config(additional if isinstance(additional, dict) else {})
-    return resolve_deployment(settings, Path(vllm_config.model_config.model))
+    deployment = resolve_deployment(settings, Path(vllm_config.model_config.model))
+    speculative = vllm_config.speculative_config
+    if speculative is None:
+        return deployment
+    if not settings.computes:
+        raise UnsupportedFlag(
+            flag="--speculative-config",
+            reason="made-up tokens follow no n-gram: serve with weights",
+        )
+    return replace(deployment, draft_tokens=speculative.num_speculative_tokens)
 
 
 def refuse_features(vllm_config: "VllmConfig") -> None:
@@ -190,8 +200,8 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--enable-lora", lambda c: c.lora_config is not None, "LoRA adapters are not computed"),
     (
         "--speculative-config",
-        lambda c: c.speculative_config is not None,
-        "speculative decoding is not computed",
+        lambda c: c.speculative_config is not None and c.speculative_config.method != "ngram",
+        'of its methods "ngram" is computed alone',
     ),
     (
         "--dtype",

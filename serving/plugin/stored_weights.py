@@ -23,7 +23,7 @@ def register() -> None:
     class StoredWeights(QuantizationConfig):
         """What vLLM asks of a method; chips have no layers of vLLM's."""
 
-        def get_name(self) -> str:  # type: ignore[override]
+        def get_name(self) -> str:
             """The method's name."""
             return STORED
 

@@ -26,13 +26,14 @@ def rank_step(
     grammar: GrammarOutput | None,
 ) -> RankStep:
     """Translate one rank's decision; `finished` since the chips' last step."""
-    counts = output.num_scheduled_tokens
+    counts, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
     new = [_new_request(data, engine_seed) for data in output.scheduled_new_reqs]
     scheduled = [
         Scheduled(
             request_id=data.req_id,
             first_position=data.num_computed_tokens,
             new_tokens=counts[data.req_id],
+            draft_tokens=drafts.get(data.req_id, []),
         )
         for data in output.scheduled_new_reqs
     ]
@@ -47,6 +48,7 @@ def rank_step(
                 new_tokens=counts[request_id],
                 new_block_ids=list(blocks[0]) if blocks else [],
                 replaces_blocks=request_id in cached.resumed_req_ids,
+                draft_tokens=drafts.get(request_id, []),
             )
         )
     constrained = grammar.structured_output_request_ids if grammar else []
@@ -85,14 +87,14 @@ def grammar_bitmask(step: RankStep, grammar: GrammarOutput | None) -> NDArray[np
 def model_runner_output(
     steps: Sequence[RankStep], outputs: dict[int, RankOutput]
 ) -> ModelRunnerOutput:
-    """Merge the ranks' outputs; a request without a sampled token gets an empty list."""
+    """Merge the ranks' outputs; a request without sampled tokens gets an empty list."""
     request_ids = [item.request_id for step in steps for item in step.scheduled]
     index = {request_id: row for row, request_id in enumerate(request_ids)}
     sampled: list[list[int]] = [[] for _ in request_ids]
     prompt_logprobs: dict[str, LogprobsTensors | None] = {}
     for output in outputs.values():
         for request_id, token in zip(output.request_ids, output.token_ids.tolist(), strict=True):
-            sampled[index[request_id]] = [token]
+            sampled[index[request_id]].append(token)
         for request_id, rows in output.prompt_logprobs.items():
             prompt_logprobs[request_id] = _tensors(rows)
     return ModelRunnerOutput(
@@ -115,7 +117,7 @@ def _merge_logprobs(index: dict[str, int], outputs: dict[int, RankOutput]) -> Lo
     ranks = np.zeros(len(index), dtype=np.int32)
     for output in asked:
         assert output.logprobs is not None
-        rows = [index[request_id] for request_id in output.request_ids]
+        rows = [index[request_id] for request_id in dict.fromkeys(output.request_ids)]
         columns = output.logprobs.token_ids.shape[1]
         token_ids[rows, :columns] = output.logprobs.token_ids
         logprobs[rows, :columns] = output.logprobs.logprobs

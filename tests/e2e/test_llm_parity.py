@@ -402,3 +402,34 @@ def test_what_chips_do_not_do_is_refused_before_anything_starts(
         LLM(model=str(checkpoint), max_model_len=512, **arguments)
 
     assert isinstance(caught.value, UnsupportedFlag) or flag in str(caught.value)
+
+
+# --- drafts by n-grams --------------------------------------------------------------------------
+
+
+def test_drafts_by_ngrams_change_no_text(
+    checkpoint: Path, expected: list[list[int]], prompts: list[list[int]], reference: Reference
+) -> None:
+    # Greedy texts of a small model run into circles, which n-grams find.
+    random = [
+        SamplingParams(temperature=0.3, seed=seed, max_tokens=NEW_TOKENS, ignore_eos=True)
+        for seed in range(len(prompts))
+    ]
+    with running_engine(checkpoint, chips=2) as engine:
+        plain = engine.texts(prompts, random)
+    ngrams = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    }
+    with running_engine(checkpoint, chips=2, speculative_config=ngrams) as engine:
+        texts = engine.texts(prompts)
+        greedy_steps = len(engine.steps)
+        drawn = engine.texts(prompts, random)
+        drafted = [item for item in engine.scheduled if item.draft_tokens]
+
+    assert_texts(texts, prompts, expected, reference)
+    assert drawn == plain
+    assert drafted
+    print(f"{len(drafted)} drafts, {greedy_steps} steps of both ranks for {NEW_TOKENS} tokens")

@@ -21,12 +21,16 @@ from tests.serving.plugin.engine_config import config_from_flags, engine_config
 KV_TRANSFER = json.dumps({"kv_connector": "ExampleConnector", "kv_role": "kv_both"})
 EC_TRANSFER = json.dumps({"ec_connector": "ExampleConnector", "ec_role": "ec_both"})
 
+NGRAMS = json.dumps({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
+
 REFUSED: dict[str, list[str]] = {
     "--data-parallel-size": ["2"],
     "--tensor-parallel-size": ["2"],
     "--pipeline-parallel-size": ["2"],
     "--enable-lora": [],
-    "--speculative-config": ['{"method": "ngram", "num_speculative_tokens": 2}'],
+    "--speculative-config": [
+        '{"method": "ngram_gpu", "num_speculative_tokens": 2, "prompt_lookup_max": 3}'
+    ],
     "--dtype": ["bfloat16"],
     "--kv-cache-dtype": ["fp8"],
     "--kv-transfer-config": [KV_TRANSFER],
@@ -80,6 +84,14 @@ def test_every_quantization_is_refused_by_name(method: str) -> None:
     assert refusal("--quantization", method).startswith(f"--quantization {method}: ")
 
 
+def test_drafts_without_weights_are_refused() -> None:
+    nothing = json.dumps({"ultraserve": {"computes": False}})
+
+    text = refusal("--speculative-config", NGRAMS, "--additional-config", nothing)
+
+    assert text.startswith("--speculative-config: made-up tokens follow no n-gram")
+
+
 @pytest.mark.parametrize("tokens", ["48", "100", "512"])
 def test_a_block_size_that_chips_cannot_lay_out_is_refused(tokens: str) -> None:
     text = refusal("--block-size", tokens)
@@ -92,6 +104,7 @@ def test_a_block_size_that_chips_cannot_lay_out_is_refused(tokens: str) -> None:
     [
         ["--dtype", "float32"],
         ["--kv-cache-dtype", "auto"],
+        ["--speculative-config", NGRAMS],
         ["--kv-events-config", '{"enable_kv_cache_events": false}'],
         ["--enforce-eager"],
         ["--no-enable-prefix-caching"],
