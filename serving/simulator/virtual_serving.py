@@ -138,30 +138,17 @@ class VirtualServing:
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
-        self._pool = EnginePool(
-            deployment,
-            traffic,
-            called=called,
-            on_step=on_step,
-            seed=seed,
-            logs=logs,
-            job=None if day_night is None else day_night.job,
-        )
+        job = None if day_night is None else day_night.job
+        pool_of = partial(EnginePool, on_step=on_step, logs=logs)
+        self._pool = pool_of(deployment, traffic, called=called, seed=seed, job=job)
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
         self._transfers: KvTransfers | None = None
         if deployment.prefill is not None:
             _, (_, prompts) = deployment.parts_of(traffic)
             there = {number - len(self._engines) for number in called}
-            self._prefill = EnginePool(
-                deployment.prefill,
-                prompts,
-                called=there,
-                on_step=on_step,
-                seed=seed,
-                clients_see=False,
-                logs=logs,
-            )
+            before = deployment.prefill
+            self._prefill = pool_of(before, prompts, called=there, seed=seed, clients_see=False)
             self._engines += self._prefill.engines
             self._pool.requests["received"] = traffic.prompt_tokens - 1  # the last is computed here
             self._transfers = KvTransfers(

@@ -198,37 +198,7 @@ def walkable_machine(
     """
 
     def compute() -> MachineFigures:
-        choice, replica = chosen(settings)
-        groups, group_chips = _groups(choice, replica)
-        what = "a replica is" if replica.group_chips is None else "a group is a part of an engine,"
-        progress(
-            f"{what} {group_chips} chips ({choice.candidate.partition.division}), {groups} of them "
-            f"on a {settings.sweep.system.name}"
-        )
-        lap("choice")
-        trained = training_yield(settings.job, group_chips=group_chips, groups=groups)
-        lap("training")
-        parts = None if replica.group_chips is None else partition_handover(replica)
-        if parts is None:
-            terms = replace(settings.curve, turns=turns_of(groups))
-            found = {groups: find_curve(replica, choice.guess, terms, workers, progress)}
-        else:
-            found = find_partition_curves(
-                replica,
-                choice.guess,
-                settings.curve,
-                workers,
-                progress,
-                groups_min=parts.groups_min,
-            )
-        lap("curve")
-        return MachineFigures(
-            choice=choice,
-            serving=tuple(found),
-            curves=tuple(found.values()),
-            trained=trained,
-            parts=parts,
-        )
+        return _figures(settings, workers, progress, lap)
 
     if store is None:
         figures = compute()
@@ -278,6 +248,46 @@ def walkable_machine(
         handover=handover,
         parts=figures.parts,
         kept_unix_s=figures.kept_unix_s,
+    )
+
+
+def _figures(
+    settings: DaySettings,
+    workers: SimulationWorkers,
+    progress: Progress,
+    lap: Callable[[str], None],
+) -> MachineFigures:
+    """Of a replica, or of an engine and its parts; raises as `walkable_machine`."""
+    choice, replica = chosen(settings)
+    groups, group_chips = _groups(choice, replica)
+    what = "a replica is" if replica.group_chips is None else "a group is a part of an engine,"
+    progress(
+        f"{what} {group_chips} chips ({choice.candidate.partition.division}), {groups} of them "
+        f"on a {settings.sweep.system.name}"
+    )
+    lap("choice")
+    trained = training_yield(settings.job, group_chips=group_chips, groups=groups)
+    lap("training")
+    parts = None if replica.group_chips is None else partition_handover(replica)
+    if parts is None:
+        terms = replace(settings.curve, turns=turns_of(groups))
+        found = {groups: find_curve(replica, choice.guess, terms, workers, progress)}
+    else:
+        found = find_partition_curves(
+            replica,
+            choice.guess,
+            settings.curve,
+            workers,
+            progress,
+            groups_min=parts.groups_min,
+        )
+    lap("curve")
+    return MachineFigures(
+        choice=choice,
+        serving=tuple(found),
+        curves=tuple(found.values()),
+        trained=trained,
+        parts=parts,
     )
 
 
