@@ -15,6 +15,7 @@ from serving.analysis.day.replica_run import RatePoint
 
 Float64s = NDArray[np.float64]
 
+_LEAST_S: Final = 1e-9
 _SHARES: Final = ("ttft_share", "tpot_share", "both_share")
 
 
@@ -127,11 +128,15 @@ class ReplicaCurve:
     def tail(
         self, name: str, rates_per_s: Float64s, serving: Float64s | float | None = None
     ) -> Float64s:
-        """`ttft_tail_s` or `tpot_tail_s` at each rate, as `seconds`, [rates] -> [TAIL, rates]."""
+        """`ttft_tail_s` or `tpot_tail_s` at each rate, [rates] -> [TAIL, rates].
+
+        Between rates they grow by equal ratios: tails bend upwards, above which straight lines lie.
+        """
         del serving
         rates = self._rates[1:]
         times = np.array([getattr(point, name) for point in self.points]).T  # [TAIL, points]
-        return np.array([np.interp(rates_per_s, rates, each) for each in times])
+        logs = np.log(np.maximum(times, _LEAST_S))
+        return np.exp([np.interp(rates_per_s, rates, each) for each in logs])
 
 
 def falling_fit(values: Float64s, weights: Float64s) -> Float64s:
