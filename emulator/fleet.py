@@ -37,6 +37,7 @@ from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, 
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
@@ -65,6 +66,7 @@ class Fleet:
             `placement`.
         ray_address: a running Ray cluster to join; None starts a private one.
         silence_timeout_s: wall seconds without activity after which a chip is lost.
+        formats: of the weights on the chips, and of keys and values.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed; before any process is started.
@@ -72,7 +74,7 @@ class Fleet:
         ChipLost: from `step` and `resume`, when chips are gone, or failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a keyword for each thing in which fleets differ
         self,
         *,
         weights_dir: Path,
@@ -83,6 +85,7 @@ class Fleet:
         slots_max: int = 0,
         ray_address: str | None = None,
         silence_timeout_s: float = 10.0,
+        formats: ModelFormats = FP32_MODEL,
     ) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
         assert placement.layers == len(self.architecture.expert_layers), placement.layers
@@ -93,6 +96,7 @@ class Fleet:
         self._weights_of: dict[int, Path] = dict.fromkeys(range(placement.chips), weights_dir)
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
+        self._formats = formats
         self._slots = max(slots_max, placement.slots)
         self._processes = ChipProcesses(ray_address)
         self._sampled: dict[int, RankOutput] = {}
@@ -133,6 +137,7 @@ class Fleet:
                 block_tokens=self._block_tokens,
                 tp=self._attending,
                 tp_index=chip % self.tp,
+                formats=self._formats,
             )
             for chip in chips
         }

@@ -59,6 +59,8 @@ _WORDS = {
     "model": "a catalog name",
     "routing": "uniform, zipf:S or a file",
     "prefill_policy": "a policy's name",
+    "quantization": "a format's name",
+    "kv_cache_dtype": "auto, bf16 or fp8",
     "ray_address": "host:port",
 }
 _SWITCHES = ("computes", "exclusive_cores")
@@ -178,6 +180,26 @@ class PartitionOptions(MachineOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FormatOptions:
+    """Number formats of the timed model, and of the weights that make the tokens."""
+
+    GROUP = "number formats"
+
+    quantization: str | None = option(
+        None,
+        "of weights and of the activations multiplied by them: bf16, fp8, mxfp8, mxfp4 (experts "
+        "alone), w4a8, or stored (default: timed as stored, tokens computed in FP32)",
+        *("--quantization", "-q"),
+        metavar="NAME",
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "of keys and values: bf16 or fp8; auto is the model's own",
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunningOptions(PrefillOptions):
     """How an engine runs."""
 
@@ -213,7 +235,7 @@ class RunningOptions(PrefillOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(RunningOptions, PartitionOptions):
+class Settings(RunningOptions, FormatOptions, PartitionOptions):
     """The platform's settings: the options of a deployment, and what they resolve to.
 
     Attributes:

@@ -201,6 +201,7 @@ class Chip:
             experts.down[:used],
             experts.biases[:used] if arch.expert_bias else None,
             arch.gate,
+            self._shard.formats.expert_products,
         )
         return ExpertRows(layer=command.layer, rows=out)
 

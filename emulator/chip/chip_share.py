@@ -6,16 +6,21 @@ from pathlib import Path
 from emulator.chip.chip import Chip
 from emulator.chip.commands import LoadExperts, LoadWeights, TakeExperts
 from emulator.chip.effects import CommandDone, NotLoaded
+from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.paged_kv import PagedKv
+from emulator.compute.stored_weights import store_experts, store_shard
+from emulator.compute.weights import ModelShard
 from emulator.errors import CheckpointError
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipShare:
     """A chip's part of the model in `weights_dir`; `tp` and `tp_index` are those of `Chip`.
 
-    `experts`: the expert of each slot, or EMPTY, for each layer with experts.
+    `experts`: the expert of each slot, or EMPTY, for each layer with experts. Matrices, keys and
+    values are rounded to `formats`.
     """
 
     weights_dir: str
@@ -24,13 +29,14 @@ class ChipShare:
     block_tokens: int
     tp: int = 1
     tp_index: int = 0
+    formats: ModelFormats = FP32_MODEL
 
 
 def load_chip(share: ChipShare) -> Chip:
     """Load the share; raises CheckpointError when it cannot be read or computed."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
-    shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
+    shard = _load_shard(share, arch)
     attends = shard.groups > 0
     latent = arch.latent
     kv = PagedKv(
@@ -40,8 +46,15 @@ def load_chip(share: ChipShare) -> Chip:
         value_dim=latent.kv_rank if latent else arch.head_dim,
         blocks=share.kv_blocks if attends else 1,
         block_tokens=share.block_tokens,
+        formats=share.formats,
     )
     return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)
+
+
+def _load_shard(share: ChipShare, arch: Architecture) -> ModelShard:
+    directory = Path(share.weights_dir)
+    shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
+    return store_shard(shard, share.formats)
 
 
 def renew_chip(
@@ -57,7 +70,7 @@ def renew_chip(
         arch = read_architecture(directory)
         if arch != chip.architecture:
             return share, NotLoaded(reason=f"{directory}: another architecture")
-        shard = load_shard(directory, arch, wanted.experts, tp=share.tp, tp_index=share.tp_index)
+        shard = _load_shard(wanted, arch)
     except CheckpointError as error:
         return share, NotLoaded(reason=str(error))
     chip.renew(shard)
@@ -69,6 +82,7 @@ def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     experts = load_experts(directory, arch, command.layer, command.experts)
+    store_experts(experts, share.formats)
     return TakeExperts(
         layer=command.layer,
         slots=command.slots,

@@ -73,7 +73,8 @@ def attend(
     weights = shard.layers[layer]
     normed = rms_norm(x, weights.input_norm, arch.norm_eps)
     if isinstance(weights.attention, LatentWeights):
-        return attend_latent(arch, weights.attention, kv, layer, normed, batch, angles)
+        products = shard.formats.projection_products
+        return attend_latent(arch, weights.attention, kv, layer, normed, batch, angles, products)
     return _attend_grouped(shard, weights.attention, kv, layer, normed, batch, angles)
 
 
@@ -88,7 +89,9 @@ def _attend_grouped(
 ) -> Float32s:
     arch = shard.architecture
     tokens, groups, group_heads = len(normed), shard.groups, arch.heads // arch.kv_heads
-    qkv = grouped_matmul(normed, weights.qkv)  # [groups, tokens, (group_heads + 2) * head_dim]
+    products = shard.formats.projection_products
+    # [groups, tokens, (group_heads + 2) * head_dim]
+    qkv = grouped_matmul(normed, weights.qkv, products)
     if weights.qkv_bias is not None:
         qkv += weights.qkv_bias
     by_head = qkv.reshape(groups, tokens, -1, arch.head_dim).transpose(1, 0, 2, 3)
@@ -109,7 +112,7 @@ def _attend_grouped(
     for items in batch.items:
         attend_items(query, kv, layer, items, mixed, scoring)
     by_group = mixed.reshape(tokens, groups, group_heads * arch.head_dim).transpose(1, 0, 2)
-    return grouped_matmul(by_group, weights.output)
+    return grouped_matmul(by_group, weights.output, products)
 
 
 def add_attention(shard: ModelShard, layer: int, x: Float32s, attended: Float32s) -> Joined:
@@ -132,7 +135,8 @@ def add_up(residual: Float32s, addends: Float32s) -> Float32s:
 
 def run_dense_part(shard: ModelShard, weights: DenseWeights, joined: Joined) -> Float32s:
     """The chip's parts of a dense network: addends [parts, tokens, hidden]."""
-    return run_dense(joined.hidden, weights.gate_up, weights.down, shard.architecture.gate)
+    gate, products = shard.architecture.gate, shard.formats.projection_products
+    return run_dense(joined.hidden, weights.gate_up, weights.down, gate, products)
 
 
 def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Routed:
@@ -143,6 +147,7 @@ def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Rout
         weights.router,
         experts_per_token=arch.experts_per_token,
         routing=arch.routing,
+        products=shard.formats.plain_products,
     )
     return Routed(joined=joined, chosen=chosen, weights=expert_weights)
 
@@ -161,4 +166,4 @@ def combine_experts(
 def logits(shard: ModelShard, x: Float32s) -> Float32s:
     """Project final hidden states [rows, hidden] to [rows, vocab]."""
     normed = rms_norm(x, shard.final_norm, shard.architecture.norm_eps)
-    return tiled_matmul(normed, shard.lm_head)
+    return tiled_matmul(normed, shard.lm_head, shard.formats.plain_products)

@@ -7,6 +7,7 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import SwiGlu
 from emulator.compute.tiled_matmul import TILE_ROWS, grouped_matmul, padded_rows
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 FEW_TILES_SHARE = 0.5
 """Below this ratio of tiles to experts, only hit experts' weights are gathered and multiplied;
@@ -41,6 +42,7 @@ def run_experts(
     down: Float32s,
     biases: Float32s | None = None,
     gate: SwiGlu = SILU,
+    products: ProductFormat = FP32_PRODUCTS,
 ) -> Float32s:
     """Apply each expert to its rows; returns [pairs, hidden] in the order of `rows`, unweighted.
 
@@ -51,6 +53,7 @@ def run_experts(
         down: [local_experts, intermediate, hidden].
         biases: [local_experts, 2 * intermediate + hidden], of both products; None without.
         gate: the activation.
+        products: of the format that the weights are stored in.
     """
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)
@@ -66,7 +69,7 @@ def run_experts(
     )
     laid[places] = rows
     tiled = laid.reshape(-1, TILE_ROWS, rows.shape[1])  # [tiles, TILE_ROWS, hidden]
-    weights = _Experts(gate_up, down, biases, gate)
+    weights = _Experts(gate_up, down, biases, gate, products)
     if dense:
         by_expert = tiled.reshape(experts, busiest, TILE_ROWS, -1)
         out = weights.apply(by_expert, np.s_[:, None])
@@ -82,20 +85,27 @@ class _Experts:
     """Weights of a chip's experts, and the activation between their products."""
 
     def __init__(
-        self, gate_up: Float32s, down: Float32s, biases: Float32s | None, gate: SwiGlu
+        self,
+        gate_up: Float32s,
+        down: Float32s,
+        biases: Float32s | None,
+        gate: SwiGlu,
+        products: ProductFormat,
     ) -> None:
         self._gate_up = gate_up
         self._down = down
         self._biases = None if biases is None else biases[:, None]  # a row of each tile
         self._gate = gate
+        self._products = products
 
     def apply(self, tiles: Float32s, chosen: Any) -> Float32s:
         """[..., TILE_ROWS, hidden] through the weights at `chosen`, one expert a leading index."""
-        both = np.matmul(tiles, self._gate_up[chosen])  # -> [..., TILE_ROWS, 2 * intermediate]
+        multiply = self._products.multiply
+        both = multiply(tiles, self._gate_up[chosen])  # -> [..., TILE_ROWS, 2 * intermediate]
         width = both.shape[-1]
         if self._biases is not None:
             both += self._biases[chosen][..., :width]
-        out: Float32s = np.matmul(gated(both, self._gate), self._down[chosen])
+        out = multiply(gated(both, self._gate), self._down[chosen])
         if self._biases is not None:
             out += self._biases[chosen][..., width:]
         return out
@@ -133,13 +143,20 @@ def run_experts_slowly(
     return out
 
 
-def run_dense(hidden: Float32s, gate_up: Float32s, down: Float32s, gate: SwiGlu) -> Float32s:
+def run_dense(
+    hidden: Float32s,
+    gate_up: Float32s,
+    down: Float32s,
+    gate: SwiGlu,
+    products: ProductFormat = FP32_PRODUCTS,
+) -> Float32s:
     """Apply a network divided by columns to `hidden` [tokens, hidden]: [groups, tokens, hidden].
 
     `gate_up` is [groups, hidden, 2 * part], gate columns of the part first; `down` [groups, part,
     hidden]. The sum over groups is the network's output.
     """
-    return grouped_matmul(gated(grouped_matmul(hidden, gate_up), gate), down)
+    opened = gated(grouped_matmul(hidden, gate_up, products), gate)
+    return grouped_matmul(opened, down, products)
 
 
 def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:

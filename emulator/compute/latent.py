@@ -16,6 +16,7 @@ from emulator.compute.rope import Rotation, rotate
 from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
 from emulator.compute.weights import LatentWeights
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 LATENT_NORM_EPS = 1e-6
 """Of the norms of latents, in transformers whatever config.json says of the others."""
@@ -29,6 +30,7 @@ def attend_latent(
     normed: Float32s,
     batch: TokenBatch,
     angles: Rotation,
+    products: ProductFormat = FP32_PRODUCTS,
 ) -> Float32s:
     """Attend `normed` [tokens, hidden] over the chip's heads; writes the KV cache.
 
@@ -37,24 +39,28 @@ def attend_latent(
     latent = arch.latent
     assert latent is not None, arch.family
     tokens, groups = len(normed), len(weights.output)
-    down = rms_norm(tiled_matmul(normed, weights.query_down), weights.query_norm, LATENT_NORM_EPS)
-    query = grouped_matmul(down, weights.query_up).reshape(groups, tokens, -1, _width(arch))
+    down = tiled_matmul(normed, weights.query_down, products)
+    down = rms_norm(down, weights.query_norm, LATENT_NORM_EPS)
+    query = grouped_matmul(down, weights.query_up, products)
+    query = query.reshape(groups, tokens, -1, _width(arch))
     by_head = query.transpose(0, 2, 1, 3).reshape(-1, tokens, _width(arch))  # [heads, tokens, ...]
     plain, turning = by_head[..., : latent.nope_dim], by_head[..., latent.nope_dim :]
-    shared = tiled_matmul(normed, weights.kv_down)  # [tokens, kv_rank + rope_dim]
+    shared = tiled_matmul(normed, weights.kv_down, products)  # [tokens, kv_rank + rope_dim]
     cached = rms_norm(shared[:, : latent.kv_rank], weights.kv_norm, LATENT_NORM_EPS)
     key = rotate(shared[:, None, latent.kv_rank :], angles)  # [tokens, 1, rope_dim]
     kv.write(layer, batch.slots, np.concatenate([cached[:, None], key], axis=2), cached[:, None])
-    folded = grouped_matmul(plain, weights.key_up).transpose(1, 0, 2)  # [tokens, heads, kv_rank]
+    folded = grouped_matmul(plain, weights.key_up, products)
+    folded = folded.transpose(1, 0, 2)  # [tokens, heads, kv_rank]
     turned = rotate(turning.transpose(1, 0, 2), angles)  # [tokens, heads, rope_dim]
     queries = np.concatenate([folded, turned], axis=2)
     mixed = np.empty((*queries.shape[:2], latent.kv_rank), dtype=np.float32)
     scoring = Scoring(scale=arch.score_scale)
     for items in batch.items:
         attend(queries, kv, layer, items, mixed, scoring)
-    values = grouped_matmul(mixed.transpose(1, 0, 2), weights.value_up)  # [heads, tokens, value]
+    # [heads, tokens, value_dim]
+    values = grouped_matmul(mixed.transpose(1, 0, 2), weights.value_up, products)
     by_group = values.reshape(groups, -1, tokens, latent.value_dim).transpose(0, 2, 1, 3)
-    return grouped_matmul(by_group.reshape(groups, tokens, -1), weights.output)
+    return grouped_matmul(by_group.reshape(groups, tokens, -1), weights.output, products)
 
 
 def _width(arch: Architecture) -> int:

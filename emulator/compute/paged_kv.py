@@ -11,6 +11,7 @@ import mmap
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 CHUNK_TOKENS = 128
 """Tokens per piece in which contexts are read and summed (see attention)."""
@@ -20,7 +21,7 @@ class PagedKv:
     """Keys and values of every layer of one attention replica.
 
     Block 0 is vLLM's null block and pads block tables. `block_tokens` is a power of two, at most
-    `CHUNK_TOKENS`.
+    `CHUNK_TOKENS`. Keys and values are rounded as `formats` keeps them.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class PagedKv:
         value_dim: int,
         blocks: int,
         block_tokens: int,
+        formats: ModelFormats = FP32_MODEL,
     ) -> None:
         assert CHUNK_TOKENS % block_tokens == 0, block_tokens
         self.block_tokens = block_tokens
         self.blocks = blocks
+        self._formats = formats
         self._keys = _untouched_zeros(layers, kv_heads, key_dim, blocks, block_tokens)
         self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * value_dim)
 
@@ -50,6 +53,7 @@ class PagedKv:
 
         A slot is block * block_tokens + offset.
         """
+        keys, values = self._formats.cached(keys), self._formats.cached(values)
         kv_heads, key_dim = keys.shape[1:]
         by_slot = self._keys[layer].reshape(kv_heads, key_dim, -1)
         by_slot[:, :, slots] = keys.transpose(1, 2, 0)  # [kv_heads, key_dim, tokens]

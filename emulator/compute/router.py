@@ -6,12 +6,18 @@ from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import RouterScore, Routing
 from emulator.compute.tiled_matmul import tiled_matmul
 from emulator.compute.weights import RouterWeights
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 _NO_DIVISION_BY_ZERO = np.float32(1e-20)  # as DeepSeek-V3's own code
 
 
 def route(
-    hidden: Float32s, router: RouterWeights, *, experts_per_token: int, routing: Routing
+    hidden: Float32s,
+    router: RouterWeights,
+    *,
+    experts_per_token: int,
+    routing: Routing,
+    products: ProductFormat = FP32_PRODUCTS,
 ) -> tuple[Int64s, Float32s]:
     """Choose experts for `hidden` [tokens, hidden].
 
@@ -19,7 +25,7 @@ def route(
     and a sum must not depend on scores.
     """
     choice_bias = router.choice_bias
-    logits = tiled_matmul(hidden, router.matrix)  # [tokens, experts]
+    logits = tiled_matmul(hidden, router.matrix, products)  # [tokens, experts]
     if router.bias is not None:
         logits += router.bias
     if routing.score is RouterScore.SOFTMAX:

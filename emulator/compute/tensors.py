@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from emulator.arrays import Float32s
 from emulator.compute.safetensors_file import SafetensorsFile
 from emulator.errors import CheckpointError
+from emulator.formats.minifloat import E2M1
+from emulator.formats.mx_blocks import BLOCK, decode_scales
 
 Shape = tuple[int, ...]
 
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
-_MX_BLOCK = 32
-_E8M0_BIAS = 127
 
 
 class Tensors:
@@ -85,8 +85,8 @@ class Tensors:
         self, name: str, matrices: int, outputs: int, inputs: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The stored blocks and scales of what `mxfp4` reads, unread, after a check of shapes."""
-        parts = inputs // _MX_BLOCK
-        blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, _MX_BLOCK // 2))
+        parts = inputs // BLOCK
+        blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
 
     def mxfp4(self, name: str, index: int, *shape: int) -> Float32s:
@@ -96,19 +96,12 @@ class Tensors:
         `name`_scales their E8M0 scales. `shape` is [matrices, outputs, inputs].
         """
         _, outputs, inputs = shape
-        parts = inputs // _MX_BLOCK
+        parts = inputs // BLOCK
         blocks, scales = self.check_mxfp4(name, *shape)
         codes = np.asarray(blocks[index])  # [outputs, parts, 16]
-        halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(outputs, parts, _MX_BLOCK)
-        exponents = np.asarray(scales[index]).astype(np.int32) - _E8M0_BIAS
-        values: Float32s = np.ldexp(_e2m1()[halves], exponents[:, :, None])
+        halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(outputs, parts, BLOCK)
+        values = E2M1.decode(halves) * decode_scales(np.asarray(scales[index]))[:, :, None]
         return values.reshape(outputs, inputs)
-
-
-def _e2m1() -> Float32s:
-    """The 16 values of FP4 by code."""
-    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    return np.array(magnitudes + [-each for each in magnitudes], dtype=np.float32)
 
 
 def _index(directory: Path) -> dict[str, Path]:

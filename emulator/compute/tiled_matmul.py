@@ -9,6 +9,7 @@ sizes used here (DECISIONS.md).
 import numpy as np
 
 from emulator.arrays import Float32s
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 TILE_ROWS = 4
 
@@ -18,7 +19,9 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
-def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
+def tiled_matmul(
+    x: Float32s, weight: Float32s, products: ProductFormat = FP32_PRODUCTS
+) -> Float32s:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     rows, inner = x.shape
     if rows % TILE_ROWS:
@@ -26,11 +29,13 @@ def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
         padded[:rows] = x
         x = padded
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product: Float32s = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
+    product = products.multiply(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
     return product.reshape(-1, weight.shape[1])[:rows]
 
 
-def grouped_matmul(x: Float32s, weights: Float32s) -> Float32s:
+def grouped_matmul(
+    x: Float32s, weights: Float32s, products: ProductFormat = FP32_PRODUCTS
+) -> Float32s:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
     `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
@@ -42,5 +47,6 @@ def grouped_matmul(x: Float32s, weights: Float32s) -> Float32s:
         padded[..., :rows, :] = x
         x = padded
     tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
-    product: Float32s = np.matmul(tiles, weights[:, None])  # -> [groups, tiles, TILE_ROWS, columns]
+    # -> [groups, tiles, TILE_ROWS, columns]
+    product = products.multiply(tiles, weights[:, None])
     return product.reshape(len(weights), -1, weights.shape[2])[:, :rows]

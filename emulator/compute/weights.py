@@ -1,9 +1,13 @@
-"""One chip's weights, as the kernels multiply them; matrices are [inputs, outputs], float32."""
+"""One chip's weights, as the kernels multiply them; matrices are [inputs, outputs], float32.
+
+Their values are those of the shard's formats (see stored_weights).
+"""
 
 from dataclasses import dataclass
 
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +95,4 @@ class ModelShard:
     layers: tuple[LayerWeights, ...]
     final_norm: Float32s  # [hidden]
     lm_head: Float32s  # [hidden, vocab]
+    formats: ModelFormats = FP32_MODEL

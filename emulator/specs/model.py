@@ -135,22 +135,26 @@ class ModelSpec:
     ) -> "ModelSpec":
         """A copy with another storage of weights.
 
-        "bf16": everything; "fp8": all quantisable matrices in blocks of 128; "mxfp4" and "nvfp4":
-        routed experts alone (as in the public FP4 checkpoints of DeepSeek-R1 and gpt-oss), or all
-        of a dense model's matrices. `kv_bytes_per_element`, if given, changes the cache. Raises
+        "bf16": everything; "fp8" and "mxfp8": all quantisable matrices, in blocks of 128 x 128 or
+        MX blocks; "mxfp4" and "nvfp4": routed experts alone (as in the public FP4 checkpoints of
+        DeepSeek-R1 and gpt-oss), or all of a dense model's matrices; "w4a8": all matrices in MXFP4.
+        `kv_bytes_per_element`, if given, changes the cache. Raises
         ConfigError for another precision.
         """
         formats = {
             "bf16": WeightFormat.BF16,
             "fp8": WeightFormat.FP8_BLOCK128,
+            "mxfp8": WeightFormat.MXFP8,
             "mxfp4": WeightFormat.MXFP4,
+            "w4a8": WeightFormat.MXFP4,
             "nvfp4": WeightFormat.NVFP4,
         }
         if precision not in formats:
             raise ConfigError("precision", precision, f"one of {', '.join(formats)}")
         storage = formats[precision]
         cache = self.kv_bytes_per_element if kv_bytes_per_element is None else kv_bytes_per_element
-        keeps_projections = storage.bits_per_element < 8 and self.experts > 0
+        for_experts = precision in ("mxfp4", "nvfp4")
+        keeps_projections = for_experts and self.experts > 0
         plain = 2 if storage is WeightFormat.BF16 else self.weight_bytes_per_param
         quantised = None if storage is WeightFormat.BF16 else storage
         return replace(

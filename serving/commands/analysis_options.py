@@ -82,7 +82,7 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
         metavar="NAME,...",
     )
     precision: str | None = option(
-        None, "of weights: bf16, fp8, mxfp4, nvfp4, stored", metavar="NAME,..."
+        None, "of weights: bf16, fp8, mxfp8, mxfp4, w4a8, nvfp4, stored", metavar="NAME,..."
     )
     gpu_memory_utilization: float = option(HBM_SHARE, "share of HBM to use", metavar="SHARE")
 
@@ -159,7 +159,7 @@ class ReplicaOptions(PartitionSweepOptions, MachineOptions):
 
         `system` stands in for the options' own machine.
         """
-        from serving.analysis.steady_state.precision import as_stored_or_narrowest
+        from emulator.specs.precisions import as_stored_or_narrowest
         from serving.analysis.steady_state.request_shape import RequestShape
 
         system = system or self.machine()

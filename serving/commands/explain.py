@@ -33,7 +33,9 @@ class StepOptions(ExplainOutput, PartitionOptions):
 
     model: str = option(REQUIRED, "a model of the catalog", metavar="NAME")
     precision: str | None = option(
-        None, "of weights: bf16, fp8, mxfp4, nvfp4, stored (default: as stored, if it can be)"
+        None,
+        "of weights: bf16, fp8, mxfp8, mxfp4, w4a8, nvfp4, stored (default: as stored, if it can "
+        "be)",
     )
     batch: int = option(1, "decoding requests of each rank", metavar="N")
     context: int = option(1_024, "tokens in each request's cache", metavar="N")
@@ -59,13 +61,13 @@ class StepOptions(ExplainOutput, PartitionOptions):
         from emulator.specs.assumptions import with_assumptions
         from emulator.specs.models import model_by_name
         from emulator.specs.overlap import Overlap
+        from emulator.specs.precisions import as_stored_or_narrowest, model_at
         from emulator.specs.shipped_fits import calibration_for
         from emulator.specs.systems import system_by_name
         from emulator.timing.expert_distribution import ExpertDistribution
         from serving.analysis.explain.step_load import DeclaredLoad
         from serving.analysis.explain.step_question import StepQuestion, left_out_calibrations
         from serving.analysis.steady_state.partitions import declared_candidate
-        from serving.analysis.steady_state.precision import as_stored_or_narrowest, model_at
         from serving.analysis.steady_state.step_assumptions import StepAssumptions
 
         system = with_assumptions(system_by_name(self.system), self.assumptions)

@@ -291,10 +291,10 @@ def question_by_system(
     raises UltraServeError for what is wrong on each. What it returns raises ConfigError for what
     the system cannot do.
     """
+    from emulator.specs.precisions import with_kv_dtype
     from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
-    from serving.analysis.steady_state.precision import with_kv_dtype
     from serving.policy.prefill_throttle import parse_prefill_policy
 
     policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES

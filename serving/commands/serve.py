@@ -26,6 +26,7 @@ from serving.commands.gateway_arguments import (
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
+from serving.commands.serve_replicas import serve_service
 from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
@@ -73,9 +74,15 @@ def run(args: argparse.Namespace) -> int:
     if day_night is not None:
         seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
-    check_ports(args)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
+    if args.replicas is not None:
+        if batches.batch_directory is not None or day_night is not None:
+            expected = "none of --batch-directory and --day-night, which are one engine's"
+            raise ConfigError("replicas", args.replicas, expected)
+        context = _peeked(args.unknown, "--max-model-len", 0)
+        return serve_service(args, gateway, deployment, context=context)
+    check_ports(args)
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
     from serving.server.day_night.job_record import held_directory

@@ -15,6 +15,8 @@ from emulator.data import weights_name
 from emulator.errors import ConfigError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.faults.recovery_time import RecoveryRates
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.formats.product_formats import product_format
 from emulator.memory.chip_contents import HbmTerms
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.calibration import Calibration
@@ -24,9 +26,11 @@ from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
+from emulator.specs.precisions import AUTO, model_at, mx_precisions_of, with_kv_dtype
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
+from emulator.specs.weight_format import WeightFormat
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
@@ -62,6 +66,15 @@ class Deployment:
     distribution: ExpertDistribution | None
     eplb: EplbSettings | None
     draft_tokens: int = 0
+
+    @property
+    def formats(self) -> ModelFormats:
+        """The formats that tokens are computed in: float32, unless others are asked for."""
+        if self.settings.quantization is not None:
+            return ModelFormats.of_model(self.weights)
+        if self.settings.kv_cache_dtype == AUTO:
+            return FP32_MODEL
+        return replace(FP32_MODEL, kv_bytes_per_element=self.weights.kv_bytes_per_element)
 
     @property
     def same_model(self) -> bool:
@@ -176,7 +189,10 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     weights = model_spec(weights_name(weights_dir), weights_dir)
     if settings.computes:
         check_weights(weights_dir)
-    time_model = model_by_name(settings.model) if settings.model else weights
+    weights = _in_formats(weights, settings, system)
+    time_model = (
+        _in_formats(model_by_name(settings.model), settings, system) if settings.model else weights
+    )
     partition = replace(
         settings.partition(system), first_chip=settings.first_chip, spares=settings.spares
     )
@@ -207,6 +223,26 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         else ExpertDistribution.parse(settings.routing or "uniform", time_model, seed=ROUTING_SEED),
         eplb=_eplb(settings, partition, time_model, weights),
     )
+
+
+def _in_formats(model: ModelSpec, settings: Settings, system: SystemSpec) -> ModelSpec:
+    """`model` with the formats that are asked for; raises ConfigError where the chip lacks one."""
+    chip, name = system.chip, settings.quantization
+    model = with_kv_dtype(settings.kv_cache_dtype, model, chip)
+    if name is None:
+        return model
+    if name == WeightFormat.NVFP4:
+        product_format(WeightFormat.NVFP4)  # raises, with the reason
+    if settings.computes and not mx_precisions_of(chip):
+        raise ConfigError(
+            "quantization",
+            name,
+            f"a machine of Trainium3, or no weights: {chip.name}'s products are not computed",
+        )
+    try:
+        return model_at(name, model, chip)
+    except ConfigError as error:
+        raise ConfigError("quantization", name, error.expected) from error
 
 
 def _eplb(

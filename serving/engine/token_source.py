@@ -26,6 +26,7 @@ def start_tokens(
         slots_max=slots_max,
         ray_address=deployment.settings.ray_address,
         silence_timeout_s=deployment.settings.silence_timeout_s,
+        formats=deployment.formats,
     )
     fleet.start()
     return fleet

@@ -65,7 +65,7 @@ _END_WALL_S = 5.0
 _REST = ("sleep", "wake_up", "discard")
 """vLLM's sleep and wake calls to workers, by the live engine's names."""
 
-_TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
+_TORCH_DTYPES = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32}
 
 
 def _done(result: Any) -> Future[Any]:

@@ -121,7 +121,9 @@ class UltraServePlatform(Platform):
         if quant != STORED:
             raise UnsupportedFlag(
                 flag=f"--quantization {quant}",
-                reason="quantized weights are not computed; the timed model's precision is its own",
+                reason="vLLM's own quantized layers are not computed; use `ultraserve serve`, "
+                "which reads this flag itself, or "
+                '--additional-config \'{"ultraserve": {"quantization": NAME}}\'',
             )
 
     @classmethod
@@ -206,12 +208,13 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     (
         "--dtype",
         lambda c: c.model_config.dtype is not torch.float32,
-        "tokens are computed in float32; the timed model's precision is its own",
+        "tokens are computed in float32, or in the formats of --quantization",
     ),
     (
         "--kv-cache-dtype",
         lambda c: c.cache_config.cache_dtype not in ("auto", "float32"),
-        "the chips keep KV in the computed dtype; leave it at auto",
+        "use `ultraserve serve`, which reads this flag itself, or "
+        '--additional-config \'{"ultraserve": {"kv_cache_dtype": "fp8"}}\'',
     ),
     (
         "--kv-transfer-config",

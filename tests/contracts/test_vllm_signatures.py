@@ -121,7 +121,38 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "record_admission_rejection": "self, reason",
         "log_engine_initialized": "self",
     },
-    PROCESSOR: {"do_tracing": "self, engine_core_output, req_state, iteration_stats"},
+    PROCESSOR: {
+        "do_tracing": "self, engine_core_output, req_state, iteration_stats",
+        "process_outputs": (
+            "self, engine_core_outputs, engine_core_timestamp=None, iteration_stats=None, "
+            "weight_version=None"
+        ),
+    },
+    # What direct streams do as `process_outputs` does.
+    "vllm.v1.metrics.stats:IterationStats": {
+        "update_from_output": (
+            "self, output, engine_core_timestamp, is_prefilling, req_stats, lora_states, lora_name"
+        ),
+    },
+    "vllm.v1.engine.output_processor:RequestState": {
+        "track_weight_version": "self, weight_version",
+    },
+    "vllm.v1.engine.detokenizer:IncrementalDetokenizer": {
+        "update": "self, new_token_ids, stop_terminated",
+        "get_next_output_text": "self, finished, delta",
+    },
+    "vllm.entrypoints.openai.completion.serving:OpenAIServingCompletion": {
+        "completion_stream_generator": (
+            "self, request, engine_inputs, result_generator, request_id, created_time, "
+            "model_name, num_prompts, tokenizer, request_metadata"
+        ),
+    },
+    "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat": {
+        "chat_completion_stream_generator": (
+            "self, request, result_generator, request_id, model_name, conversation, tokenizer, "
+            "request_metadata, chat_template_kwargs=None, mm_token_counts=None"
+        ),
+    },
 }
 
 # What a subclass of ours must define.
@@ -176,6 +207,13 @@ FIELDS: dict[str, str] = {
         "num_generation_tokens num_preemptions arrival_time queued_ts scheduled_ts first_token_ts "
         "last_token_ts first_token_latency is_corrupted is_watermarked is_watermark_skipped"
     ),
+    # What a plain output of direct streams is without.
+    f"{ENGINE}:EngineCoreOutput": (
+        "request_id new_token_ids new_logprobs new_prompt_logprobs_tensors pooling_output "
+        "finish_reason stop_reason events kv_transfer_params ec_transfer_params trace_headers "
+        "prefill_stats routed_experts num_nans_in_logits mm_cache_miss_hashes new_sampling_mask "
+        "spec_decode_metrics prompt_token_id_logprobs"
+    ),
     f"{ENGINE}:EngineCoreOutputs": (
         "engine_index outputs scheduler_stats timestamp utility_output finished_requests "
         "wave_complete start_wave weight_version"
@@ -204,7 +242,10 @@ ATTRIBUTES: dict[str, str] = {
     ),
     # How a response's fingerprint gets the names of the weights.
     "vllm.outputs:RequestOutput": "kv_transfer_params",
-    PROCESSOR: "tracing_enabled request_states",
+    PROCESSOR: "tracing_enabled request_states external_req_ids lora_states",
+    "vllm.v1.engine.output_processor:RequestState": (
+        "detokenizer stats lora_name queue stream_interval"
+    ),
     "vllm.entrypoints.generate.base.serving:GenerateBaseServing": "system_fingerprint",
 }
 

@@ -3,10 +3,11 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -46,7 +47,12 @@ class Engine:
 
 @contextmanager
 def running_engine(
-    checkpoint: Path, chips: int, *, tp: int = 1, **arguments: Any
+    checkpoint: Path,
+    chips: int,
+    *,
+    tp: int = 1,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    **arguments: Any,
 ) -> Iterator[Engine]:
     """Start an engine with its core in this process; afterwards nothing of it may be left."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -57,7 +63,7 @@ def running_engine(
         patch.setattr(Fleet, "step", recorded(Fleet.step, steps))
         try:
             started_s = time.monotonic()
-            llm = start(checkpoint, chips, tp, scratch, **arguments)
+            llm = start(checkpoint, chips, tp, scratch, settings, **arguments)
             engine = Engine(llm, steps)
             steps.clear()  # those that warmed the chips up
             print(f"engine of {chips} chips ready in {time.monotonic() - started_s:.1f} s")
@@ -76,14 +82,22 @@ def running_engine(
     assert files == [], "files are left"
 
 
-def start(checkpoint: Path, chips: int, tp: int, scratch: Path, **arguments: Any) -> LLM:
+def start(
+    checkpoint: Path,
+    chips: int,
+    tp: int,
+    scratch: Path,
+    settings: Mapping[str, Any],
+    **arguments: Any,
+) -> LLM:
+    ours = {"chips": chips, "tp": tp, "clock": "virtual", **settings}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setattr(tempfile, "tempdir", str(scratch))
         return LLM(
             model=str(checkpoint),
-            additional_config={"ultraserve": {"chips": chips, "tp": tp, "clock": "virtual"}},
+            additional_config={"ultraserve": ours},
             **{"max_model_len": 512} | arguments,
         )
 

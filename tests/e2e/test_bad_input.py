@@ -77,6 +77,15 @@ def changed_weights(directory: Path, **changes: np.ndarray | None) -> Path:
         (["--lnc", "4"], "NCC_EARG001: lnc=4: expected a logical core of 1, 2, 8 physical cores"),
         (["--prefill-policy", "hasty"], "prefill_policy=hasty: expected none, staggered:RANKS"),
         (["--routing", "zipf:1"], "routing=zipf:1: expected a catalog model or no weights"),
+        (
+            ["--quantization", "nvfp4"],
+            "quantization=nvfp4: expected mxfp4: NVFP4 has an E4M3 scale",
+        ),
+        (
+            ["--quantization", "awq"],
+            "quantization=awq: expected one of bf16, fp8, mxfp4, mxfp8, w4a8",
+        ),
+        (["--kv-cache-dtype", "fp4"], "kv-cache-dtype=fp4: expected auto or bf16 or fp8"),
         (["--clock", "virtual"], "clock=virtual: expected real, auto or dilated:K"),
         (["--clock", "nonsense"], "clock=nonsense: expected real, auto, virtual or dilated:K"),
         (["--clock", "dilated:0"], "clock=dilated:0: expected"),
@@ -156,7 +165,6 @@ def test_a_port_in_use_is_named_and_its_owner_is_left_alone(listening: int) -> N
 OF_VLLM = [(["--pipeline-parallel-size", "2"], "--pipeline-parallel-size: layers are not split")]
 OF_VLLM_SLOW = [
     (["--enable-lora"], "--enable-lora: LoRA adapters are not computed"),
-    (["--quantization", "fp8"], "--quantization fp8: quantized weights are not computed"),
     (["--block-size", "48"], "--block-size 48: expected a power of two up to 128"),
     (["--decode-context-parallel-size", "2"], "tp_size=1 must be divisible by dcp_size=2."),
 ]

@@ -13,6 +13,7 @@ from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
+from emulator.specs.precisions import model_at
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
@@ -21,7 +22,6 @@ from serving.analysis.explain.explanation import Compared
 from serving.analysis.explain.step_load import DeclaredLoad, PromptLoad, SteadyLoad, StepLoad
 from serving.analysis.explain.step_question import StepQuestion, left_out_calibrations
 from serving.analysis.steady_state.partitions import declared_candidate
-from serving.analysis.steady_state.precision import model_at
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import ROUTING_SEED

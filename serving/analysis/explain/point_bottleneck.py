@@ -1,10 +1,10 @@
 """What a point of a curve waits for: the bottleneck of its mean step, as `explain point` has it."""
 
+from emulator.specs.precisions import model_at
 from serving.analysis.explain.explanation import what_ifs_of
 from serving.analysis.explain.step_load import DeclaredLoad, SteadyLoad, StepLoad
 from serving.analysis.explain.step_question import StepQuestion
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.precision import model_at
 from serving.analysis.steady_state.sweep import Sweep
 
 

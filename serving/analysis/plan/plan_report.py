@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from emulator.specs.precisions import kv_dtype
 from loadgen.records.estimate import Estimate
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
@@ -32,7 +33,6 @@ from serving.analysis.steady_state.model_error import (
     interval_of,
     plain_error,
 )
-from serving.analysis.steady_state.precision import kv_dtype
 
 _RANGE_IN_WORDS: Final = (
     f"{RANGE}: times are the prediction times these ratios; sizes were simulated with steps at the "

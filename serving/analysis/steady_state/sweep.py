@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from emulator.errors import ConfigError
 from emulator.memory.chip_contents import HbmTerms
 from emulator.specs.model import ModelSpec
+from emulator.specs.precisions import model_at, precisions_of
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
@@ -19,7 +20,6 @@ from serving.analysis.steady_state.partitions import (
     PartitionFilter,
     candidate_partitions,
 )
-from serving.analysis.steady_state.precision import model_at, precisions_of
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions

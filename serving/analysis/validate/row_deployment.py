@@ -11,10 +11,10 @@ from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition, check_partition
+from emulator.specs.precisions import model_at
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
-from serving.analysis.steady_state.precision import model_at
 from serving.analysis.validate.launch_drafts import DraftingStack, launch_drafts
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 

@@ -40,17 +40,14 @@ def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCor
     """Encode `corpus` with the tokenizer of `weights_dir`, or read it from `cache_dir`. Raises
     ConfigError without a tokenizer.json, or an end-of-text token in it.
     """
-    path = weights_dir / "tokenizer.json"
-    if not path.is_file():
-        raise ConfigError("weights", weights_dir, "a tokenizer.json in it")
+    path = _tokenizer_path(weights_dir)
     name = hashlib.sha256(corpus.digest.encode() + path.read_bytes()).hexdigest()[:32]
     kept = {part: cache_dir / f"{part}-{name}.npy" for part in ("training", "held_out")}
     if not all(file.is_file() for file in kept.values()):
-        tokenizer = Tokenizer.from_file(str(path))
-        tokenizer.encode_special_tokens = True  # a file that spells one out does not end there
         cache_dir.mkdir(parents=True, exist_ok=True)
         for part, file in kept.items():
-            _keep(file, _encode(tokenizer, getattr(corpus, part)))
+            files: Sequence[CorpusFile] = getattr(corpus, part)
+            _keep(file, encode_files(weights_dir, [each.content for each in files]))
     return TokenisedCorpus(
         digest=corpus.digest,
         training=np.load(kept["training"], mmap_mode="r"),
@@ -59,14 +56,27 @@ def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCor
     )
 
 
-def _encode(tokenizer: Tokenizer, files: Sequence[CorpusFile]) -> NDArray[np.integer]:
+def _tokenizer_path(weights_dir: Path) -> Path:
+    path = weights_dir / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError("weights", weights_dir, "a tokenizer.json in it")
+    return path
+
+
+def encode_files(weights_dir: Path, contents: Sequence[bytes]) -> NDArray[np.integer]:
+    """UTF-8 texts by the tokenizer of `weights_dir`, an end-of-text token after each.
+
+    Raises ConfigError without a tokenizer.json, or such a token in it.
+    """
+    tokenizer = Tokenizer.from_file(str(_tokenizer_path(weights_dir)))
+    tokenizer.encode_special_tokens = True  # a file that spells one out does not end there
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:
         raise ConfigError("weights", "tokenizer.json", f"a token {END_OF_TEXT} in it")
     dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     parts: list[NDArray[np.integer]] = []
-    for first in range(0, len(files), _ENCODED_TOGETHER):
-        texts = [file.content.decode() for file in files[first : first + _ENCODED_TOGETHER]]
+    for first in range(0, len(contents), _ENCODED_TOGETHER):
+        texts = [content.decode() for content in contents[first : first + _ENCODED_TOGETHER]]
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             parts.append(np.array([*encoding.ids, end], dtype=dtype))
     return np.concatenate(parts)

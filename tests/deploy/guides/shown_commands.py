@@ -31,11 +31,11 @@ NOT_RUN: Final[Mapping[str, str]] = {
 QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
 LONG_SUBCOMMANDS: Final = {
     *("simulate", "pareto", "plan", "compare", "validate", "train", "recipe", "day", "explain"),
-    "fleet",
+    *("fleet", "quality"),
 }
 ASKING_SUBCOMMANDS: Final = {
     *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
-    *("lend", "drain", "resume", "daynight", "publish", "rollback"),
+    *("lend", "drain", "resume", "daynight", "publish", "rollback", "replicas"),
 }
 
 
@@ -154,6 +154,7 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r"\boutput=512\b", "output=32"),
     (r"--steps \d+", "--steps 2"),
     (r" --compare-gzip", ""),
+    (r"^(\S*ultraserve quality)$", r"\1 --formats w4a8 --tokens 128"),
     (r"ultraserve-training/published/step-299", "emulator/data/small_moe_trained"),
     (r"^(\S*ultraserve plan .*)", r"\1 --chips 3 --requests 40 --tries 1"),
     (

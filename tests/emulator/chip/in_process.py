@@ -11,6 +11,8 @@ from emulator.chip.commands import BeginStep, RepeatStep
 from emulator.compute.checkpoint import load_shard, read_architecture
 from emulator.compute.decoder import logits
 from emulator.compute.paged_kv import PagedKv
+from emulator.compute.stored_weights import store_shard
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
@@ -55,6 +57,7 @@ class InProcessChips:
         placement: ExpertPlacement | None = None,
         kv_blocks: int = 256,
         block_tokens: int = 16,
+        formats: ModelFormats = FP32_MODEL,
     ) -> None:
         arch = read_architecture(directory)
         self.block_tokens = block_tokens
@@ -79,6 +82,7 @@ class InProcessChips:
                 value_dim=value_dim,
                 blocks=kv_blocks,
                 block_tokens=block_tokens,
+                formats=formats,
             )
             _fill_with_noise(kv, arch.layers, (kv_heads, key_dim), (kv_heads, value_dim))
             shard = load_shard(
@@ -88,6 +92,7 @@ class InProcessChips:
                 tp=tp,
                 tp_index=chip % tp,
             )
+            shard = store_shard(shard, formats)
             self.chips.append(RecordingChip(shard, kv, tp=tp, tp_index=chip % tp))
 
     def begin(

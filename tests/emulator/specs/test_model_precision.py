@@ -44,6 +44,22 @@ def test_a_dense_model_has_its_matrices_in_four_bits() -> None:
     )
 
 
+def test_mxfp8_stores_every_matrix_in_a_byte_and_a_scale_for_every_32() -> None:
+    narrow = R1.at_precision("mxfp8")
+
+    assert narrow.expert_bytes == narrow.expert_parameters * 8.25 / 8
+    assert narrow.projection_format is WeightFormat.MXFP8
+    assert WeightFormat.MXFP8.matrix_bytes(3, 40) == 3 * (40 + 2)
+
+
+def test_w4a8_stores_projections_in_four_bits_too() -> None:
+    small = R1.at_precision("w4a8")
+
+    assert small.expert_bytes == R1.at_precision("mxfp4").expert_bytes
+    assert small.projection_format is WeightFormat.MXFP4
+    assert LLAMA.at_precision("w4a8") == LLAMA.at_precision("mxfp4")
+
+
 def test_the_cache_changes_only_where_it_is_told_to() -> None:
     assert R1.at_precision("mxfp4").kv_bytes_per_token == R1.kv_bytes_per_token
     half = R1.at_precision("fp8", kv_bytes_per_element=1)
@@ -51,7 +67,9 @@ def test_the_cache_changes_only_where_it_is_told_to() -> None:
 
 
 def test_another_precision_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"precision=int3: expected one of bf16, fp8, mxfp4"):
+    with pytest.raises(
+        ConfigError, match=r"precision=int3: expected one of bf16, fp8, mxfp8, mxfp4"
+    ):
         R1.at_precision("int3")
 
 

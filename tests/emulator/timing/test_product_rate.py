@@ -24,6 +24,7 @@ FP8_ONLY = replace(TRAINIUM3, tensor_fp4_flops_per_s=None)
         (WeightFormat.BF16, TRAINIUM3, ProductRate.PLAIN),
         (WeightFormat.FP32, TRAINIUM3, ProductRate.PLAIN),
         (WeightFormat.FP8_BLOCK128, TRAINIUM3, ProductRate.FP8),
+        (WeightFormat.MXFP8, TRAINIUM3, ProductRate.FP8),
         (WeightFormat.MXFP4, TRAINIUM3, ProductRate.FP4),
         (WeightFormat.NVFP4, TRAINIUM3, ProductRate.FP4),
         (WeightFormat.MXFP4, FP8_ONLY, ProductRate.FP8),

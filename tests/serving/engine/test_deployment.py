@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError, ConfigError, HbmExhausted
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.models import MODELS
 from emulator.specs.placement import EMPTY
+from emulator.specs.weight_format import WeightFormat
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.settings import Settings
 
@@ -56,6 +58,55 @@ def test_a_catalog_model_is_timed_on_stand_in_weights() -> None:
     assert deployment.time_model.name == QWEN
     assert deployment.weights.name == deployment.weights_name == "small-moe"
     assert deployment.routing == "uniform (expected)"
+
+
+def test_tokens_are_computed_in_float32_unless_formats_are_asked_for() -> None:
+    assert resolved().formats == resolved(model=QWEN).formats == FP32_MODEL
+
+
+def test_one_name_sets_the_formats_of_time_memory_and_products() -> None:
+    plain, narrow = resolved(), resolved(quantization="mxfp4", kv_cache_dtype="fp8")
+
+    assert narrow.time_model is narrow.weights
+    assert narrow.weights == plain.weights.at_precision("mxfp4", kv_bytes_per_element=1)
+    assert narrow.formats == ModelFormats.of_model(narrow.weights)
+    assert narrow.weights_kv_bytes_per_token == plain.weights_kv_bytes_per_token  # on the host
+    free, used = (each.machine(0.9).kv_tokens_per_rank for each in (narrow, plain))
+    assert free > 2 * used
+
+
+def test_a_stand_in_computes_in_the_formats_that_the_catalog_model_is_timed_in() -> None:
+    deployment = resolved(model=QWEN, quantization="w4a8")
+
+    assert deployment.time_model == MODELS[QWEN].at_precision("w4a8")
+    assert deployment.formats == ModelFormats(
+        plain=WeightFormat.BF16,
+        projections=WeightFormat.MXFP4,
+        experts=WeightFormat.MXFP4,
+        kv_bytes_per_element=2,
+    )
+
+
+def test_a_cache_in_fp8_alone_leaves_products_in_float32() -> None:
+    deployment = resolved(kv_cache_dtype="fp8")
+
+    assert deployment.formats == ModelFormats(kv_bytes_per_element=1)
+    assert deployment.time_model.kv_bytes_per_element == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"quantization": "nvfp4"}, "quantization=nvfp4: .*NVFP4 has an E4M3 scale for every 16"),
+        ({"quantization": "int8"}, "quantization=int8: expected one of bf16, fp8, mxfp4, mxfp8"),
+        ({"quantization": "fp8", "system": "trn2-ultraserver"}, "quantization=fp8: .*Trainium3"),
+        ({"quantization": 8}, "quantization=8: expected a format's name"),
+        ({"kv_cache_dtype": "int8"}, "kv-cache-dtype=int8: expected auto or bf16 or fp8"),
+    ],
+)
+def test_formats_that_are_not_computed_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolved(**given)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])

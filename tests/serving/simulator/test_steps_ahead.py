@@ -18,6 +18,7 @@ from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
+from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
     Run,
@@ -27,7 +28,6 @@ from serving.simulator import (
     TimedCall,
     simulate,
 )
-from serving.simulator.routers import ROUTERS
 from serving.simulator.run_log import EngineLog, StepTotals
 from serving.simulator.simulated_machine import SimulatedMachine
 from serving.traffic.serving_run import Ending

@@ -6,6 +6,7 @@ import pytest
 
 from emulator.power.token_cost import Prices
 from emulator.specs.figure_changes import LAYOUT, with_changes
+from emulator.specs.precisions import as_stored_or_narrowest
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
@@ -23,7 +24,6 @@ from serving.analysis.plan.plan_sensitivity import (
 )
 from serving.analysis.plan.plan_sensitivity_chart import sensitivity_chart, sensitivity_page_chart
 from serving.analysis.plan.plan_steady import SteadyFleet, SteadySetting, Unable
-from serving.analysis.steady_state.precision import as_stored_or_narrowest
 from tests.serving.analysis.plan.planned import CHECK, SWEEP, question
 
 QUICK = SearchTerms(policies=("balanced:64:256:1024",), tries=1)

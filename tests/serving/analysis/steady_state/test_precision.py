@@ -6,7 +6,7 @@ from emulator.errors import ConfigError
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.chips import CHIPS
 from emulator.specs.models import MODELS
-from serving.analysis.steady_state.precision import (
+from emulator.specs.precisions import (
     kv_dtype,
     model_at,
     precisions_of,
@@ -34,6 +34,13 @@ def test_a_chip_serves_what_it_multiplies_and_a_gpu_what_it_unpacks(chip: str, h
 
 def test_four_bits_are_for_experts() -> None:
     assert precisions_of(CHIPS["trainium3"], DENSE) == ("bf16", "fp8")
+
+
+def test_matrices_in_mx_blocks_are_served_where_named_by_chips_that_multiply_them() -> None:
+    for name in ("mxfp8", "w4a8"):
+        assert model_at(name, DENSE, CHIPS["trainium3"]) == DENSE.at_precision(name)
+        with pytest.raises(ConfigError, match=rf"^precision={name}: expected one of bf16, fp8 for"):
+            model_at(name, DENSE, CHIPS["trainium2"])
 
 
 def test_a_checkpoint_in_four_bits_is_refused_by_a_chip_without_them() -> None:

@@ -21,7 +21,7 @@ _KV_NAMES: Final = {size: name for name, size in KV_BYTES.items()} | {4: "fp32"}
 
 
 def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
-    """The precisions in which `chip` can serve `model`, widest first.
+    """The precisions that are compared where none is named, widest first.
 
     Four bits are for routed experts only, as in the checkpoints that have them.
     """
@@ -36,10 +36,15 @@ def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
+def mx_precisions_of(chip: ChipSpec) -> tuple[str, ...]:
+    """Precisions of every matrix in MX blocks, which `chip` serves where they are named."""
+    return () if chip.tensor_fp4_flops_per_s is None else ("mxfp8", "w4a8")
+
+
 @lru_cache(maxsize=16)
 def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
     """`model` with weights, not cache, in `precision`; raises ConfigError if the chip lacks it."""
-    supported = precisions_of(chip, model)
+    supported = precisions_of(chip, model) + mx_precisions_of(chip)
     if precision in supported:
         return model.at_precision(precision)
     formats = (model.projection_format, model.expert_format)

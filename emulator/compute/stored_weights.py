@@ -1,0 +1,85 @@
+"""A chip's weights in the formats that they are stored in, as the numbers that their codes mean.
+
+Matrices are rounded as the kernels hold them: a block of FP8's 128 x 128 lies within a head group,
+a part of a dense network, or an expert. Norms and biases stay in float32.
+"""
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from emulator.compute.weights import (
+    DenseWeights,
+    ExpertSet,
+    GroupedQueryWeights,
+    LatentWeights,
+    ModelShard,
+    MoeWeights,
+    RouterWeights,
+)
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.formats.product_formats import ProductFormat
+
+_MATRICES = {
+    "gate_up",
+    "down",
+    "qkv",
+    "output",
+    "query_down",
+    "query_up",
+    "kv_down",
+    "key_up",
+    "value_up",
+    "matrix",
+}
+
+_Weights = TypeVar(
+    "_Weights", bound=GroupedQueryWeights | LatentWeights | DenseWeights | RouterWeights
+)
+
+
+def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
+    """`shard` with its matrices rounded; experts are written in place."""
+    if formats == FP32_MODEL:
+        return shard
+    plain, projections = formats.plain_products, formats.projection_products
+    layers = []
+    for layer in shard.layers:
+        network = layer.feed_forward
+        if isinstance(network, MoeWeights):
+            store_experts(network.experts, formats)
+            shared = network.shared
+            network = replace(
+                network,
+                router=_stored(network.router, plain),
+                shared=None if shared is None else _stored(shared, projections),
+            )
+        else:
+            network = _stored(network, projections)
+        attention = _stored(layer.attention, projections)
+        layers.append(replace(layer, attention=attention, feed_forward=network))
+    return replace(
+        shard,
+        formats=formats,
+        embedding=plain.store(shard.embedding),
+        layers=tuple(layers),
+        lm_head=plain.store(shard.lm_head),
+    )
+
+
+def store_experts(experts: ExpertSet, formats: ModelFormats) -> None:
+    """Round experts in place; slots of zeros stay unwritten, and take no memory."""
+    products = formats.expert_products
+    for matrices in (experts.gate_up, experts.down):
+        for slot in np.flatnonzero(matrices.any(axis=(1, 2))):
+            matrices[slot] = products.store(matrices[slot])
+
+
+def _stored(weights: _Weights, products: ProductFormat) -> _Weights:
+    matrices: dict[str, Any] = {
+        field.name: products.store(getattr(weights, field.name))
+        for field in fields(weights)
+        if field.name in _MATRICES
+    }
+    return replace(weights, **matrices)

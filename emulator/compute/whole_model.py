@@ -1,0 +1,109 @@
+"""A whole model in this process: the logits of texts, with the bits that chips compute."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from emulator.arrays import Float32s, Int64s
+from emulator.compute.checkpoint import load_shard, read_architecture
+from emulator.compute.decoder import (
+    Joined,
+    add_attention,
+    add_up,
+    attend,
+    batch_rotation,
+    combine_experts,
+    embed,
+    logits,
+    route_tokens,
+    run_dense_part,
+)
+from emulator.compute.experts import run_experts
+from emulator.compute.paged_kv import PagedKv
+from emulator.compute.stored_weights import store_shard
+from emulator.compute.token_batch import Span, make_token_batch
+from emulator.compute.weights import ModelShard, MoeWeights
+from emulator.formats.model_formats import ModelFormats
+
+_BLOCK_TOKENS: Final = 128
+_LOGITS_AT_ONCE: Final = 1 << 26
+"""Most logits that are held: 256 MiB of float32."""
+
+
+class WholeModel:
+    """The model in `directory` in `formats`; raises CheckpointError, as the chips do."""
+
+    def __init__(self, directory: Path, formats: ModelFormats) -> None:
+        arch = read_architecture(directory)
+        every_expert = [range(arch.experts)] * len(arch.expert_layers)
+        self._shard: ModelShard = store_shard(load_shard(directory, arch, every_expert), formats)
+
+    def logits(self, texts: Int64s) -> Iterator[Float32s]:
+        """Of each of `texts` [texts, tokens], in order: [tokens, vocab], each beside its last
+        token's successor.
+        """
+        tokens = texts.shape[1]
+        at_once = max(1, _LOGITS_AT_ONCE // (tokens * self._shard.architecture.vocab))
+        for first in range(0, len(texts), at_once):
+            part = texts[first : first + at_once]
+            scores = logits(self._shard, self._last_layer(part))
+            yield from scores.reshape(len(part), tokens, -1)
+
+    def _last_layer(self, texts: Int64s) -> Float32s:
+        """[texts * tokens, hidden]."""
+        blocks = -(-texts.shape[1] // _BLOCK_TOKENS)
+        batch = make_token_batch(
+            [
+                Span(
+                    token_ids=text.astype(np.int32),
+                    first_position=0,
+                    block_table=range(1 + index * blocks, 1 + (index + 1) * blocks),
+                )
+                for index, text in enumerate(texts)
+            ],
+            _BLOCK_TOKENS,
+        )
+        kv = self._cache(1 + len(texts) * blocks)
+        angles = batch_rotation(self._shard, batch)
+        x = embed(self._shard, batch)
+        for layer, weights in enumerate(self._shard.layers):
+            attended = attend(self._shard, kv, layer, x, batch, angles)
+            joined = add_attention(self._shard, layer, x, attended)
+            if isinstance(weights.feed_forward, MoeWeights):
+                x = self._through_experts(weights.feed_forward, joined)
+            else:
+                addends = run_dense_part(self._shard, weights.feed_forward, joined)
+                x = add_up(joined.residual, addends)
+        return x
+
+    def _cache(self, blocks: int) -> PagedKv:
+        arch, latent = self._shard.architecture, self._shard.architecture.latent
+        return PagedKv(
+            layers=arch.layers,
+            kv_heads=1 if latent else arch.kv_heads,
+            key_dim=latent.cached_width if latent else arch.head_dim,
+            value_dim=latent.kv_rank if latent else arch.head_dim,
+            blocks=blocks,
+            block_tokens=_BLOCK_TOKENS,
+            formats=self._shard.formats,
+        )
+
+    def _through_experts(self, weights: MoeWeights, joined: Joined) -> Float32s:
+        routed = route_tokens(self._shard, weights, joined)
+        arch, experts = self._shard.architecture, weights.experts
+        chosen = routed.chosen.ravel()  # [pairs]
+        by_expert = np.argsort(chosen, kind="stable")
+        answers = np.empty((len(chosen), arch.hidden), dtype=np.float32)
+        answers[by_expert] = run_experts(
+            joined.hidden[by_expert // routed.chosen.shape[1]],
+            np.bincount(chosen, minlength=arch.experts),
+            experts.gate_up,
+            experts.down,
+            experts.biases if arch.expert_bias else None,
+            arch.gate,
+            self._shard.formats.expert_products,
+        )
+        rows = answers.reshape(*routed.chosen.shape, -1)  # [tokens, k, hidden]
+        return combine_experts(self._shard, weights, routed, rows)

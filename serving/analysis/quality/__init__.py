@@ -1,0 +1,1 @@
+"""What number formats do to a model's predictions, computed in this process."""

@@ -1,0 +1,133 @@
+"""Chips with weights, activations and caches in the chip's number formats."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
+from emulator.chip.commands import LoadExperts, LoadWeights
+from emulator.chip.effects import CommandDone
+from emulator.compute.checkpoint import load_shard, read_architecture
+from emulator.compute.model_spec import model_spec
+from emulator.compute.stored_weights import store_shard
+from emulator.compute.weights import GroupedQueryWeights, ModelShard, MoeWeights
+from emulator.data import SMALL_MOE_DIR, SMALL_MOE_TRAINED_DIR
+from emulator.errors import ConfigError
+from emulator.formats.minifloat import BF16
+from emulator.formats.model_formats import ModelFormats
+from emulator.formats.mx_blocks import MXFP4, MXFP8, MxFormat, ScaleRule, quantise
+from emulator.specs.weight_format import WeightFormat
+from tests.emulator.chip.in_process import InProcessChips, serve
+
+PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4", "w4a8")
+
+
+def formats_at(precision: str, *, kv_bytes: int = 2, directory: Path = SMALL_MOE_DIR):
+    spec = model_spec("small", directory).at_precision(precision, kv_bytes_per_element=kv_bytes)
+    return ModelFormats.of_model(spec)
+
+
+def is_in(form: MxFormat, matrix: np.ndarray) -> bool:
+    blocks = quantise(np.swapaxes(matrix, -1, -2), form, ScaleRule.OCP)
+    return bool((np.swapaxes(blocks.numbers(), -1, -2) == matrix).all())
+
+
+def stored_shard(precision: str) -> ModelShard:
+    arch = read_architecture(SMALL_MOE_DIR)
+    shard = load_shard(SMALL_MOE_DIR, arch, [[3, 7]] * arch.layers)
+    return store_shard(shard, formats_at(precision))
+
+
+def test_mxfp4_quantises_experts_alone_and_w4a8_every_matrix_of_a_layer() -> None:
+    for precision, four_bit_attention in (("mxfp4", False), ("w4a8", True)):
+        layer = stored_shard(precision).layers[0]
+        assert isinstance(layer.feed_forward, MoeWeights)
+        assert isinstance(layer.attention, GroupedQueryWeights)
+
+        assert is_in(MXFP4, layer.feed_forward.experts.gate_up)
+        assert is_in(MXFP4, layer.feed_forward.experts.down)
+        assert is_in(MXFP4, layer.attention.qkv) == four_bit_attention
+        assert is_in(MXFP4, layer.attention.output) == four_bit_attention
+        assert not is_in(MXFP8, layer.feed_forward.router.matrix)
+
+
+def test_embedding_and_router_and_lm_head_are_in_bf16_beside_quantised_matrices() -> None:
+    shard = stored_shard("mxfp8")
+    network = shard.layers[0].feed_forward
+    assert isinstance(network, MoeWeights)
+
+    for matrix in (shard.embedding, shard.lm_head, network.router.matrix):
+        assert (BF16.rounded(matrix) == matrix).all()
+
+
+def test_a_model_is_computed_in_the_formats_that_it_is_timed_in() -> None:
+    assert formats_at("w4a8", kv_bytes=1) == ModelFormats(
+        plain=WeightFormat.BF16,
+        projections=WeightFormat.MXFP4,
+        experts=WeightFormat.MXFP4,
+        kv_bytes_per_element=1,
+    )
+    with pytest.raises(ConfigError, match="quantization=nvfp4"):
+        formats_at("nvfp4")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_quantised_text_has_the_same_bits_however_chips_divide_it(precision: str) -> None:
+    """Also in other chunks, in other batches, and with keys and values in FP8."""
+    formats = formats_at(precision, kv_bytes=1)
+    rng = np.random.default_rng(7)
+    prompts = {f"prompt-{n}": rng.integers(0, 1024, 40 + 7 * n).tolist() for n in range(4)}
+    rows = []
+    for chips, tp, chunk in ((1, 1, 1000), (4, 2, 23), (4, 4, 1000)):
+        machine = InProcessChips(
+            SMALL_MOE_TRAINED_DIR, chips=chips, tp=tp, kv_blocks=64, formats=formats
+        )
+        texts = serve(machine, prompts, new_tokens=4, chunk_tokens=chunk)
+        rows.append((texts, [machine.rows(name) for name in prompts]))
+
+    first_texts, first_rows = rows[0]
+    for texts, found in rows[1:]:
+        assert texts == first_texts
+        for ours, first in zip(found, first_rows, strict=True):
+            assert (ours == first).all()
+
+
+def test_a_cache_in_fp8_changes_logits_and_only_what_attends() -> None:
+    prompts = {"prompt": list(range(300, 350))}
+    found = []
+    for kv_bytes in (2, 1):
+        formats = formats_at("bf16", kv_bytes=kv_bytes)
+        machine = InProcessChips(SMALL_MOE_TRAINED_DIR, chips=1, formats=formats)
+        serve(machine, prompts, new_tokens=1)
+        found.append(machine.rows("prompt"))
+
+    assert not (found[0] == found[1]).all()
+    assert np.abs(found[0] - found[1]).max() < 0.2 * np.abs(found[0]).max()
+
+
+class TestLoading:
+    SHARE = ChipShare(
+        weights_dir=str(SMALL_MOE_DIR),
+        experts=[[0, 1]] * 4,
+        kv_blocks=4,
+        block_tokens=16,
+        formats=ModelFormats(
+            plain=WeightFormat.BF16, projections=WeightFormat.MXFP8, experts=WeightFormat.MXFP4
+        ),
+    )
+
+    def test_renewed_weights_and_experts_from_disk_are_quantised_too(self) -> None:
+        chip = load_chip(self.SHARE)
+        first = chip._experts(0).gate_up.copy()
+
+        renewed = LoadWeights(weights_dir=str(SMALL_MOE_TRAINED_DIR), experts=[[0, 1]] * 4)
+        _, answer = renew_chip(chip, self.SHARE, renewed)
+        read = read_experts(self.SHARE, LoadExperts(layer=0, slots=[1], experts=[1]))
+
+        assert isinstance(answer, CommandDone)
+        assert is_in(MXFP4, first)
+        assert is_in(MXFP4, chip._experts(0).gate_up)
+        assert not (chip._experts(0).gate_up == first).all()
+        assert (read.gate_up[0] == first[1]).all()
