@@ -31,15 +31,24 @@ from emulator.chip.commands import (
     ReportCondition,
     ResetRank,
     SendExperts,
+    SendKv,
     TakeExperts,
+    TakeKv,
 )
-from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
+from emulator.chip.effects import (
+    ChipFailed,
+    Condition,
+    Effect,
+    ExpertWeights,
+    KvBlocks,
+    NotLoaded,
+)
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
-from emulator.specs.step import RankOutput, RankStep
+from emulator.specs.step import KvTransfer, RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep, all_of
 
@@ -375,6 +384,23 @@ class Fleet:
             finally:  # a chip that did not answer is lost; all others have written
                 for each in chain.from_iterable(written.values()):
                     held[layer, each.chip, each.slot] = each.expert
+
+    def send_kv(self, transfer: KvTransfer) -> None:
+        """Copy a request's KV from one rank's chips to another's, each chip's heads to its peer.
+
+        Raises ChipLost when a chip of either was lost; the receiver's blocks are then undefined.
+        """
+        senders, receivers = self._rank(transfer.from_rank), self._rank(transfer.to_rank)
+        read = self._tell(dict.fromkeys(senders, SendKv(blocks=transfer.from_blocks)))
+        sent = all_of(KvBlocks, read)
+        self._tell(
+            {
+                receiver: TakeKv(
+                    blocks=transfer.to_blocks, keys=sent[sender].keys, values=sent[sender].values
+                )
+                for sender, receiver in zip(senders, receivers, strict=True)
+            }
+        )
 
     def _moves(self, transfer: ExpertTransfer) -> bool:
         source = transfer.source_chip

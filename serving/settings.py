@@ -71,6 +71,7 @@ _WHOLE_NUMBERS = {
     "lnc": 1,
     "first_chip": 0,
     "spares": 0,
+    "prefill_ranks": 0,
     "expect_concurrency": 1,
 }
 """The least that each may be; the partition checks what fits together."""
@@ -256,6 +257,11 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
         metavar="NAME",
     )
     spares: int = option(0, "chips that stand by for lost ones")
+    prefill_ranks: int = option(
+        0,
+        "ranks that compute prompts alone: a request goes on with its first token to one of the "
+        "others, which decode, and its KV follows over the fabric (default: 0, all do both)",
+    )
     first_chip: int = 0
     model: str | None = None
     computes: bool = True
@@ -270,6 +276,8 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
             value = getattr(self, name)
             fits = type(value) is int and value >= least
             self._check(name, fits, f"a whole number of at least {least}")
+        fits = self.prefill_ranks < max(1, self.ranks)
+        self._check("prefill_ranks", fits, "fewer than the ranks (chips over tp)")
         self._check("expect_concurrency", follows, "none beside a clock other than auto")
         for name, expected in _WORDS.items():
             self._check(name, isinstance(getattr(self, name), str), expected)

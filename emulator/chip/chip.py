@@ -16,7 +16,9 @@ from emulator.chip.commands import (
     ResetRank,
     RunExperts,
     SendExperts,
+    SendKv,
     TakeExperts,
+    TakeKv,
 )
 from emulator.chip.effects import (
     CommandDone,
@@ -24,6 +26,7 @@ from emulator.chip.effects import (
     Effect,
     ExpertRows,
     ExpertWeights,
+    KvBlocks,
     PartialSums,
     StepDone,
 )
@@ -79,7 +82,7 @@ class Chip:
     tokens), `Combine` moves to the next layer, the last of which samples and returns to idle; with
     several chips per rank, `Reduce` comes after attention and after a dense network. Dense layers
     of a rank of one chip take no message. `RepeatStep` restarts at the first layer. `RunExperts`
-    works in any state; experts move between steps.
+    works in any state; experts, and blocks of the KV cache, move between steps.
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
@@ -108,6 +111,12 @@ class Chip:
                 return self._repeat()
             case SendExperts() | TakeExperts():
                 return self._move_experts(command)
+            case SendKv():
+                keys, values = self._kv.read_blocks(command.blocks)
+                return KvBlocks(keys=keys, values=values)
+            case TakeKv():
+                self._kv.write_blocks(command.blocks, command.keys, command.values)
+                return CommandDone()
             case ResetRank():
                 self._requests, self._running = RequestTable(), None
                 return CommandDone()

@@ -100,6 +100,10 @@ class EngineSteps:
                 self._no_less_ns += duration_ns
             self.held_until_ns = max(self.held_until_ns, self._time.now_ns) + duration_ns
 
+    def hold_until(self, until_ns: int) -> None:
+        """Let no step begin before a time."""
+        self.held_until_ns = max(self.held_until_ns, until_ns)
+
     def silence_over(self, cut_ns: int) -> None:
         """Shorten the stall by `cut_ns`, as a silent chip is healed; other stalls stay."""
         held, now_ns = self._held, self._time.now_ns

@@ -231,7 +231,7 @@ class UltraServeExecutor(Executor):
         if scheduler_output.total_num_scheduled_tokens:
             self._pending = scheduler_output
         else:
-            result = self._idle_output()
+            result = self._idle_output(scheduler_output)
         return result if not non_block else _done(result)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
@@ -279,10 +279,10 @@ class UltraServeExecutor(Executor):
             if decision.finished_req_ids:
                 self._finished.setdefault(rank, []).extend(sorted(decision.finished_req_ids))
 
-    def _idle_output(self) -> ModelRunnerOutput:
+    def _idle_output(self, output: LockstepOutput) -> ModelRunnerOutput:
         if self._engine is None:
             return EMPTY_MODEL_RUNNER_OUTPUT
-        report = self._engine.idle_report()
+        report = self._engine.idle_report(continues=output.continues)
         self._publish_status()
         return TimedOutput(req_ids=[], req_id_to_index={}, report=report)
 

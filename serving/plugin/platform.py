@@ -152,8 +152,7 @@ class UltraServePlatform(Platform):
 
 def deployment_of(vllm_config: "VllmConfig") -> Deployment:
     """Resolve the deployment of an engine's config."""
-    additional = vllm_config.additional_config
-    settings = Settings.from_additional_config(additional if isinstance(additional, dict) else {})
+    settings = _settings_of(vllm_config)
     deployment = resolve_deployment(settings, Path(vllm_config.model_config.model))
     speculative = vllm_config.speculative_config
     if speculative is None:
@@ -164,6 +163,11 @@ def deployment_of(vllm_config: "VllmConfig") -> Deployment:
             reason="made-up tokens follow no n-gram: serve with weights",
         )
     return replace(deployment, draft_tokens=speculative.num_speculative_tokens)
+
+
+def _settings_of(vllm_config: "VllmConfig") -> Settings:
+    additional = vllm_config.additional_config
+    return Settings.from_additional_config(additional if isinstance(additional, dict) else {})
 
 
 def refuse_features(vllm_config: "VllmConfig") -> None:
@@ -206,6 +210,11 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         'of its methods "ngram" is computed alone',
     ),
     (
+        "--speculative-config",
+        lambda c: c.speculative_config is not None and _settings_of(c).prefill_ranks > 0,
+        "drafts are not verified beside --prefill-ranks",
+    ),
+    (
         "--dtype",
         lambda c: c.model_config.dtype is not torch.float32,
         "tokens are computed in float32, or in the formats of --quantization",
@@ -219,7 +228,7 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     (
         "--kv-transfer-config",
         lambda c: c.kv_transfer_config is not None,
-        "KV does not move between engines on this platform",
+        "KV does not move between engines on this platform, but between ranks: --prefill-ranks",
     ),
     (
         # vLLM makes a transfer config of it after this look.

@@ -1,6 +1,6 @@
 """The schedulers of a partition's ranks in lockstep: `LockstepScheduler` in virtual time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 import numpy as np
@@ -74,6 +74,8 @@ class LockstepSchedulers:
         ranks = len(arrays.ranks)
         self._ranks = ranks
         self._up = np.ones(ranks, dtype=np.bool_)
+        self.revise_demand: Callable[[Int64s, Int64s], None] | None = None
+        """Changes the ranks' pending tokens and decodes, [ranks], before budgets are made."""
         self.is_open = True
         """Whether any rank takes requests."""
         self._inbox: list[int] = []  # requests without a rank, in order of arrival
@@ -396,6 +398,8 @@ class LockstepSchedulers:
         kernel.demand(
             self.arrays, self.bounds, self.policy.pending_tokens_max, self._pending, self._decodes
         )
+        if self.revise_demand is not None:
+            self.revise_demand(self._pending, self._decodes)
         demand = PrefillDemand(
             pending_tokens=self._pending, decodes=self._decodes, waited_steps=self._waited_steps
         )

@@ -38,7 +38,7 @@ REQUEST: Final = np.dtype(
         ("arrival_ns", np.int64),
         ("deadline_ns", np.int64),  # NONE without one
         ("last_token_ns", np.int64),
-        ("received", np.int64),  # tokens whose KV comes with it from prefilling chips
+        ("received", np.int64),  # tokens whose KV comes with it from prefilling chips or ranks
         # With prefix caching:
         ("key_begin", np.int64),  # of its blocks' keys
         ("hashed", np.int64),  # its blocks that are in the cache's index

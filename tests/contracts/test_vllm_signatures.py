@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 ENGINE = "vllm.v1.engine"
+BLOCK_POOL = "vllm.v1.core.block_pool:BlockPool"
+CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
 EXECUTOR = "vllm.v1.executor.abstract:Executor"
 LOGGERS = "vllm.v1.metrics.loggers"
 PLATFORM = "vllm.platforms.interface:Platform"
@@ -153,6 +155,15 @@ PARAMETERS: dict[str, dict[str, str]] = {
             "request_metadata, chat_template_kwargs=None, mm_token_counts=None"
         ),
     },
+    BLOCK_POOL: {"touch": "self, blocks", "free_blocks": "self, ordered_blocks"},
+    CONNECTOR: {
+        "__init__": "self, vllm_config, role, kv_cache_config",
+        "get_num_new_matched_tokens": "self, request, num_computed_tokens",
+        "update_state_after_alloc": "self, request, blocks, num_external_tokens",
+        "build_connector_meta": "self, scheduler_output",
+        "update_connector_output": "self, connector_output",
+        "request_finished": "self, request, block_ids",
+    },
 }
 
 # What a subclass of ours must define.
@@ -163,6 +174,10 @@ ABSTRACT: dict[str, str] = {
         "get_request_counts has_finished_requests make_stats pause_state reset_encoder_cache "
         "reset_prefix_cache schedule set_pause_state shutdown update_draft_token_ids "
         "update_draft_token_ids_in_output update_from_output"
+    ),
+    CONNECTOR: (
+        "build_connector_meta get_num_new_matched_tokens save_kv_layer start_load_kv "
+        "update_state_after_alloc wait_for_layer_load wait_for_save"
     ),
     PLATFORM: "",
     f"{LOGGERS}:StatLoggerBase": "__init__ log_engine_initialized record",
@@ -194,6 +209,10 @@ FIELDS: dict[str, str] = {
         "req_ids req_id_to_index sampled_token_ids logprobs prompt_logprobs_dict "
         "prompt_token_id_logprobs_dict pooler_output kv_connector_output ec_connector_output "
         "num_nans_in_logits cudagraph_stats aux_output_connector_output sampling_masks"
+    ),
+    "vllm.v1.outputs:KVConnectorOutput": (
+        "finished_sending finished_recving kv_connector_stats kv_cache_events "
+        "kv_connector_worker_meta invalid_block_ids failed_recving expected_finished_count"
     ),
     "vllm.v1.outputs:LogprobsLists": (
         "logprob_token_ids logprobs sampled_token_ranks cu_num_generated_tokens"
@@ -233,12 +252,14 @@ ATTRIBUTES: dict[str, str] = {
     SCHEDULER: (
         "requests running waiting kv_holding_waiting policy block_size log_stats "
         "finished_req_ids_dict kv_cache_manager scheduler_config max_num_active_reqs "
-        "max_num_scheduled_tokens adaptive_long_prefill_threshold prefill_capacity_bound"
+        "max_num_scheduled_tokens adaptive_long_prefill_threshold prefill_capacity_bound "
+        "connector finished_recving_kv_req_ids"
     ),
     "vllm.v1.request:Request": (
         "request_id client_index priority status events num_computed_tokens is_prefill_chunk "
         "num_in_flight_tokens num_output_placeholders num_stale_output_tokens drop_stale_output "
-        "num_preemptions block_hashes streaming_queue trace_headers"
+        "num_preemptions block_hashes streaming_queue trace_headers resumable "
+        "skip_reading_prefix_cache"
     ),
     # How a response's fingerprint gets the names of the weights.
     "vllm.outputs:RequestOutput": "kv_transfer_params",
