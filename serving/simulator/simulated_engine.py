@@ -15,6 +15,7 @@ from serving.simulator.step_run_record import Coming
 from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
 
 if TYPE_CHECKING:
+    from serving.simulator.job_cost import JobTerms
     from serving.simulator.simulated_machine import (
         EngineHandovers,
         MachineStep,
@@ -30,7 +31,7 @@ EMPTY_STEPS_MAX: Final = 3
 class SimulatedEngine:
     """Steps follow each other; requests that come during one wait for its end.
 
-    With `calls`, faults and hand-overs may come to its machine.
+    With `calls`, faults and hand-overs may come to its machine, whose chips have room for a `job`.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class SimulatedEngine:
         *,
         calls: bool,
         on_step: StepWatcher | None,
+        job: "JobTerms | None",
     ) -> None:
         self.schedulers = schedulers
         self.log = log
@@ -70,7 +72,7 @@ class SimulatedEngine:
             # It imports what drives live chips, which few simulations need.
             from serving.simulator import simulated_machine
 
-            self._machine = simulated_machine.SimulatedMachine(deployment)
+            self._machine = simulated_machine.SimulatedMachine(deployment, job)
 
     @property
     def can_expect(self) -> bool:

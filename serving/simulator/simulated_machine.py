@@ -6,6 +6,7 @@ chips over and takes them back, the `Ledger` counts their joules.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import RankQueues
 from serving.engine.step_batch import warm_up_batch, without_ranks
+from serving.simulator.job_cost import JobTerms
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.traffic.engine_limits import HBM_SHARE
@@ -95,9 +97,12 @@ class _OneVersion:
 
 
 class SimulatedMachine:
-    """One engine's; the event loop says when calls come, and steps begin and end."""
+    """One engine's; the event loop says when calls come, and steps begin and end.
 
-    def __init__(self, deployment: SimulatedDeployment) -> None:
+    A lease has room for a `job`; None: for one of the served model by the default recipe.
+    """
+
+    def __init__(self, deployment: SimulatedDeployment, job: JobTerms | None = None) -> None:
         model = deployment.cost_model
         layout, partition = model.layout, model.partition
         machine = machine_of(model)
@@ -128,7 +133,7 @@ class SimulatedMachine:
             self._experts,
             _OneVersion(),
             time=self._present,
-            training_hbm=_training_hbm(deployment),
+            training_hbm=_training_hbm(deployment, job),
             warm_up=self._warm_up,
             ledger=self._ledger,
         )
@@ -204,6 +209,10 @@ class SimulatedMachine:
     def leases(self) -> tuple[LeaseState, ...]:
         """Ongoing ones."""
         return self._leases.going_on
+
+    def lease(self, number: int) -> LeaseState:
+        """One of the last leases, ended or not; raises ConfigError for an unknown number."""
+        return self._leases.state(number)
 
     @property
     def is_leased(self) -> bool:
@@ -336,8 +345,13 @@ def machine_of(model: StepCostModel) -> Machine:
     )
 
 
-def _training_hbm(deployment: SimulatedDeployment) -> TrainingHbm:
-    """As a live engine's; a job on an engine of several, as a whole, may have others' chips too."""
+def _training_hbm(deployment: SimulatedDeployment, job: JobTerms | None) -> TrainingHbm:
+    """As a live engine's; a job on an engine of several, as a whole, may have others' chips too.
+
+    So may one that is named, which then has the chips of several leases.
+    """
+    if job is not None:
+        return cache(job.hbm_on)
     model = deployment.cost_model
     system, trained, partition = model.system, model.model, model.partition
     needs = training_hbm(system, trained, lnc=partition.lnc)
