@@ -7,13 +7,13 @@ recovery are decided elsewhere.
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
@@ -31,15 +31,26 @@ from emulator.chip.commands import (
     ReportCondition,
     ResetRank,
     SendExperts,
+    SendKv,
     TakeExperts,
+    TakeKv,
 )
-from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
+from emulator.chip.effects import (
+    ChipFailed,
+    Condition,
+    Effect,
+    ExpertWeights,
+    KvBlocks,
+    NotLoaded,
+)
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
+from emulator.compute.host_memory import host_need
+from emulator.compute.stored_weights import maps_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
-from emulator.specs.step import RankOutput, RankStep
+from emulator.specs.step import KvTransfer, RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep, all_of
 
@@ -69,7 +80,8 @@ class Fleet:
         formats: of the weights on the chips, and of keys and values.
 
     Raises:
-        CheckpointError: the checkpoint cannot be computed; before any process is started.
+        CheckpointError: the checkpoint cannot be computed, before any process is started; from
+            `start`, this host has not the memory for its chips.
         ChannelError: from `start`, when a chip does not start.
         ChipLost: from `step` and `resume`, when chips are gone, or failed.
     """
@@ -119,10 +131,22 @@ class Fleet:
         """Start Ray and the chips, and wait until each has loaded its shard."""
         try:
             self._processes.open()
+            self._check_host()
             self._start_chips(range(self.chips))
         except BaseException:
             self.stop()
             raise
+
+    def _check_host(self) -> None:
+        need = host_need(
+            self._weights_of[0],
+            chips=self._processes.chips_here(self.chips),
+            tp=self.tp,
+            slots=self.placement.slots,
+            formats=self._formats,
+        )
+        need.check(psutil.virtual_memory().available)
+        logger.info("%s", need)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call `lost` once, from another thread, with the name of a daemon that ended."""
@@ -376,9 +400,28 @@ class Fleet:
                 for each in chain.from_iterable(written.values()):
                     held[layer, each.chip, each.slot] = each.expert
 
+    def send_kv(self, transfer: KvTransfer) -> None:
+        """Copy a request's KV from one rank's chips to another's, each chip's heads to its peer.
+
+        Raises ChipLost when a chip of either was lost; the receiver's blocks are then undefined.
+        """
+        senders, receivers = self._rank(transfer.from_rank), self._rank(transfer.to_rank)
+        read = self._tell(dict.fromkeys(senders, SendKv(blocks=transfer.from_blocks)))
+        sent = all_of(KvBlocks, read)
+        self._tell(
+            {
+                receiver: TakeKv(
+                    blocks=transfer.to_blocks, keys=sent[sender].keys, values=sent[sender].values
+                )
+                for sender, receiver in zip(senders, receivers, strict=True)
+            }
+        )
+
     def _moves(self, transfer: ExpertTransfer) -> bool:
-        source = transfer.source_chip
-        return source >= 0 and self._weights_of[source] == self._weights_of[transfer.chip]
+        """Whether weights go from chip to chip; mapped ones are in every chip's reach."""
+        source, weights_dir = transfer.source_chip, self._weights_of[transfer.chip]
+        same = source >= 0 and self._weights_of[source] == weights_dir
+        return same and not maps_weights(weights_dir, self._formats)
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)
@@ -410,8 +453,7 @@ class Fleet:
 
     @property
     def _attending(self) -> int:
-        """Chips of a rank with head groups: the weights may have fewer than `tp`."""
-        return math.gcd(self.tp, self.architecture.groups)
+        return self.architecture.attending_chips(self.tp)
 
     def _rank(self, rank: int) -> range:
         """The attending chips of a rank; the first one leads."""

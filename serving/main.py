@@ -23,7 +23,7 @@ _COMPLAINS: Final = "triton._C.libtriton"
 
 _MODULES: Final = (
     *("serve", "key", "train", "demo", "state", "watch", "console", "top", "monitor", "ls"),
-    *("fault", "leases", "daynight", "publish", "engine", "profile"),
+    *("fault", "leases", "daynight", "publish", "engine", "replicas", "profile"),
     *("describe", "collectives", "power", "simulate", "pareto", "plan", "compare", "day"),
     *("recipe", "fleet"),
     *("explain", "quality", "validate"),

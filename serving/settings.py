@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
 from emulator.specs.attention_split import AttentionSplit
@@ -71,6 +71,7 @@ _WHOLE_NUMBERS = {
     "lnc": 1,
     "first_chip": 0,
     "spares": 0,
+    "prefill_ranks": 0,
     "expect_concurrency": 1,
 }
 """The least that each may be; the partition checks what fits together."""
@@ -234,6 +235,9 @@ class RunningOptions(PrefillOptions):
     )
 
 
+ENGINES: Final = ("default", "fast")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunningOptions, FormatOptions, PartitionOptions):
     """The platform's settings: the options of a deployment, and what they resolve to.
@@ -256,6 +260,17 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
         metavar="NAME",
     )
     spares: int = option(0, "chips that stand by for lost ones")
+    prefill_ranks: int = option(
+        0,
+        "ranks that compute prompts alone: a request goes on with its first token to one of the "
+        "others, which decode, and its KV follows over the fabric (default: 0, all do both)",
+    )
+    engine: str = option(
+        "default",
+        "fast: schedulers that are compiled, with the decisions of vLLM's, for --weights none; "
+        "requests that need scores of tokens get a 400",
+        metavar="{" + ",".join(ENGINES) + "}",
+    )
     first_chip: int = 0
     model: str | None = None
     computes: bool = True
@@ -270,6 +285,8 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
             value = getattr(self, name)
             fits = type(value) is int and value >= least
             self._check(name, fits, f"a whole number of at least {least}")
+        fits = self.prefill_ranks < max(1, self.ranks)
+        self._check("prefill_ranks", fits, "fewer than the ranks (chips over tp)")
         self._check("expect_concurrency", follows, "none beside a clock other than auto")
         for name, expected in _WORDS.items():
             self._check(name, isinstance(getattr(self, name), str), expected)
@@ -282,6 +299,9 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
         self._check("hang_timeout_s", timeout_fits, "seconds above 0")
         silence_fits = _lies_in(self.silence_timeout_s, least=1.0)
         self._check("silence_timeout_s", silence_fits, "at least 1 second of wall time")
+        self._check("engine", self.engine in ENGINES, " or ".join(ENGINES))
+        if self.engine == "fast" and self.computes:
+            raise ConfigError("engine", "fast", "--weights none with it: it computes no tokens")
         self._check("overlap", self.overlap in tuple(Overlap), " or ".join(Overlap))
         splits = tuple(AttentionSplit)
         self._check("attention_split", self.attention_split in splits, " or ".join(splits))

@@ -39,6 +39,10 @@ class ChipProcesses:
         self._ray.start()
         self._channel = Channel(self._ray.channel_host())
 
+    def chips_here(self, chips: int) -> int:
+        """Those of so many that will run on this host."""
+        return sum(node.is_here for node in self._ray.place_chips(chips))
+
     def start(
         self, shares: Mapping[int, ChipShare | TrainingShare], *, chips: int
     ) -> Sequence[ChipReady]:

@@ -14,7 +14,7 @@ from emulator.actors.channel import ChannelClient
 from emulator.actors.chip_watch import ready
 from emulator.actors.codec import Message
 from emulator.chip.chip import Chip
-from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
+from emulator.chip.chip_share import ChipShare, load_chip, load_slots, renew_chip
 from emulator.chip.commands import Hang, LoadExperts, LoadWeights, ReportCondition, StopChip
 from emulator.chip.effects import ChipFailed, Condition
 from emulator.chip.training_chip import TrainingChip
@@ -118,7 +118,7 @@ class ChipWorker:
                 self._share, effect = renew_chip(self._chip, self._share, command)
                 return effect
             if isinstance(command, LoadExperts):
-                command = read_experts(self._share, command)
+                return load_slots(self._chip, self._share, command)
         return self._chip.handle(command)  # type: ignore[arg-type]
 
     def _condition(self) -> Condition:

@@ -16,7 +16,9 @@ from emulator.chip.commands import (
     ResetRank,
     RunExperts,
     SendExperts,
+    SendKv,
     TakeExperts,
+    TakeKv,
 )
 from emulator.chip.effects import (
     CommandDone,
@@ -24,6 +26,7 @@ from emulator.chip.effects import (
     Effect,
     ExpertRows,
     ExpertWeights,
+    KvBlocks,
     PartialSums,
     StepDone,
 )
@@ -43,6 +46,7 @@ from emulator.compute.decoder import (
     run_dense_part,
 )
 from emulator.compute.experts import run_experts
+from emulator.compute.mapped_matrix import are_mapped
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
 from emulator.compute.token_batch import TokenBatch, make_token_batch
@@ -79,7 +83,7 @@ class Chip:
     tokens), `Combine` moves to the next layer, the last of which samples and returns to idle; with
     several chips per rank, `Reduce` comes after attention and after a dense network. Dense layers
     of a rank of one chip take no message. `RepeatStep` restarts at the first layer. `RunExperts`
-    works in any state; experts move between steps.
+    works in any state; experts, and blocks of the KV cache, move between steps.
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
@@ -108,6 +112,12 @@ class Chip:
                 return self._repeat()
             case SendExperts() | TakeExperts():
                 return self._move_experts(command)
+            case SendKv():
+                keys, values = self._kv.read_blocks(command.blocks)
+                return KvBlocks(keys=keys, values=values)
+            case TakeKv():
+                self._kv.write_blocks(command.blocks, command.keys, command.values)
+                return CommandDone()
             case ResetRank():
                 self._requests, self._running = RequestTable(), None
                 return CommandDone()
@@ -236,13 +246,20 @@ class Chip:
     def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
         experts = self._experts(command.layer)
         if isinstance(command, SendExperts):
+            assert not are_mapped(experts.gate_up), "mapped experts are loaded, not sent"
             return ExpertWeights(
                 layer=command.layer,
                 gate_up=experts.gate_up[command.slots],
                 down=experts.down[command.slots],
                 biases=experts.biases[command.slots],
             )
-        experts.gate_up[command.slots] = command.gate_up
-        experts.down[command.slots] = command.down
-        experts.biases[command.slots] = command.biases
+        arriving = ExpertSet(gate_up=command.gate_up, down=command.down, biases=command.biases)
+        return self.take_experts(command.layer, command.slots, arriving)
+
+    def take_experts(self, moe_layer: int, slots: list[int], arriving: ExpertSet) -> CommandDone:
+        """Replace the experts in `slots` of a layer, one each, between steps."""
+        experts = self._experts(moe_layer)
+        experts.gate_up[slots] = arriving.gate_up
+        experts.down[slots] = arriving.down
+        experts.biases[slots] = arriving.biases
         return CommandDone()

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.chip.chip import Chip
-from emulator.chip.commands import LoadExperts, LoadWeights, TakeExperts
+from emulator.chip.commands import LoadExperts, LoadWeights
 from emulator.chip.effects import CommandDone, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.stored_weights import store_experts, store_shard
+from emulator.compute.stored_weights import maps_weights, store_experts, store_shard
 from emulator.compute.weights import ModelShard
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
@@ -53,7 +53,14 @@ def load_chip(share: ChipShare) -> Chip:
 
 def _load_shard(share: ChipShare, arch: Architecture) -> ModelShard:
     directory = Path(share.weights_dir)
-    shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
+    shard = load_shard(
+        directory,
+        arch,
+        share.experts,
+        tp=share.tp,
+        tp_index=share.tp_index,
+        mapped=maps_weights(directory, share.formats),
+    )
     return store_shard(shard, share.formats)
 
 
@@ -77,16 +84,10 @@ def renew_chip(
     return wanted, CommandDone()
 
 
-def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
-    """Read the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
+def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDone:
+    """Load the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
     directory = Path(share.weights_dir)
-    arch = read_architecture(directory)
-    experts = load_experts(directory, arch, command.layer, command.experts)
-    store_experts(experts, share.formats)
-    return TakeExperts(
-        layer=command.layer,
-        slots=command.slots,
-        gate_up=experts.gate_up,
-        down=experts.down,
-        biases=experts.biases,
-    )
+    mapped = maps_weights(directory, share.formats)
+    read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
+    store_experts(read, share.formats)
+    return chip.take_experts(command.layer, command.slots, read)

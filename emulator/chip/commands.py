@@ -86,6 +86,22 @@ class TakeExperts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendKv:
+    """Read out `blocks` of the KV cache."""
+
+    blocks: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeKv:
+    """Write `keys` and `values`, as `KvBlocks` has them, into `blocks` of the KV cache."""
+
+    blocks: list[int]
+    keys: Float32s
+    values: Float32s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadExperts:
     """Read `experts` of `layer` from the checkpoint into `slots`, one each."""
 
@@ -135,6 +151,8 @@ Command = (
     | Combine
     | SendExperts
     | TakeExperts
+    | SendKv
+    | TakeKv
     | LoadExperts
     | LoadWeights
     | ResetRank

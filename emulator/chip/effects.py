@@ -65,6 +65,14 @@ class ExpertWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvBlocks:
+    """Blocks of all layers, in the layout of the KV cache (`PagedKv.read_blocks`)."""
+
+    keys: Float32s
+    values: Float32s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
     """The rank's batch is computed; only its leading chip's output has samples."""
 
@@ -105,6 +113,7 @@ Effect = (
     | Dispatch
     | ExpertRows
     | ExpertWeights
+    | KvBlocks
     | StepDone
     | CommandDone
     | NotLoaded

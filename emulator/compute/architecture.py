@@ -3,6 +3,7 @@
 A model family reads it from a Hugging Face config.json (`emulator.compute.families`).
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -95,6 +96,10 @@ class Architecture:
         if self.latent is None:
             return self.kv_heads
         return max(part for part in range(1, _LATENT_GROUPS + 1) if self.heads % part == 0)
+
+    def attending_chips(self, tp: int) -> int:
+        """Of a rank's `tp` chips, those that have head groups: as many as divide them evenly."""
+        return math.gcd(tp, self.groups)
 
     @property
     def expert_layers(self) -> tuple[int, ...]:

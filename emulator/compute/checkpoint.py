@@ -65,11 +65,13 @@ def load_shard(
     *,
     tp: int = 1,
     tp_index: int = 0,
+    mapped: bool = False,
 ) -> ModelShard:
     """Read one chip's share of the heads, and its experts, from `directory`.
 
     `experts` gives the slots of each layer with experts, equally many, an expert or EMPTY. Of the
     `tp` chips that divide a rank's head groups it is `tp_index`; from `tp` on, it has no heads.
+    With `mapped`, matrices stay in the checkpoint's pages, which other processes share.
     Raises CheckpointError for a missing or misshapen tensor.
     """
     groups = arch.groups // tp if tp_index < tp else 0
@@ -77,22 +79,21 @@ def load_shard(
     share = slice(tp_index * groups, (tp_index + 1) * groups)
     family = FAMILIES[arch.family]
     slots_of = dict(zip(arch.expert_layers, experts, strict=True))
-    tensors = Tensors(directory, arch.fp8_block)
-    embedding = tensors.read("model.embed_tokens.weight", arch.vocab, arch.hidden)
-    if arch.tied_embeddings:
-        lm_head = embedding.T
-    else:
-        lm_head = tensors.matrix("lm_head.weight", arch.vocab, arch.hidden)
+    tensors = Tensors(directory, arch.fp8_block, mapped=mapped)
+    embedding = tensors.rows("model.embed_tokens.weight", arch.vocab, arch.hidden)
+    lm_head = embedding
+    if not arch.tied_embeddings:
+        lm_head = tensors.rows("lm_head.weight", arch.vocab, arch.hidden)
     return ModelShard(
         architecture=arch,
         groups=groups,
-        embedding=embedding,
+        embedding=embedding if mapped else embedding.astype(np.float32),
         layers=tuple(
             _load_layer(family, tensors, arch, layer, slots_of.get(layer), share)
             for layer in range(arch.layers)
         ),
         final_norm=tensors.read("model.norm.weight", arch.hidden),
-        lm_head=np.ascontiguousarray(lm_head),
+        lm_head=tensors.linear(lm_head),
     )
 
 
@@ -129,10 +130,10 @@ def _load_experts(
     family: ModelFamily, tensors: Tensors, arch: Architecture, layer: int, slots: Sequence[int]
 ) -> ExpertSet:
     """Experts by slot; EMPTY ones are zeros, which take host memory only once written."""
-    wide = 2 * arch.expert_intermediate
+    hidden, width = arch.hidden, arch.expert_intermediate
     experts = ExpertSet(
-        gate_up=np.zeros((len(slots), arch.hidden, wide), dtype=np.float32),
-        down=np.zeros((len(slots), arch.expert_intermediate, arch.hidden), dtype=np.float32),
+        gate_up=tensors.empty_linears(len(slots), hidden, 2 * width),
+        down=tensors.empty_linears(len(slots), width, hidden),
         biases=np.zeros((len(slots), arch.expert_bias_width), dtype=np.float32),
     )
     for slot, expert in enumerate(slots):
@@ -142,12 +143,17 @@ def _load_experts(
 
 
 def load_experts(
-    directory: Path, arch: Architecture, moe_layer: int, experts: Sequence[int]
+    directory: Path,
+    arch: Architecture,
+    moe_layer: int,
+    experts: Sequence[int],
+    *,
+    mapped: bool = False,
 ) -> ExpertSet:
-    """Read `experts`, a slot each, of one layer that no chip holds any more.
+    """Read `experts`, a slot each, of one layer; `mapped` as in `load_shard`.
 
     `moe_layer` counts layers with experts. Raises CheckpointError.
     """
     layer = arch.expert_layers[moe_layer]
-    tensors = Tensors(directory, arch.fp8_block)
+    tensors = Tensors(directory, arch.fp8_block, mapped=mapped)
     return _load_experts(FAMILIES[arch.family], tensors, arch, layer, experts)

@@ -53,7 +53,7 @@ class Routed:
 
 def embed(shard: ModelShard, batch: TokenBatch) -> Float32s:
     """Look up the batch's tokens: [tokens, hidden]."""
-    return shard.embedding[batch.token_ids]
+    return shard.embedding[batch.token_ids].astype(np.float32, copy=False)
 
 
 def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:

@@ -6,7 +6,13 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import SwiGlu
-from emulator.compute.tiled_matmul import TILE_ROWS, grouped_matmul, padded_rows
+from emulator.compute.mapped_matrix import Matrices, are_mapped
+from emulator.compute.tiled_matmul import (
+    TILE_ROWS,
+    grouped_matmul,
+    multiply_tiles,
+    padded_rows,
+)
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 FEW_TILES_SHARE = 0.5
@@ -38,8 +44,8 @@ def gated(both: Float32s, gate: SwiGlu) -> Float32s:
 def run_experts(
     rows: Float32s,
     counts: Int64s,
-    gate_up: Float32s,
-    down: Float32s,
+    gate_up: Matrices,
+    down: Matrices,
     biases: Float32s | None = None,
     gate: SwiGlu = SILU,
     products: ProductFormat = FP32_PRODUCTS,
@@ -50,7 +56,7 @@ def run_experts(
         rows: [pairs, hidden], sorted by local expert.
         counts: [local_experts] rows of each expert; adds up to pairs.
         gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
-        down: [local_experts, intermediate, hidden].
+        down: [local_experts, intermediate, hidden]; mapped ones run one by one.
         biases: [local_experts, 2 * intermediate + hidden], of both products; None without.
         gate: the activation.
         products: of the format that the weights are stored in.
@@ -58,8 +64,9 @@ def run_experts(
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)
     busiest = int(tile_counts.max())
-    few = tiles <= FEW_TILES_SHARE * experts
-    dense = not few and experts * busiest <= DENSE_WASTE * tiles + experts
+    mapped = are_mapped(gate_up)
+    few = not mapped and tiles <= FEW_TILES_SHARE * experts
+    dense = not mapped and not few and experts * busiest <= DENSE_WASTE * tiles + experts
     first_tile = np.arange(experts) * busiest if dense else np.cumsum(tile_counts) - tile_counts
     first_row = np.cumsum(counts) - counts
     # [pairs] row of each pair in the tiled layout
@@ -86,8 +93,8 @@ class _Experts:
 
     def __init__(
         self,
-        gate_up: Float32s,
-        down: Float32s,
+        gate_up: Matrices,
+        down: Matrices,
         biases: Float32s | None,
         gate: SwiGlu,
         products: ProductFormat,
@@ -100,12 +107,13 @@ class _Experts:
 
     def apply(self, tiles: Float32s, chosen: Any) -> Float32s:
         """[..., TILE_ROWS, hidden] through the weights at `chosen`, one expert a leading index."""
-        multiply = self._products.multiply
-        both = multiply(tiles, self._gate_up[chosen])  # -> [..., TILE_ROWS, 2 * intermediate]
+        products = self._products
+        # -> [..., TILE_ROWS, 2 * intermediate]
+        both = multiply_tiles(tiles, self._gate_up[chosen], products)
         width = both.shape[-1]
         if self._biases is not None:
             both += self._biases[chosen][..., :width]
-        out = multiply(gated(both, self._gate), self._down[chosen])
+        out = multiply_tiles(gated(both, self._gate), self._down[chosen], products)
         if self._biases is not None:
             out += self._biases[chosen][..., width:]
         return out
@@ -145,8 +153,8 @@ def run_experts_slowly(
 
 def run_dense(
     hidden: Float32s,
-    gate_up: Float32s,
-    down: Float32s,
+    gate_up: Matrices,
+    down: Matrices,
     gate: SwiGlu,
     products: ProductFormat = FP32_PRODUCTS,
 ) -> Float32s:

@@ -7,6 +7,7 @@ without transposing (DECISIONS.md).
 
 import math
 import mmap
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -76,6 +77,19 @@ class PagedKv:
             keys.transpose(0, 2, 3, 1, 4),
             values.reshape(kv_heads, items, chunks, CHUNK_TOKENS, -1),
         )
+
+    def read_blocks(self, blocks: Sequence[int]) -> tuple[Float32s, Float32s]:
+        """Copy whole blocks of every layer, for another chip with the same heads.
+
+        Returns keys [layers, kv_heads, key_dim, len(blocks), block_tokens] and values [layers,
+        kv_heads, len(blocks), block_tokens * value_dim].
+        """
+        return self._keys[:, :, :, blocks], self._values[:, :, blocks]
+
+    def write_blocks(self, blocks: Sequence[int], keys: Float32s, values: Float32s) -> None:
+        """Store what another chip's `read_blocks` returned."""
+        self._keys[:, :, :, blocks] = keys
+        self._values[:, :, blocks] = values
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one block of every layer, for a request that continues a shared block."""

@@ -15,6 +15,7 @@ import numpy as np
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights, load_experts, load_shard
+from emulator.compute.mapped_matrix import MappedMatrix
 from emulator.compute.mixed_precision import Precision, round_to_bfloat16
 from emulator.compute.weights import GroupedQueryWeights, MoeWeights
 from emulator.errors import CheckpointError
@@ -184,6 +185,7 @@ def read_dense(directory: Path, arch: Architecture) -> Parameters:
         assert isinstance(attention, GroupedQueryWeights), layer
         assert isinstance(moe, MoeWeights), layer
         assert attention.head_norms is not None, layer
+        assert not isinstance(moe.router.matrix, MappedMatrix), layer
         grouped = attention.qkv.reshape(arch.kv_heads, arch.hidden, group_heads + 2, head_dim)
         by_part = grouped.transpose(1, 0, 2, 3)  # [hidden, groups, group_heads + 2, head_dim]
         parts = (by_part[:, :, :-2], by_part[:, :, -2], by_part[:, :, -1])
@@ -197,6 +199,7 @@ def read_dense(directory: Path, arch: Architecture) -> Parameters:
         dense[f"layers.{layer}.router"][:] = moe.router.matrix
     dense["final_norm"][:] = shard.final_norm
     if not arch.tied_embeddings:
+        assert not isinstance(shard.lm_head, MappedMatrix)
         dense["lm_head"][:] = shard.lm_head
     return dense
 

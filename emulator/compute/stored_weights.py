@@ -5,10 +5,13 @@ a part of a dense network, or an expert. Norms and biases stay in float32.
 """
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from emulator.compute.mapped_matrix import MappedMatrix
+from emulator.compute.tensors import is_mapped
 from emulator.compute.weights import (
     DenseWeights,
     ExpertSet,
@@ -39,10 +42,16 @@ _Weights = TypeVar(
 )
 
 
+def maps_weights(directory: Path, formats: ModelFormats) -> bool:
+    """Whether chips map the matrices in `directory`: large ones, used as they are stored."""
+    return formats == FP32_MODEL and is_mapped(directory)
+
+
 def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
     """`shard` with its matrices rounded; experts are written in place."""
     if formats == FP32_MODEL:
         return shard
+    assert not isinstance(shard.lm_head, MappedMatrix), "mapped matrices are as stored"
     plain, projections = formats.plain_products, formats.projection_products
     layers = []
     for layer in shard.layers:
@@ -70,6 +79,8 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
 
 def store_experts(experts: ExpertSet, formats: ModelFormats) -> None:
     """Round experts in place; slots of zeros stay unwritten, and take no memory."""
+    if formats == FP32_MODEL:
+        return
     products = formats.expert_products
     for matrices in (experts.gate_up, experts.down):
         for slot in np.flatnonzero(matrices.any(axis=(1, 2))):

@@ -12,25 +12,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
+from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, mapped_matrices
 from emulator.compute.safetensors_file import SafetensorsFile
+from emulator.compute.scaled_rows import Fp8Rows, Mxfp4Rows, Rows
 from emulator.errors import CheckpointError
-from emulator.formats.minifloat import E2M1
-from emulator.formats.mx_blocks import BLOCK, decode_scales
+from emulator.formats.mx_blocks import BLOCK
 
 Shape = tuple[int, ...]
 
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
+_UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
+
+
+MAPPED_BYTES_MIN = 64 << 20
+"""Smallest checkpoint whose matrices stay in its pages: those of smaller ones are so small that one
+call for many of them is faster, and hosts have room for copies."""
+
+
+def stored_bytes(directory: Path) -> int:
+    """Bytes of the checkpoint's files."""
+    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+
+
+def is_mapped(directory: Path) -> bool:
+    """Whether chips map the matrices of this checkpoint; the same for all of them."""
+    return stored_bytes(directory) >= MAPPED_BYTES_MIN
 
 
 class Tensors:
     """The tensors of `directory`, mapped when first asked for; raises CheckpointError.
 
-    `fp8_block`: rows and columns that share a scale in FP8 matrices.
+    `fp8_block`: rows and columns that share a scale in FP8 matrices. `mapped`: linear layers stay
+    in the files' pages; otherwise they are float32 [inputs, outputs], as kernels read them best.
     """
 
-    def __init__(self, directory: Path, fp8_block: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        fp8_block: tuple[int, int] | None = None,
+        *,
+        mapped: bool = False,
+    ) -> None:
         self._directory = directory
         self._fp8_block = fp8_block
+        self._mapped = mapped
         self._files: dict[Path, SafetensorsFile] = {}
         self._file_of = _index(directory)
 
@@ -59,27 +84,51 @@ class Tensors:
         """The tensor as float32, in C order."""
         stored = self.check(name, shape)
         if stored.dtype == ml_dtypes.float8_e4m3fn:
-            return self._from_fp8(name, stored)
+            return self._fp8(name, stored).astype(np.float32, copy=False)
         return np.array(stored, dtype=np.float32)
 
-    def matrix(self, name: str, outputs: int, inputs: int) -> Float32s:
-        """A linear layer, stored [outputs, inputs], as [inputs, outputs]."""
-        return self.read(name, outputs, inputs).T
+    def rows(self, name: str, *shape: int) -> NDArray[Any]:
+        """The tensor as stored, in the file's pages; float32 if it has scales, or is a vector."""
+        stored = self.check(name, shape)
+        if len(shape) > 1 and stored.dtype in _UNSCALED:
+            return stored
+        return self.read(name, *shape)
 
-    def _from_fp8(self, name: str, codes: NDArray[Any]) -> Float32s:
+    def whole(self, name: str, outputs: int, inputs: int) -> Rows:
+        """As `rows`, for a matrix that is not cut: FP8 stays as stored too."""
+        stored = self.check(name, (outputs, inputs))
+        if stored.dtype == ml_dtypes.float8_e4m3fn:
+            return self._fp8(name, stored)
+        return self.rows(name, outputs, inputs)
+
+    def linear(self, *parts: Rows) -> Matrix:
+        """A linear layer of rows [outputs, inputs], those of one part below the other's."""
+        if self._mapped:
+            return MappedMatrix(*parts)
+        rows = np.concatenate([part.astype(np.float32, copy=False) for part in parts])
+        return np.ascontiguousarray(rows.T)
+
+    def linears(self, *parts: NDArray[Any]) -> Matrices:
+        """Linear layers of `rows` [layers, outputs, inputs], joined layer by layer."""
+        if self._mapped:
+            return mapped_matrices([MappedMatrix(*layer) for layer in zip(*parts, strict=True)])
+        rows = np.concatenate(parts, axis=1)
+        return np.ascontiguousarray(rows.transpose(0, 2, 1), dtype=np.float32)
+
+    def empty_linears(self, layers: int, inputs: int, outputs: int) -> Matrices:
+        """Places for what `linear` returns: zeros, or None where layers are mapped."""
+        if self._mapped:
+            return np.empty(layers, dtype=object)
+        return np.zeros((layers, inputs, outputs), dtype=np.float32)
+
+    def _fp8(self, name: str, codes: NDArray[Any]) -> Fp8Rows:
         if self._fp8_block is None or codes.ndim != 2:
             raise CheckpointError(
                 f"{self._directory}: tensor {name} is FP8, and config.json has no"
                 " quantization_config.weight_block_size for it"
             )
-        rows, columns = self._fp8_block
-        scales = self.read(
-            name + _FP8_SCALES, -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
-        )
-        spread = scales.repeat(rows, axis=0)[: len(codes)]
-        spread = spread.repeat(columns, axis=1)[:, : codes.shape[1]]
-        values: Float32s = codes.astype(np.float32) * spread
-        return values
+        blocks = (-(-side // size) for side, size in zip(codes.shape, self._fp8_block, strict=True))
+        return Fp8Rows(codes, self.read(name + _FP8_SCALES, *blocks), self._fp8_block)
 
     def check_mxfp4(
         self, name: str, matrices: int, outputs: int, inputs: int
@@ -89,19 +138,14 @@ class Tensors:
         blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
 
-    def mxfp4(self, name: str, index: int, *shape: int) -> Float32s:
+    def mxfp4(self, name: str, index: int, *shape: int) -> Mxfp4Rows:
         """Matrix `index` of [outputs, inputs] of those stored under `name` in MXFP4.
 
-        `name`_blocks holds two codes a byte, the first in the low half, for 32 elements of a row;
-        `name`_scales their E8M0 scales. `shape` is [matrices, outputs, inputs].
+        `name`_blocks holds the codes and `name`_scales their scales. `shape` is [matrices, outputs,
+        inputs].
         """
-        _, outputs, inputs = shape
-        parts = inputs // BLOCK
         blocks, scales = self.check_mxfp4(name, *shape)
-        codes = np.asarray(blocks[index])  # [outputs, parts, 16]
-        halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(outputs, parts, BLOCK)
-        values = E2M1.decode(halves) * decode_scales(np.asarray(scales[index]))[:, :, None]
-        return values.reshape(outputs, inputs)
+        return Mxfp4Rows(blocks[index], scales[index])
 
 
 def _index(directory: Path) -> dict[str, Path]:

@@ -9,6 +9,7 @@ sizes used here (DECISIONS.md).
 import numpy as np
 
 from emulator.arrays import Float32s
+from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, are_mapped
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 TILE_ROWS = 4
@@ -19,9 +20,19 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
-def tiled_matmul(
-    x: Float32s, weight: Float32s, products: ProductFormat = FP32_PRODUCTS
+def multiply_tiles(
+    tiles: Float32s, weight: Matrix, products: ProductFormat = FP32_PRODUCTS
 ) -> Float32s:
+    """Multiply `tiles` [..., TILE_ROWS, inner] by `weight`: [..., TILE_ROWS, columns].
+
+    A mapped matrix is as stored, and of no other format.
+    """
+    if isinstance(weight, MappedMatrix):
+        return weight.multiply(tiles)
+    return products.multiply(tiles, weight)
+
+
+def tiled_matmul(x: Float32s, weight: Matrix, products: ProductFormat = FP32_PRODUCTS) -> Float32s:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     rows, inner = x.shape
     if rows % TILE_ROWS:
@@ -29,12 +40,12 @@ def tiled_matmul(
         padded[:rows] = x
         x = padded
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product = products.multiply(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
-    return product.reshape(-1, weight.shape[1])[:rows]
+    product = multiply_tiles(tiles, weight, products)  # -> [tiles, TILE_ROWS, columns]
+    return product.reshape(-1, product.shape[-1])[:rows]
 
 
 def grouped_matmul(
-    x: Float32s, weights: Float32s, products: ProductFormat = FP32_PRODUCTS
+    x: Float32s, weights: Matrices, products: ProductFormat = FP32_PRODUCTS
 ) -> Float32s:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
@@ -48,5 +59,9 @@ def grouped_matmul(
         x = padded
     tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
     # -> [groups, tiles, TILE_ROWS, columns]
-    product = products.multiply(tiles, weights[:, None])
-    return product.reshape(len(weights), -1, weights.shape[2])[:, :rows]
+    if are_mapped(weights):
+        own = np.broadcast_to(tiles, (len(weights), *tiles.shape[-3:]))
+        product = np.stack([each.multiply(own[group]) for group, each in enumerate(weights)])
+    else:
+        product = products.multiply(tiles, weights[:, None])
+    return product.reshape(len(weights), -1, product.shape[-1])[:, :rows]

@@ -1,12 +1,17 @@
-"""One chip's weights, as the kernels multiply them; matrices are [inputs, outputs], float32.
+"""One chip's weights, as the kernels multiply them.
 
-Their values are those of the shard's formats (see stored_weights).
+Matrices are [inputs, outputs] in float32, with values of the shard's formats (see stored_weights),
+or mapped: in the checkpoint's pages, as stored.
 """
 
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
+from emulator.compute.mapped_matrix import Matrices, Matrix
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 
@@ -14,11 +19,11 @@ from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 class GroupedQueryWeights:
     """Attention by key/value heads. A head group is one of them with its query heads."""
 
-    qkv: Float32s  # [groups, hidden, (group_heads + 2) * head_dim]: queries, key, value
+    qkv: Matrices  # [groups, hidden, (group_heads + 2) * head_dim]: queries, key, value
     qkv_bias: Float32s | None  # [groups, 1, (group_heads + 2) * head_dim]
     head_norms: Float32s | None  # [group_heads + 1, head_dim], the queries' norm, then the key's
     scores_bounded: bool  # see attention.scores_are_bounded
-    output: Float32s  # [groups, group_heads * head_dim, hidden]
+    output: Matrices  # [groups, group_heads * head_dim, hidden]
     output_bias: Float32s | None  # [hidden]
     sinks: Float32s | None  # [groups * group_heads]
 
@@ -27,30 +32,33 @@ class GroupedQueryWeights:
 class LatentWeights:
     """Multi-head latent attention. A head group is some of the heads; all share one latent."""
 
-    query_down: Float32s  # [hidden, query_rank]
+    query_down: Matrix  # [hidden, query_rank]
     query_norm: Float32s  # [query_rank]
-    query_up: Float32s  # [groups, query_rank, group_heads * (nope_dim + rope_dim)]
-    kv_down: Float32s  # [hidden, kv_rank + rope_dim]
+    query_up: Matrices  # [groups, query_rank, group_heads * (nope_dim + rope_dim)]
+    kv_down: Matrix  # [hidden, kv_rank + rope_dim]
     kv_norm: Float32s  # [kv_rank]
-    key_up: Float32s  # [heads of the chip, nope_dim, kv_rank]: folds a query into the latent
-    value_up: Float32s  # [heads of the chip, kv_rank, value_dim]
-    output: Float32s  # [groups, group_heads * value_dim, hidden]
+    key_up: Matrices  # [heads of the chip, nope_dim, kv_rank]: folds a query into the latent
+    value_up: Matrices  # [heads of the chip, kv_rank, value_dim]
+    output: Matrices  # [groups, group_heads * value_dim, hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseWeights:
     """A feed-forward network, divided by columns into parts; missing columns are zeros."""
 
-    gate_up: Float32s  # [parts, hidden, 2 * part], gate columns of the part first
-    down: Float32s  # [parts, part, hidden]
+    gate_up: Matrices  # [parts, hidden, 2 * part], gate columns of the part first
+    down: Matrices  # [parts, part, hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSet:
-    """Experts in slots of a layer; `biases` are [slots, 0] where the model has none."""
+    """Experts in slots of a layer; `biases` are [slots, 0] where the model has none.
 
-    gate_up: Float32s  # [slots, hidden, 2 * intermediate]
-    down: Float32s  # [slots, intermediate, hidden]
+    An EMPTY slot has zeros, or, mapped, None.
+    """
+
+    gate_up: Matrices  # [slots, hidden, 2 * intermediate]
+    down: Matrices  # [slots, intermediate, hidden]
     biases: Float32s  # [slots, 2 * intermediate + hidden], of both products
 
 
@@ -58,7 +66,7 @@ class ExpertSet:
 class RouterWeights:
     """What chooses a token's experts; `choice_bias` does not change their weights."""
 
-    matrix: Float32s  # [hidden, experts]
+    matrix: Matrix  # [hidden, experts]
     bias: Float32s | None = None  # [experts], added to logits
     choice_bias: Float32s | None = None  # [experts], added to scores by which experts are chosen
 
@@ -91,8 +99,8 @@ class ModelShard:
 
     architecture: Architecture
     groups: int
-    embedding: Float32s  # [vocab, hidden]
+    embedding: NDArray[Any]  # [vocab, hidden], float32 or as stored
     layers: tuple[LayerWeights, ...]
     final_norm: Float32s  # [hidden]
-    lm_head: Float32s  # [hidden, vocab]
+    lm_head: Matrix  # [hidden, vocab]
     formats: ModelFormats = FP32_MODEL

@@ -32,9 +32,16 @@ def kv_transfer_ns(
     senders = len(from_chips)
     payload = np.zeros((len(both), len(both)))
     payload[:senders, senders:] = bytes_per_request * _common_part(senders, len(to_chips))
-    fabric = AllToAll(system, len(both), physical=both)
-    busy_ns = fabric.exchange(payload).link_busy_ns.max()
-    return float(busy_ns + fabric.latency_ns()[payload > 0].max())
+    return transfer_ns(AllToAll(system, len(both), physical=both), payload)
+
+
+def transfer_ns(fabric: AllToAll, payload_bytes: Float64s) -> float:
+    """Time of payload_bytes[sender, receiver], some of them, on links that are idle.
+
+    Raises ValueError for bytes without a path.
+    """
+    busy_ns = fabric.exchange(payload_bytes).link_busy_ns.max()
+    return float(busy_ns + fabric.latency_ns()[payload_bytes > 0].max())
 
 
 def prompt_kv_bytes(model: ModelSpec, prompt_tokens: Int64s) -> Int64s:

@@ -63,6 +63,11 @@ class TrainingMemory:
     owners: Owners
 
     @property
+    def training(self) -> dict[HbmOwner, int]:
+        """Without the runtime's microcode, which is there whatever the chips do."""
+        return {owner: count for owner, count in self.owners if owner.use is HbmUse.TRAINING}
+
+    @property
     def chip_bytes(self) -> int:
         """The sum over all owners."""
         return sum(count for _, count in self.owners)

@@ -58,6 +58,21 @@ class RankStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvTransfer:
+    """Keys and values of a request on their way from one rank's blocks to another's, in order.
+
+    `tokens` of them cross the links: the receiver has those before them in blocks of its own.
+    """
+
+    request_id: str
+    from_rank: int
+    to_rank: int
+    from_blocks: list[int]
+    to_blocks: list[int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowLogprobs:
     """Log-probabilities of some rows: the token itself first, then the most likely ones.
 

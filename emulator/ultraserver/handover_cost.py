@@ -16,9 +16,11 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
+from emulator.fabric.kv_transfer import prompt_kv_bytes, transfer_ns
 from emulator.faults.recovery_time import RecoveryRates, slowest_tray_ns
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
+from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.units import BITS_PER_BYTE, NS_PER_S
 
 
@@ -54,13 +56,29 @@ def experts_moved(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll
 
     Serving traffic is not counted. Raises ValueError for chips without a path.
     """
-    exchange = all_to_all.exchange(sent_bytes)
+    return _over_links(system, sent_bytes, all_to_all.exchange(sent_bytes).duration_ns)
+
+
+def kv_sent(layout: MachineLayout, *, from_rank: int, to_rank: int, tokens: int) -> HandoverCost:
+    """Cost of one request's keys and values of `tokens` from rank to rank, on idle links.
+
+    Each chip sends those of its heads. Raises ValueError for chips without a path.
+    """
+    tp, chips = layout.partition.tp, layout.partition.chips
+    sent_bytes = np.zeros((chips, chips))
+    share = float(prompt_kv_bytes(layout.model, np.array(tokens))) / tp
+    for place in range(tp):
+        sent_bytes[from_rank * tp + place, to_rank * tp + place] = share
+    return _over_links(layout.system, sent_bytes, transfer_ns(layout.all_to_all, sent_bytes))
+
+
+def _over_links(system: SystemSpec, sent_bytes: Float64s, duration_ns: float) -> HandoverCost:
     moved = float(sent_bytes.sum() - np.trace(sent_bytes))
     energy = work_energy_of(system.chip)
     bit_joules = PICO * (energy.link.value + 2 * energy.hbm.value)  # read there, written here
     return HandoverCost(
         bytes_links=math.ceil(moved),
-        duration_ns=math.ceil(exchange.duration_ns),
+        duration_ns=math.ceil(duration_ns),
         joules=BITS_PER_BYTE * moved * bit_joules,
     )
 

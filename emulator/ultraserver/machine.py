@@ -37,6 +37,7 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.handover_cost import (
     HandoverCost,
     experts_moved,
+    kv_sent,
     weights_read,
     weights_stowed,
 )
@@ -342,6 +343,11 @@ class Machine:
     def moving(self, payload_bytes: Float64s) -> HandoverCost:
         """Cost when positions exchange payload_bytes[sender, receiver]."""
         return experts_moved(self.system, payload_bytes, self._fabric)
+
+    def sending_kv(self, *, from_rank: int, to_rank: int, tokens: int) -> HandoverCost:
+        """Cost of a request's KV from rank to rank, on the links as they are."""
+        layout = self.cost_model.layout
+        return kv_sent(layout, from_rank=from_rank, to_rank=to_rank, tokens=tokens)
 
     @property
     def block_positions(self) -> int:

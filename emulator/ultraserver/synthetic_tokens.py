@@ -7,9 +7,9 @@ biases, penalties) are there any, made up too.
 """
 
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,8 @@ _PROMPT_ROWS: Final = 128
 """Prompt rows scored at once; with 200,000 tokens a row is 0.8 MB."""
 
 _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a grammar may ask for it
+
+Numbers = Sequence[int] | NDArray[np.uint64] | NDArray[np.int64]
 
 _WORD: Final = 2**64 - 1
 _SEED_FACTOR: Final = 0xD1342543DE82EF95  # odd: seeds that differ have products that do
@@ -75,7 +77,7 @@ class SyntheticTokens:
                     positions.append(request.tokens)
                     request.tokens += 1
             drawing.append(names)
-        drawn = self._words[_draws(keys, positions, len(self._words))]
+        drawn = self.draw(keys, positions)
         outputs: dict[int, RankOutput] = {}
         first = 0
         for step, names in zip(steps, drawing, strict=True):
@@ -93,6 +95,14 @@ class SyntheticTokens:
                     prompt_logprobs={},
                 )
         return StepResult(outputs=outputs)
+
+    def draw(self, keys: Numbers, positions: Numbers) -> Int32s:
+        """The words at `positions` of the texts with `keys`, see `text_key`: int32[keys]."""
+        return self._words[_draws(keys, positions, len(self._words))]
+
+    def words_among(self, token_ids: Iterable[int]) -> frozenset[int]:
+        """Those of `token_ids` that a text may have."""
+        return self._ends.intersection(token_ids)
 
     def forget(self, ranks: Collection[int]) -> None:
         """Drop all requests of `ranks`, which have lost their chips."""
@@ -175,8 +185,8 @@ class SyntheticTokens:
 
     def _scores(self, request: ChipRequest, position: int) -> Float32s:
         """Synthetic logits [vocab] at `position`; their maximum is the word that is drawn."""
-        key = _key_of(request.prompt, request.sampling)
-        (best,) = self._words[_draws([key], [position], len(self._words))]
+        key = text_key(request.prompt, request.sampling)
+        (best,) = self.draw([key], [position])
         generator = np.random.default_rng([key, position])
         scores = np.full(self._vocab, _NEVER)
         scores[self._words] = generator.standard_normal(len(self._words), dtype=np.float32)
@@ -186,17 +196,19 @@ class SyntheticTokens:
 
 def _key(new: NewRequest) -> int:
     prompt = np.array(new.token_ids[: new.prompt_tokens], dtype=np.int32)
-    return _key_of(prompt, new.sampling)
+    return text_key(prompt, new.sampling)
 
 
-def _key_of(prompt: Int32s, sampling: SamplingSpec) -> int:
-    """The prompt's checksum and, unless it is greedy, the request's seed, in 64 bits."""
+def text_key(prompt: Int32s, sampling: SamplingSpec) -> int:
+    """A request's key of its words, in 64 bits: its prompt's checksum and, unless it is greedy, its
+    seed.
+    """
     seed = 0 if sampling.temperature == 0.0 or sampling.seed is None else sampling.seed
     # A client's seed may be negative, and NumPy takes none that is.
     return (zlib.crc32(prompt.tobytes()) << 32 ^ seed * _SEED_FACTOR) & _WORD
 
 
-def _draws(keys: Sequence[int], positions: Sequence[int], count: int) -> NDArray[np.int64]:
+def _draws(keys: Numbers, positions: Numbers, count: int) -> NDArray[np.int64]:
     """Numbers below `count`, evenly drawn by key and position: [keys].
 
     SplitMix64 (Steele, Lea and Flood 2014): a counter and its mixing function.
@@ -212,6 +224,7 @@ def _draws(keys: Sequence[int], positions: Sequence[int], count: int) -> NDArray
     return draws
 
 
+@cache
 def _words_of(weights_dir: Path) -> tuple[int, Int32s]:
     """The size of the vocabulary, and the tokens that are plain text: int32[words]."""
     path = weights_dir / "tokenizer.json"

@@ -31,6 +31,9 @@ _OURS: Final[Mapping[str, str]] = {
     "ultraserve_provisioned_watts": "provisioned_watts",
     "ultraserve_chips": "chips",
 }
+_SUMMED: Final = frozenset({"chip_joules", "facility_joules", "provisioned_watts", "chips"})
+"""What engines behind one address have together; their clocks are alike."""
+
 # vLLM's own totals, summed over its engines. On a server with a clock of its own vLLM's queue time
 # is in that clock's seconds, elsewhere in the wall's: in both cases the run's time.
 _VLLM: Final[Mapping[str, str]] = {
@@ -53,7 +56,8 @@ _LINES: Final = tuple(
 def parse_metrics(text: str) -> ServerReading:
     """Parse a page in Prometheus' text format; raises ValueError for another.
 
-    Of several series of our metrics the first counts; of vLLM's, their sum.
+    Several series are those of several engines: of vLLM's totals, and of energy, power and chips,
+    their sum counts, of the clock the first.
     """
     # Only these lines are parsed: a page of hundreds of others costs nothing and cannot break it.
     ours = (line for line in text.splitlines() if line.startswith(_LINES))
@@ -68,8 +72,10 @@ def parse_metrics(text: str) -> ServerReading:
             elif sample.name in _VLLM:
                 name = _VLLM[sample.name]
                 values[name] = values.get(name, 0.0) + sample.value
-            elif sample.name in _OURS:
-                values.setdefault(_OURS[sample.name], sample.value)
+            elif (ours_name := _OURS.get(sample.name)) in _SUMMED:
+                values[ours_name] = values.get(ours_name, 0) + sample.value
+            elif ours_name is not None:
+                values.setdefault(ours_name, sample.value)
     return ServerReading(**values, info=info)
 
 

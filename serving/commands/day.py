@@ -19,6 +19,7 @@ from serving.commands.analysis_options import (
     ReplicaOptions,
     SimulationOptions,
     check_absent,
+    check_least,
     interruptible,
     print_answer,
 )
@@ -158,8 +159,6 @@ class PolicyOptions:
             check_absent(self, ("repair",), expected="nothing without --chip-loss-every")
         if not self.exact:
             return None
-        if self.train_recipe != "default":  # of which machines that lend keep HBM free
-            raise ConfigError("train-recipe", self.train_recipe, "default with --exact")
         return ExactQuestion(
             loss_every_s=self.chip_loss_every,
             repair_s=REPAIR_S if self.repair is None else self.repair,
@@ -182,6 +181,11 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
         one_of="who serves",
         needs_one=True,
     )
+    group_chips: int | None = option(
+        None,
+        "chips that change hands together, parts of one engine of --chips chips (default: all of a "
+        "machine), whose experts go to the chips that stay (without it: a group is a replica)",
+    )
     ultraservers: int = option(
         1, "machines, alike and independent; groups, such as those of fixed:N, are of each"
     )
@@ -196,6 +200,7 @@ class DayOptions(PlotOptions, PolicyOptions, DemandOptions, SimulationOptions, R
         if self.lengths is not None:
             expected = "nothing beside --lengths"
             check_absent(self, ("input", "output"), expected=expected)
+        check_least("group-chips", self.group_chips, 1)
         if self.days is not None and self.days < 1:
             raise ConfigError("days", self.days, "at least 1")
 
@@ -275,6 +280,9 @@ def day_settings(options: DayOptions, schedulers: SchedulerLimits) -> DaySetting
     trace = options.day_trace(seed=options.seed)
     lengths, words = lengths_of_day(options, model, trace)
     sweep = options.mean_sweep(lengths.prompt_tokens, lengths.output_tokens, schedulers)
+    if options.group_chips is not None and not sweep.asked.chips:
+        whole = (sweep.system.chips.count,)
+        sweep = replace(sweep, asked=replace(sweep.asked, chips=whole))
     check = None
     if options.check_hour is not None:
         length_s = options.check_minutes * 60.0
@@ -292,6 +300,7 @@ def day_settings(options: DayOptions, schedulers: SchedulerLimits) -> DaySetting
         curve=CurveTerms(required_share=max(shares), judged=options.requests, seed=options.seed),
         grace_s=duration_s(options.drain_grace, field="drain_grace"),
         headline_share=_HEADLINE_SHARE,
+        group_chips=options.group_chips,
         unit=ValueUnit(options.unit),
         check=check,
         exact=options.exact_question(),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _OF_THE_FILE: Final = (
     *("slo", "trace", "peak", "input", "output", "lengths", "cold"),
     *("policy", "policies", "compare", "unit", "train_model", "train_recipe"),
-    *("check_hour", "check_minutes", "ultraservers"),
+    *("check_hour", "check_minutes", "ultraservers", "group_chips"),
 )
 """Options that the file has the place of, or that its day has no use for."""
 _HOUR_S: Final = 3_600.0

@@ -43,13 +43,14 @@ def run(args: argparse.Namespace) -> int:
         if args.command == "rollback":
             report = client.call(control_call.ROLLBACK)
         else:
-            directory = _checkpoint(args.weights)
+            directory = checkpoint(args.weights)
             report = client.call(control_call.PUBLISH, weights_dir=str(directory), note=args.note)
     print(json_text(report) if args.json else version_line(report))
     return 0
 
 
-def _checkpoint(text: str) -> Path:
+def checkpoint(text: str) -> Path:
+    """The directory, absolute; raises ConfigError where there is none."""
     directory = Path(text).expanduser().absolute()
     if not directory.is_dir():  # the server, on this machine, would not find it either
         raise ConfigError("weights", text, "a checkpoint directory")

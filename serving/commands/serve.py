@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import psutil
+
 from emulator.errors import ConfigError
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
@@ -26,6 +28,7 @@ from serving.commands.gateway_arguments import (
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
+from serving.commands.serve_replicas import serve_service
 from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
@@ -64,18 +67,28 @@ def run(args: argparse.Namespace) -> int:
     gateway = gateway_options(args, os.environ)
     batches = batch_settings(args)
     day_night = day_night_settings(args, settings, weights_dir)
+    if settings.engine == "fast" and day_night is not None and day_night.publish != "never":
+        raise ConfigError("publish", day_night.publish, "never with --engine fast")
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
 
     deployment = resolve_deployment(settings, weights_dir)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     machine = deployment.machine(utilization)  # refuses a model that does not fit
+    if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
+        deployment.host_need.check(psutil.virtual_memory().available)
     if day_night is not None:
         seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
-    check_ports(args)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
+    if args.replicas is not None:
+        if batches.batch_directory is not None or day_night is not None:
+            expected = "none of --batch-directory and --day-night, which are one engine's"
+            raise ConfigError("replicas", args.replicas, expected)
+        context = _peeked(args.unknown, "--max-model-len", 0)
+        return serve_service(args, gateway, deployment, context=context)
+    check_ports(args)
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
     from serving.server.day_night.job_record import held_directory

@@ -20,6 +20,7 @@ from emulator.specs.models import MODELS, unknown_model
 from emulator.specs.systems import system_by_name
 from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.gateway_arguments import add_gateway_arguments
+from serving.commands.serve_replicas import ServiceOptions
 from serving.errors import UnsupportedFlag
 from serving.server.batch.batch_settings import BatchSettings
 from serving.settings import Settings
@@ -95,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, ModelOptions)
     add_options(parser, Settings, defaults=None)
     add_options(parser, ParallelOptions)
+    add_options(parser, ServiceOptions)
     add_gateway_arguments(parser)
     add_options(parser, BatchSettings)
     add_day_night_arguments(parser)

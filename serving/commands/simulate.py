@@ -113,7 +113,7 @@ class SimulateOptions(
             )
 
         partition = self.partition(system)
-        made = engines(partition, self.replicas)
+        made = replace(engines(partition, self.replicas), prefill_ranks=self.prefill_ranks)
         prefill = self.prefill_partition(partition)
         if prefill is None:
             return made

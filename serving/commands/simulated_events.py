@@ -23,9 +23,15 @@ _OF_PREFILL: Final = ("prefill_tp", "prefill_replicas")
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPoolOptions:
-    """Other chips that compute the prompts."""
+    """Ranks of an engine, or other chips, that compute the prompts."""
 
-    GROUP = "prefill on chips of their own"
+    GROUP = "prefill on ranks or chips of its own"
+
+    prefill_ranks: int = option(
+        0,
+        "ranks of an engine that compute prompts alone, and send their KV to its other ranks "
+        "(default: none)",
+    )
 
     prefill_chips: int | None = option(
         None, "chips of an engine that computes prompts alone, and sends their KV over the fabric"
@@ -36,8 +42,12 @@ class SimulatedPoolOptions:
     def __post_init__(self) -> None:
         for name in ("prefill_chips", *_OF_PREFILL):
             check_least(name, getattr(self, name), 1)
+        check_least("prefill_ranks", self.prefill_ranks, 0)
         if self.prefill_chips is None:
             check_absent(self, _OF_PREFILL, expected="nothing without --prefill-chips")
+        elif self.prefill_ranks:
+            expected = "none beside --prefill-chips"
+            raise ConfigError("prefill-ranks", self.prefill_ranks, expected)
 
     def prefill_partition(self, decode: Partition) -> Partition | None:
         """The partition of such an engine, with all else as in `decode`; None without one."""

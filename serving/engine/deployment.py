@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.compute.checkpoint import check_weights
+from emulator.compute.host_memory import HostNeed, host_need
 from emulator.compute.model_spec import model_spec
 from emulator.data import weights_name
 from emulator.errors import ConfigError
@@ -147,6 +148,17 @@ class Deployment:
             ep=partition.ep,
             tray_of_chip=self.tray_of_chip,
             rack_of_chip=self.rack_of_chip,
+        )
+
+    @property
+    def host_need(self) -> HostNeed:
+        """Host memory of the chips that compute the weights, were all on one host."""
+        return host_need(
+            self.weights_dir,
+            chips=self.partition.chips,
+            tp=self.partition.tp,
+            slots=self.placement_of(self.weights).slots,
+            formats=self.formats,
         )
 
     def machine(self, utilization: float) -> Machine:

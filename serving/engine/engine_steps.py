@@ -12,7 +12,7 @@ A step whose requests are all gone ends at once; the next one stands the rest of
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,7 @@ from serving.engine.expert_moves import ExpertMoves
 from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.step_batch import step_batch
+from serving.engine.step_batch import step_batch, without_ranks
 from serving.wire.machine_state import StallState
 
 WAIT_WALL_S_MAX: Final = 0.25
@@ -48,6 +48,7 @@ class _Computed:
     cost: StepCost
     batch: StepBatch
     counted: ExpertLoads | None
+    output_tokens: int
     pause_ns: int
     wall_s: float
     met_silence: bool
@@ -56,10 +57,14 @@ class _Computed:
 
 @dataclass(slots=True, kw_only=True)
 class _HeldStep:
-    """A step under way since `begin_ns`; `computed` is None until the chips have computed it."""
+    """A step under way since `begin_ns`; `computed` is None until the chips have computed it.
 
-    steps: Sequence[RankStep]
-    bitmasks: Mapping[int, NDArray[np.int32]]
+    A `batch` is a step of work alone, without `steps`.
+    """
+
+    steps: Sequence[RankStep] = ()
+    bitmasks: Mapping[int, NDArray[np.int32]] = field(default_factory=dict)
+    batch: StepBatch | None = None
     queues: tuple[RankQueues, ...]
     begin_ns: int
     computed: _Computed | None = None
@@ -100,6 +105,10 @@ class EngineSteps:
                 self._no_less_ns += duration_ns
             self.held_until_ns = max(self.held_until_ns, self._time.now_ns) + duration_ns
 
+    def hold_until(self, until_ns: int) -> None:
+        """Let no step begin before a time."""
+        self.held_until_ns = max(self.held_until_ns, until_ns)
+
     def silence_over(self, cut_ns: int) -> None:
         """Shorten the stall by `cut_ns`, as a silent chip is healed; other stalls stay."""
         held, now_ns = self._held, self._time.now_ns
@@ -124,10 +133,21 @@ class EngineSteps:
         continues: bool,
     ) -> LiveStep | None:
         """Begin a step, and go on with it; for `continues` see `StepPacer`."""
-        assert self._held is None, "the last step has not ended"
-        begin_ns = self._time.begin_ns(continues=continues)
+        begin_ns = self._begin_ns(continues=continues)
         self._held = _HeldStep(steps=steps, bitmasks=bitmasks, queues=queues, begin_ns=begin_ns)
         return self.go_on()
+
+    def begin_work(
+        self, batch: StepBatch, queues: tuple[RankQueues, ...], *, continues: bool
+    ) -> LiveStep | None:
+        """`begin` a step of which the machine has the work alone, and computes no token."""
+        begin_ns = self._begin_ns(continues=continues)
+        self._held = _HeldStep(batch=batch, queues=queues, begin_ns=begin_ns)
+        return self.go_on()
+
+    def _begin_ns(self, *, continues: bool) -> int:
+        assert self._held is None, "the last step has not ended"
+        return self._time.begin_ns(continues=continues)
 
     def go_on(self, *, abandoned: bool = False) -> LiveStep | None:
         """Go on with the step; None, after a short rest, while it waits; `abandoned`: end now."""
@@ -174,7 +194,7 @@ class EngineSteps:
         it: how long a wait is for the host changes no time.
         """
         begin_ns = self._time.begin_ns(continues=continues)
-        held = _HeldStep(steps=steps, bitmasks={}, queues=queues, begin_ns=begin_ns)
+        held = _HeldStep(steps=steps, queues=queues, begin_ns=begin_ns)
         done = self._compute(held, made_up=True)
         if self._time.wall_left_s(begin_ns + done.pause_ns) > WAIT_WALL_S_MAX:
             done = self._carry_pause(held, done)
@@ -191,8 +211,13 @@ class EngineSteps:
         else:
             live = self._live.step(held.steps, held.bitmasks, begin_ns=work_ns)
         outputs, loads = live.result.outputs, live.result.loads
-        computed = [step for step in held.steps if step.rank in outputs]
-        batch = step_batch(computed, outputs, self._deployment.partition.ranks)
+        if held.batch is None:
+            computed = [step for step in held.steps if step.rank in outputs]
+            batch = step_batch(computed, outputs, self._deployment.partition.ranks)
+            output_tokens = sum(len(output.request_ids) for output in outputs.values())
+        else:
+            batch = without_ranks(held.batch, live.lost_ranks)
+            output_tokens = int(batch.logit_rows.sum())
         self._experts.after_step(live.result, batch)
         wall_s = time.perf_counter() - started
         met_silence = self._live.silence_left_ns() > silent_ns
@@ -206,6 +231,7 @@ class EngineSteps:
             cost=cost,
             batch=batch,
             counted=counted,
+            output_tokens=output_tokens,
             pause_ns=work_ns - held.begin_ns + live.pause_ns + again_ns,
             wall_s=wall_s,
             met_silence=met_silence,
@@ -234,14 +260,13 @@ class EngineSteps:
             pause_ns=done.pause_ns,
             compute_wall_s=done.wall_s,
         )
-        served = sum(len(output.request_ids) for output in done.live.result.outputs.values())
         self._meters.after_step(
             done.cost,
             done.batch,
             chips,
             begin_ns=begin_ns,
             end_ns=self._time.accounted_ns,
-            output_tokens=None if made_up else served,
+            output_tokens=None if made_up else done.output_tokens,
         )
 
     def stall(self) -> StallState | None:

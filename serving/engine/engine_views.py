@@ -18,6 +18,7 @@ from serving.engine.engine_sleep import EngineSleep
 from serving.engine.engine_steps import EngineSteps
 from serving.engine.engine_time import EngineTime
 from serving.engine.expert_moves import ExpertMoves
+from serving.engine.kv_moves import KvMoves
 from serving.engine.ledger import Float64s
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
@@ -45,6 +46,7 @@ class EngineViews:
     time: EngineTime
     meters: EngineMeters
     experts: ExpertMoves
+    kv: KvMoves
     steps: EngineSteps
     versions: ModelVersions
     leases: ChipLeases
@@ -125,6 +127,7 @@ class EngineViews:
             rollout_blocks_pending=self.versions.waiting_blocks,
             stall=self.steps.stall(),
             **asdict(self.leases.totals),
+            **asdict(self.kv.totals),
         )
 
     def _state(self, heard: SchedulerState, telemetry: Telemetry, watts: Float64s) -> MachineState:

@@ -6,7 +6,7 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from emulator.memory.training_memory import check_training_fits
-from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.hbm_usage import HbmOwner
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
 from emulator.specs.seating import VACANT
@@ -23,9 +23,7 @@ def training_hbm(
 
     def needs(chips: int) -> Mapping[HbmOwner, int]:
         recipe = TrainingRecipe(lnc=lnc)
-        memory = check_training_fits(system, model, chips, recipe)
-        # The runtime's microcode is there whatever the chips do.
-        return {o: size for o, size in memory.owners if o.use is HbmUse.TRAINING}
+        return check_training_fits(system, model, chips, recipe).training
 
     return needs
 

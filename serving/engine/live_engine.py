@@ -5,7 +5,7 @@ Between steps it answers the control service.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.fleet import Fleet
 from emulator.sim.clock import Clock
+from emulator.specs.batch import StepBatch
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
@@ -29,6 +30,7 @@ from serving.engine.engine_steps import EngineSteps
 from serving.engine.engine_time import EngineTime
 from serving.engine.engine_views import EngineViews
 from serving.engine.expert_moves import DeployedExperts, ExpertMoves
+from serving.engine.kv_moves import KvMoves
 from serving.engine.lease_checks import training_hbm
 from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording, RecordingQuestion
@@ -78,6 +80,7 @@ class LiveEngine:
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(DeployedExperts.of(deployment), self._live)
+        self._kv = KvMoves(self._live, self._meters.ledger)
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
@@ -111,6 +114,7 @@ class LiveEngine:
             time=self._time,
             meters=self._meters,
             experts=self._experts,
+            kv=self._kv,
             steps=self._steps,
             versions=self._versions,
             leases=self._leases,
@@ -137,7 +141,16 @@ class LiveEngine:
     ) -> tuple[dict[int, RankOutput], StepReport] | None:
         """Compute a step; None while its emulated end is far: see `go_on` and `EngineSteps`."""
         self._time.keep_pace(self._leases.trains)  # a job goes by the dilation it got
+        self._begin_transfers(continues=continues)
         live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
+        return None if live is None else self._end(live)
+
+    def begin_work(
+        self, batch: StepBatch, *, continues: bool
+    ) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """`begin` a step of which only the work is known: it has no outputs, see `silent_ranks`."""
+        self._time.keep_pace(self._leases.trains)
+        live = self._steps.begin_work(batch, self._heard.rank_states, continues=continues)
         return None if live is None else self._end(live)
 
     def go_on(self, *, abandoned: bool = False) -> tuple[dict[int, RankOutput], StepReport] | None:
@@ -148,15 +161,33 @@ class LiveEngine:
     def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
         """The step's outputs and its report, with what is due after it."""
         self._finish_faults()
-        lost_ranks = tuple(sorted({*live.lost_ranks, *self._live.take_lost_ranks()}))
+        lost_ranks = self._end_transfers({*live.lost_ranks, *self._live.take_lost_ranks()})
         report, energy = self.report(lost_ranks), self._step_energy(live)
         self._follows_step = True
         if self._go_on_with_leases(idle=False):
             # What leases did after the step is in the same report, but not the time that it took.
-            lost_ranks = report.lost_ranks + self._live.take_lost_ranks()
+            lost_ranks = self._end_transfers((*lost_ranks, *self._live.take_lost_ranks()))
             report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
         self._follows_step = False
-        return live.result.outputs, replace(report, energy=energy)
+        silent = tuple(rank for rank in live.lost_ranks if rank not in live.result.outputs)
+        report = replace(self._with_transfers(report), energy=energy, silent_ranks=silent)
+        return live.result.outputs, report
+
+    def _begin_transfers(self, *, continues: bool) -> None:
+        """Begin those of the decision just heard, with it."""
+        begin_ns = self._time.accounted_ns if continues else self._time.now_ns
+        self._kv.begin(self._heard.kv_transfers, begin_ns)
+
+    def _end_transfers(
+        self, lost_ranks: Collection[int], until_ns: int | None = None
+    ) -> tuple[int, ...]:
+        """End transfers that are over by the last step's end, or a later time; all lost ranks."""
+        over_ns = self._time.accounted_ns if until_ns is None else until_ns
+        return tuple(sorted({*lost_ranks, *self._kv.end(over_ns, lost_ranks)}))
+
+    def _with_transfers(self, report: StepReport) -> StepReport:
+        received, failed = self._kv.take_ended()
+        return replace(report, kv_received=received, kv_failed=failed)
 
     def _step_energy(self, live: LiveStep) -> StepEnergy:
         chip_joules, facility_joules = self._meters.ledger.step_joules
@@ -232,14 +263,20 @@ class LiveEngine:
         """The clock at the end of the last step, and the ranks that take requests."""
         return self._time.status(int(self._live.machine.ranks_up.sum()))
 
-    def idle_report(self) -> StepReport:
+    def idle_report(self, *, continues: bool = False) -> StepReport:
         """The same after a step without tokens, with ranks that have come or gone meanwhile.
 
-        Where only time is waited for, a moment of it passes here.
+        Where only time is waited for, a moment of it passes here. With KV on its way the next step
+        begins when the first of it is there.
         """
-        if self._wake.waits and not self._wake.wanted:
+        self._begin_transfers(continues=continues)
+        there_ns = self._kv.next_ns
+        if there_ns is not None:
+            self._steps.hold_until(there_ns)
+        elif self._wake.waits and not self._wake.wanted:
             self._time.rest()
-        return self.report(self._live.take_lost_ranks())
+        lost_ranks = self._end_transfers(self._live.take_lost_ranks(), there_ns)
+        return self._with_transfers(self.report(lost_ranks))
 
     def telemetry(self) -> Telemetry:
         """All totals at this moment."""
@@ -361,6 +398,9 @@ class LiveEngine:
         self._sleep.discard(tags)
 
     def _publish(self, request: calls.PublishRequest) -> calls.ControlReply:
+        if self._deployment.settings.engine == "fast":
+            words = "the fast engine serves one version of the weights; --engine default has more"
+            return calls.Refusal(code=calls.RefusalCode.PRECONDITION, message=words)
         self._wake.make()  # an idle scheduler has to hear of blocks that close
         return self._versions.publish(request.weights_dir, request.note)
 

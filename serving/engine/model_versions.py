@@ -233,7 +233,7 @@ class ModelVersions:
         ranks = self._ranks(block)
         if not set(ranks) <= set(heard.closed_ranks):
             return 0  # the scheduler has yet to hear of it
-        if any(heard.rank_states[rank].running + heard.rank_states[rank].waiting for rank in ranks):
+        if any(not heard.rank_states[rank].is_empty for rank in ranks):
             self._waits_for_requests = True
             return 0
         duration_ns = self._renew(block)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from emulator.specs.step import KvTransfer
 from serving.engine.fault_log import Moved
 
 
@@ -13,6 +14,11 @@ class RankQueues:
     waiting: int
     kv_blocks_used: int
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no request, and no blocks of one that left and whose KV has yet to."""
+        return not (self.running or self.waiting or self.kv_blocks_used)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerState:
@@ -22,7 +28,7 @@ class SchedulerState:
     some; `arrived_requests` requests ever added; `unplaced_requests` those that wait for a rank, as
     all are closed or a step is under way; `moved_requests` those that lost ranks handed to others;
     `moved` left a rank since the decision before. `closed_ranks` take no new request, as the engine
-    asked. `has_tokens`: the decision has something to compute.
+    asked. `has_tokens`: the decision has something to compute. `kv_transfers` begin with it.
     """
 
     rank_states: tuple[RankQueues, ...] = ()
@@ -33,6 +39,7 @@ class SchedulerState:
     moved: tuple[Moved, ...] = ()
     closed_ranks: tuple[int, ...] = ()
     has_tokens: bool = False
+    kv_transfers: tuple[KvTransfer, ...] = ()
 
     @property
     def waiting(self) -> int:

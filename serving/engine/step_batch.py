@@ -1,6 +1,7 @@
 """A step as the cost model counts it, its observer, and the warm-up step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -72,6 +73,22 @@ def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks:
         context_tokens=np.array([item.first_position for _, item in rows], dtype=np.int64),
         # Prompt rows scored in earlier chunks of the prompt were counted by no step before.
         logit_rows=np.minimum(logit_rows, tokens),
+    )
+
+
+def without_ranks(batch: StepBatch, ranks: Sequence[int]) -> StepBatch:
+    """The batch without the rows of some ranks."""
+    if not ranks:
+        return batch
+    there = ~np.isin(batch.rank, ranks)
+    logit_rows = batch.logit_rows.copy()
+    logit_rows[list(ranks)] = 0
+    return replace(
+        batch,
+        rank=batch.rank[there],
+        new_tokens=batch.new_tokens[there],
+        context_tokens=batch.context_tokens[there],
+        logit_rows=logit_rows,
     )
 
 

@@ -54,7 +54,9 @@ class StepReport:
     take requests from now on, also lost ones that a spare replaced; if None, only the lost ones go
     down. `closed_ranks` keep their requests and take no new ones. `renewed_ranks` read other
     weights since the last report: their prefix caches are stale. `weights` names each rank's
-    weights, or is empty. `energy` is None after a step without tokens.
+    weights, or is empty. `kv_received` are requests whose KV has come to their rank, `kv_failed`
+    those whose never will. `energy` is None after a step without tokens. `silent_ranks`, of those
+    lost, computed nothing in the step.
     """
 
     begin_s: float
@@ -65,7 +67,10 @@ class StepReport:
     closed_ranks: tuple[int, ...] = ()
     renewed_ranks: tuple[int, ...] = ()
     weights: tuple[str, ...] = ()
+    kv_received: tuple[str, ...] = ()
+    kv_failed: tuple[str, ...] = ()
     energy: StepEnergy | None = None
+    silent_ranks: tuple[int, ...] = ()
 
     @property
     def dilation(self) -> float:

@@ -53,8 +53,9 @@ _HOST_BLOCKS_MAX = 2_000_000
 """vLLM keeps an object for each KV block of each rank: about 0.5 GB for this many."""
 
 _HOST_POOL_SHARE = 0.5
-"""Assumed: share of the host's free memory that the KV of all ranks may fill. With prefix caching
-vLLM writes to every block in time, and the chips' arrays hold the weights' own KV."""
+"""Assumed: share of the memory that chips and weights leave on the host, which the KV of all ranks
+may fill. With prefix caching vLLM writes to every block in time, and the chips' arrays hold the
+weights' own KV."""
 
 _TOTALS_EVERY_WALL_S = 0.25
 """Greatest age of the totals that a server without our gateway shows at a step."""
@@ -130,7 +131,8 @@ class UltraServeExecutor(Executor):
         ranks = self.deployment.partition.ranks
         blocks = _HOST_BLOCKS_MAX // ranks
         if self.deployment.settings.computes:
-            host_bytes = _HOST_POOL_SHARE * psutil.virtual_memory().available / ranks
+            left_bytes = psutil.virtual_memory().available - self.deployment.host_need.total_bytes
+            host_bytes = _HOST_POOL_SHARE * max(left_bytes, 0) / ranks
             per_block = self.deployment.weights_kv_bytes_per_token * block_tokens
             blocks = min(blocks, int(host_bytes / per_block))
         # A rank holds one whole context, whatever the host has: memory is taken as it is written.
@@ -231,7 +233,7 @@ class UltraServeExecutor(Executor):
         if scheduler_output.total_num_scheduled_tokens:
             self._pending = scheduler_output
         else:
-            result = self._idle_output()
+            result = self._idle_output(scheduler_output)
         return result if not non_block else _done(result)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
@@ -279,10 +281,10 @@ class UltraServeExecutor(Executor):
             if decision.finished_req_ids:
                 self._finished.setdefault(rank, []).extend(sorted(decision.finished_req_ids))
 
-    def _idle_output(self) -> ModelRunnerOutput:
+    def _idle_output(self, output: LockstepOutput) -> ModelRunnerOutput:
         if self._engine is None:
             return EMPTY_MODEL_RUNNER_OUTPUT
-        report = self._engine.idle_report()
+        report = self._engine.idle_report(continues=output.continues)
         self._publish_status()
         return TimedOutput(req_ids=[], req_id_to_index={}, report=report)
 

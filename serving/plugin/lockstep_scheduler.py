@@ -6,7 +6,8 @@ through it to its first token: `add_request` gives it a rank (`RankLoads.choose`
 merges the decisions for the engine, which computes the step, costs it and holds it until its
 emulated end (`serving.engine.engine_steps`); `update_from_output` gives the ranks their tokens, and
 `_stamp` puts the step's emulated begin and end on events and outputs, so that vLLM's duration
-metrics are emulated. Requests of a lost rank move to others.
+metrics are emulated. Requests of a lost rank move to others; where ranks have roles, a request goes
+on from the rank that computed its prompt to one that decodes (`RankRoles`).
 """
 
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
 from serving.plugin import request_migration as migration
+from serving.plugin.kv_connector import with_connector
 from serving.plugin.merge import (
     LockstepOutput,
     merge_bitmasks,
@@ -37,6 +39,7 @@ from serving.plugin.merge import (
 )
 from serving.plugin.ngram_drafts import NgramDrafts
 from serving.plugin.rank_policies import RankLoads, RankThrottle
+from serving.plugin.rank_roles import RankRoles
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.traced_requests import TracedRequests
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
@@ -74,9 +77,10 @@ class LockstepScheduler(SchedulerInterface):
         log_stats: bool = False,
     ) -> None:
         settings = Settings.from_additional_config(vllm_config.additional_config)
+        config = with_connector(vllm_config) if settings.prefill_ranks else vllm_config
         self.ranks = [
             Scheduler(
-                vllm_config=vllm_config,
+                vllm_config=config,
                 kv_cache_config=kv_cache_config,
                 structured_output_manager=structured_output_manager,
                 block_size=block_size,
@@ -93,6 +97,7 @@ class LockstepScheduler(SchedulerInterface):
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
+        self._roles = RankRoles(self.ranks, settings.prefill_ranks)
         self._drafts = NgramDrafts.of(vllm_config)
         self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
@@ -119,7 +124,8 @@ class LockstepScheduler(SchedulerInterface):
         self._announced = True
         if self._under_way is not None:
             self._under_way.hand_out_again(
-                self.ranks,
+                lambda: tuple(map(queues_of, self.ranks)),
+                is_awaited=self._under_way.is_awaited(self.ranks),
                 arrived_requests=self._arrivals,
                 unplaced_requests=len(self._turned_away),
             )
@@ -131,7 +137,7 @@ class LockstepScheduler(SchedulerInterface):
             for request_id in output.finished_req_ids:
                 place = self._places.get(request_id)
                 # It may have moved to another rank, or come again under its id.
-                if place and place.rank == number and request_id not in rank.requests:
+                if place and place.rank == number and not migration.lives(rank, request_id):
                     del self._places[request_id]
         has_tokens = np.array([output.total_num_scheduled_tokens > 0 for output in by_rank])
         if has_tokens.any():
@@ -147,6 +153,7 @@ class LockstepScheduler(SchedulerInterface):
             moved=moved,
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
             has_tokens=bool(has_tokens.any()),
+            kv_transfers=self._roles.begun(by_rank),
         )
         return merge_outputs(by_rank, state, continues=continues)
 
@@ -176,12 +183,14 @@ class LockstepScheduler(SchedulerInterface):
         merged: dict[int, EngineCoreOutputs] = {}
         stats: list[SchedulerStats] = []
         lost = report.lost_ranks if report is not None else ()
+        kv_ended = self._roles.ended(report)
         for number, (rank, output) in enumerate(
             zip(self.ranks, scheduler_output.by_rank, strict=True)
         ):
             if number in lost:
                 migration.add_silent_rows(model_runner_output, output)
             migration.drop_told_prompt_rows(rank, output, model_runner_output.prompt_logprobs_dict)
+            model_runner_output.kv_connector_output = kv_ended.get(number)
             for client, part in rank.update_from_output(output, model_runner_output).items():
                 if part.scheduler_stats is not None:
                     stats.append(part.scheduler_stats)
@@ -194,6 +203,7 @@ class LockstepScheduler(SchedulerInterface):
             self._closed[list(report.closed_ranks)] = True
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
+        self._roles.send_on(self._ranks_with_its_weights, self._put)
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank, came)
         self._traced.tell(report, merged.values())
@@ -202,8 +212,9 @@ class LockstepScheduler(SchedulerInterface):
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
             target.scheduler_stats = merge_stats(stats, len(self.ranks))
-        # After a step without tokens (a grammar still compiling, a pause) time passes as it does.
-        computed = scheduler_output.total_num_scheduled_tokens > 0
+        # After a step without tokens (a grammar still compiling, a pause) time passes as it does,
+        # unless it has waited for KV.
+        computed = scheduler_output.total_num_scheduled_tokens > 0 or bool(kv_ended)
         self._wake.continues = computed and self.has_unfinished_requests()
         return merged
 
@@ -222,6 +233,7 @@ class LockstepScheduler(SchedulerInterface):
             ranks_up[:] = report.ranks_up
         self.ranks_up = ranks_up
         leaving = set(report.lost_ranks) | set(np.flatnonzero(~ranks_up).tolist())
+        self._roles.lose(leaving)
         moving = [
             request
             for number in sorted(leaving)
@@ -352,25 +364,33 @@ class LockstepScheduler(SchedulerInterface):
         Requests that come in a short step get to the scheduler after it: in a long one they wait
         too, or their ranks would depend on the host's time for a step.
         """
-        number = None
-        if self._under_way is None:
-            number = self._loads.choose(request, self._open_ranks(request))
-        if number is None:
+        if self._under_way is None and self._put(request, self._open_ranks(request)):
+            self._came.append(request)
+        else:
             self._turned_away[request.request_id] = request
-            return
+
+    def _put(self, request: Request, ranks: NDArray[np.bool_]) -> bool:
+        """Give a request one of `ranks`, bool[ranks]; whether there is any."""
+        number = self._loads.choose(request, ranks)
+        if number is None:
+            return False
         self._places[request.request_id].rank = number
         migration.put_in(self.ranks[number], request)
         self._loads.add(number, request)
-        self._came.append(request)
+        return True
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
         """Ranks that may take it; for one with tokens, those with its last weights, if any."""
+        own = self._ranks_with_its_weights(request)
+        ranks = own if own.any() else self.ranks_up & ~self._closed
+        return self._roles.takes(ranks)
+
+    def _ranks_with_its_weights(self, request: Request) -> NDArray[np.bool_]:
+        """Open ranks with the weights of its last token; all that are open, if it has none."""
         ranks: NDArray[np.bool_] = self.ranks_up & ~self._closed
         place = self._places.get(request.request_id)
         if place is not None and place.weights and self._weights:
-            own: NDArray[np.bool_] = ranks & (np.array(self._weights) == place.weights[-1])
-            if own.any():
-                return own
+            ranks &= np.array(self._weights) == place.weights[-1]
         return ranks
 
     def finish_requests(
@@ -447,8 +467,8 @@ class LockstepScheduler(SchedulerInterface):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Reset every rank's prefix cache; true when all could, never while a step is held."""
-        if self._under_way is not None:
+        """Reset every rank's prefix cache; true if all could, never while a step or KV is held."""
+        if self._under_way is not None or self._roles.hold_kv:
             return False
         self._loads.forget()
         # Every rank is reset, also after one that could not.

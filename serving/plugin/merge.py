@@ -1,7 +1,7 @@
 """Merges the ranks' schedulers: decisions, outputs by client, statistics."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -51,10 +51,15 @@ class LockstepOutput(SchedulerOutput):
         )
 
     def hand_out_again(
-        self, ranks: Sequence[Scheduler], *, arrived_requests: int, unplaced_requests: int
+        self,
+        queues: Callable[[], tuple[RankQueues, ...]],
+        *,
+        is_awaited: bool,
+        arrived_requests: int,
+        unplaced_requests: int,
     ) -> None:
-        """Refresh a decision under way."""
-        self.abandoned = not self.is_awaited(ranks)
+        """Refresh a decision under way; `is_awaited`: one of its requests still exists."""
+        self.abandoned = not is_awaited
         now_s = time.monotonic()
         if now_s - self.refreshed_s >= REFRESH_WALL_S:
             self.refreshed_s = now_s
@@ -62,7 +67,7 @@ class LockstepOutput(SchedulerOutput):
                 self.state,
                 arrived_requests=arrived_requests,
                 unplaced_requests=unplaced_requests,
-                rank_states=tuple(map(queues_of, ranks)),
+                rank_states=queues(),
             )
 
 

@@ -51,6 +51,8 @@ def fine_buckets(given: Mapping[str, list[float]] | None) -> dict[str, list[floa
 
 _EXECUTOR = "serving.plugin.executor.UltraServeExecutor"
 _SCHEDULER = "serving.plugin.lockstep_scheduler.LockstepScheduler"
+_FAST_EXECUTOR = "serving.plugin.fast_executor.FastExecutor"
+_FAST_SCHEDULER = "serving.plugin.fast_scheduler.FastScheduler"
 _WORKER = "serving.plugin.executor.NoWorker"
 
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -67,6 +69,9 @@ class UltraServePlatform(Platform):
     device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
+
+    _is_fast = False
+    """Whether this process' engine is the fast one: vLLM's checks of requests have no config."""
 
     @property
     def supported_dtypes(self) -> list[torch.dtype]:
@@ -110,10 +115,13 @@ class UltraServePlatform(Platform):
     def validate_request(cls, processed_inputs: Any, params: Any) -> None:
         """Refuse sampling parameters that are not computed; raises ValueError (HTTP 400)."""
         # vLLM's config, which sampling parameters need, imports this file.
+        from serving.plugin.fast_limits import refuse_parameters
         from serving.plugin.requests import refuse_request
 
         del processed_inputs
         refuse_request(params)
+        if cls._is_fast:
+            refuse_parameters(params)
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
@@ -138,7 +146,8 @@ class UltraServePlatform(Platform):
         # A model that does not fit is refused here, before a process is started for it.
         deployment.machine(vllm_config.cache_config.gpu_memory_utilization)
         keep_ending_start_on_signals()
-        _configure_engine(vllm_config)
+        cls._is_fast = deployment.settings.engine == "fast"
+        _configure_engine(vllm_config, is_fast=cls._is_fast)
         _configure_context(vllm_config, deployment)
         observability = vllm_config.observability_config
         observability.custom_histogram_buckets = fine_buckets(
@@ -152,8 +161,7 @@ class UltraServePlatform(Platform):
 
 def deployment_of(vllm_config: "VllmConfig") -> Deployment:
     """Resolve the deployment of an engine's config."""
-    additional = vllm_config.additional_config
-    settings = Settings.from_additional_config(additional if isinstance(additional, dict) else {})
+    settings = _settings_of(vllm_config)
     deployment = resolve_deployment(settings, Path(vllm_config.model_config.model))
     speculative = vllm_config.speculative_config
     if speculative is None:
@@ -164,6 +172,11 @@ def deployment_of(vllm_config: "VllmConfig") -> Deployment:
             reason="made-up tokens follow no n-gram: serve with weights",
         )
     return replace(deployment, draft_tokens=speculative.num_speculative_tokens)
+
+
+def _settings_of(vllm_config: "VllmConfig") -> Settings:
+    additional = vllm_config.additional_config
+    return Settings.from_additional_config(additional if isinstance(additional, dict) else {})
 
 
 def refuse_features(vllm_config: "VllmConfig") -> None:
@@ -206,6 +219,11 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         'of its methods "ngram" is computed alone',
     ),
     (
+        "--speculative-config",
+        lambda c: c.speculative_config is not None and _settings_of(c).prefill_ranks > 0,
+        "drafts are not verified beside --prefill-ranks",
+    ),
+    (
         "--dtype",
         lambda c: c.model_config.dtype is not torch.float32,
         "tokens are computed in float32, or in the formats of --quantization",
@@ -219,7 +237,7 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     (
         "--kv-transfer-config",
         lambda c: c.kv_transfer_config is not None,
-        "KV does not move between engines on this platform",
+        "KV does not move between engines on this platform, but between ranks: --prefill-ranks",
     ),
     (
         # vLLM makes a transfer config of it after this look.
@@ -275,12 +293,16 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
 )
 
 
-def _configure_engine(vllm_config: "VllmConfig") -> None:
+def _configure_engine(vllm_config: "VllmConfig", *, is_fast: bool) -> None:
+    if is_fast:
+        from serving.plugin.fast_limits import refuse_flags
+
+        refuse_flags(vllm_config)
     parallel = vllm_config.parallel_config
-    parallel.distributed_executor_backend = _EXECUTOR
+    parallel.distributed_executor_backend = _FAST_EXECUTOR if is_fast else _EXECUTOR
     parallel.worker_cls = _WORKER
     scheduler = vllm_config.scheduler_config
-    scheduler.scheduler_cls = _SCHEDULER
+    scheduler.scheduler_cls = _FAST_SCHEDULER if is_fast else _SCHEDULER
     scheduler.async_scheduling = False
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:

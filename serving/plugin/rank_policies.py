@@ -15,6 +15,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
+from serving.plugin.kv_connector import RankKvConnector
 from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 from serving.policy.rank_choice import choose_rank
 
@@ -88,6 +89,8 @@ class RankLoads:
             self._waiting = {}
             for number, rank in enumerate(self._ranks):
                 for request in rank.requests.values():
+                    if request.is_finished():  # and its KV is still on its way to it
+                        continue
                     running = request.status == RequestStatus.RUNNING
                     into = self._running if running else self._waiting_at(request)
                     self._count(into, number, request)
@@ -165,7 +168,9 @@ class RankThrottle:
             rank.max_num_scheduled_tokens = self._tokens_max
             config.long_prefill_token_threshold = self._threshold
             return rank.schedule(throttle_prefills)
-        rank.max_num_scheduled_tokens = min(self._tokens_max, decodes + budget)
+        # A load takes no token, but vLLM begins none in a step that has no token left.
+        loads = bool(coming_kv(rank)[1])
+        rank.max_num_scheduled_tokens = min(self._tokens_max, decodes + budget + loads)
         if budget:
             thresholds = [budget, *([self._threshold] if self._threshold else [])]
             config.long_prefill_token_threshold = min(thresholds)
@@ -179,7 +184,8 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     """Tokens that a rank could prefill, counted up to `enough`, and its decodes.
 
     Waiting requests count as far as seats and KV reach: one that cannot start must not delay other
-    ranks. Cached prefixes are not known yet and count.
+    ranks. Cached prefixes are not known yet and count; those with KV from another rank decode once
+    it is there.
     """
     decodes = pending = 0
     for request in rank.running:
@@ -190,10 +196,31 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     manager = rank.kv_cache_manager
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))
-    startable = (request for request in rank.waiting if request.status in _STARTABLE)
+    ready, to_load = coming_kv(rank)
+    decodes += len(ready)
+    startable = (
+        request
+        for request in rank.waiting
+        if request.status in _STARTABLE and request not in to_load
+    )
     waiting = 0
     for request in islice(startable, seats):
         waiting += request.num_tokens
         if pending + waiting >= enough:
             break
     return min(pending + min(waiting, free_tokens), enough), decodes
+
+
+def coming_kv(rank: Scheduler) -> tuple[list[Request], list[Request]]:
+    """Waiting requests that decode next, as their KV has come from another rank, and those whose
+    KV can be loaded from there.
+    """
+    if not isinstance(rank.connector, RankKvConnector):
+        return [], []
+    ready = [
+        request
+        for request in rank.kv_holding_waiting
+        if request.request_id in rank.finished_recving_kv_req_ids
+        and request.num_computed_tokens  # else the transfer has failed
+    ]
+    return ready, [request for request in rank.waiting if rank.connector.brings_kv(request)]

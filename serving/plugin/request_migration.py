@@ -1,7 +1,8 @@
-"""Moves all requests of a rank that lost its KV to other ranks.
+"""Moves requests from rank to rank: all of one that lost its KV, or one that decodes elsewhere.
 
 A request keeps its tokens, grammar, seed, priority and arrival order. Its new rank recomputes all
-its tokens, as after a preemption; the client sees one stream without gaps or repeats.
+its tokens, as after a preemption, unless their KV comes too (`kv_connector`); the client sees one
+stream without gaps or repeats.
 """
 
 from collections import deque
@@ -37,6 +38,14 @@ def take_out(rank: Scheduler) -> list[Request]:
     return taken
 
 
+def take_one(rank: Scheduler, request: Request) -> None:
+    """Take a running request out of `rank`, whose KV goes with it or is held for it."""
+    rank.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+    _forget_ends(rank, [request])
+    _start_anew(request, RequestStatus.WAITING)
+    request.num_preemptions = 0  # or vLLM would resume it as one that its new chips know
+
+
 def _forget_ends(rank: Scheduler, taken: list[Request]) -> None:
     """Drop ends that clients must not see; the rank's chips still get the finished ids."""
     if rank.finished_req_ids_dict is not None:
@@ -45,7 +54,6 @@ def _forget_ends(rank: Scheduler, taken: list[Request]) -> None:
 
 
 def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
-    assert request.num_in_flight_tokens == 0, "evacuated while a step computes it"
     if status == RequestStatus.WAITING_FOR_STREAMING_REQ:
         request.status = RequestStatus.FINISHED_ERROR
         return
@@ -55,7 +63,12 @@ def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
         if rank.log_stats:
             request.record_event(EngineCoreEventType.PREEMPTED)
     blocked = status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-    request.status = status if blocked else RequestStatus.WAITING
+    _start_anew(request, status if blocked else RequestStatus.WAITING)
+
+
+def _start_anew(request: Request, status: RequestStatus) -> None:
+    assert request.num_in_flight_tokens == 0, "moved while a step computes it"
+    request.status = status
     request.num_computed_tokens = 0
     request.is_prefill_chunk = False
     request.num_output_placeholders = 0
@@ -117,3 +130,9 @@ def drop_told_prompt_rows(rank: Scheduler, decision: SchedulerOutput, rows: dict
         request = rank.requests.get(request_id)
         if request is not None and request.num_output_tokens:
             del rows[request_id]
+
+
+def lives(rank: Scheduler, request_id: str) -> bool:
+    """Whether a rank has a request that has not ended, though KV may be on its way to it."""
+    request = rank.requests.get(request_id)
+    return request is not None and not request.is_finished()

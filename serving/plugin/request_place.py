@@ -10,7 +10,7 @@ from serving.engine.request_trace import RequestTrace
 
 WEIGHTS_KEY: Final = "ultraserve_weights"
 """Key in an output's `kv_transfer_params`: names of the weights that made its request's tokens.
-vLLM passes these to the API process, and no KV is transferred."""
+vLLM passes these to the API process; they say nothing of KV."""
 
 NOWHERE: Final = -1
 """Rank of a request that waits for one."""

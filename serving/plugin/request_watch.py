@@ -19,6 +19,8 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 _MARK: Final = "tells_watchers"
 
+_DROPPED: Final = "request %s is not accounted for any more"
+
 _BY_ITSELF: Final = (FinishReason.STOP, FinishReason.REPETITION)
 
 _CUT: Final = {FinishReason.ABORT: Outcome.ABORTED, FinishReason.ERROR: Outcome.FAILED}
@@ -108,10 +110,14 @@ class RequestWatch:
         )
 
     def _made(self, watcher: Watcher, output: Any) -> None:
-        if not output.new_token_ids:
+        name, tokens = output.request_id, len(output.new_token_ids)
+        if not tokens:
             return
-        with self._dropped_if_failing(watcher, output.request_id):
-            watcher.made(output.request_id, len(output.new_token_ids))
+        try:  # once a token, for which a context manager is dear
+            watcher.made(name, tokens)
+        except Exception:
+            logger.exception(_DROPPED, name)
+            self._drop(watcher)
 
     def _ended(self, watcher: Watcher, output: Any) -> None:
         if not self.forget(output.request_id):
@@ -123,9 +129,11 @@ class RequestWatch:
 
     @contextmanager
     def _dropped_if_failing(self, watcher: Watcher, name: str) -> Iterator[None]:
-        """Log an exception of the watcher, and drop it with all its sequences."""
         try:
             yield
         except Exception:
-            logger.exception("request %s is not accounted for any more", name)
-            self._watchers = {n: each for n, each in self._watchers.items() if each is not watcher}
+            logger.exception(_DROPPED, name)
+            self._drop(watcher)
+
+    def _drop(self, watcher: Watcher) -> None:
+        self._watchers = {n: each for n, each in self._watchers.items() if each is not watcher}

@@ -5,8 +5,12 @@ wall, are converted by the clock's epochs; wall values are kept under other name
 """
 
 import copy
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
+from prometheus_client import Histogram
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.perf import PerfMetricsProm, PerfStats
@@ -48,6 +52,16 @@ class OpCounters(PerfMetricsProm):
             self._shown[name] = max(totals[name], self._shown[name])
 
 
+class StepHistogram(Histogram):
+    """A histogram that takes the values of a step together, most of which are equal."""
+
+    def observe_all(self, amounts: Iterable[float]) -> None:
+        """As `observe` of each amount."""
+        for amount, times in Counter(amounts).items():
+            self._sum.inc(amount * times)
+            self._buckets[bisect_left(self._upper_bounds, amount)].inc(times)
+
+
 class EmulatedStatLogger(PrometheusStatLogger):
     """Replaces vLLM's Prometheus logger in the API process.
 
@@ -56,6 +70,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
     """
 
     _perf_metrics_cls = OpCounters
+    _histogram_cls = StepHistogram
 
     def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:
         deployment = deployment_of(vllm_config)
@@ -88,6 +103,11 @@ class EmulatedStatLogger(PrometheusStatLogger):
             )
             iteration_stats = in_emulated_time(iteration_stats, epochs)
             self._take_times(status.emulated_s, iteration_stats)
+        if iteration_stats is not None:
+            between_s = iteration_stats.inter_token_latencies_iter
+            self.histogram_inter_token_latency[engine_idx].observe_all(between_s)
+            iteration_stats = copy.copy(iteration_stats)  # vLLM would observe each again
+            iteration_stats.inter_token_latencies_iter = []
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
     def _take_times(self, emulated_s: float, stats: IterationStats) -> None:

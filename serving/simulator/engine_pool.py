@@ -1,6 +1,7 @@
 """Equal engines behind a router, and the table of the requests that they serve."""
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,13 @@ from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.step_run_record import Coming
 
+if TYPE_CHECKING:
+    from serving.simulator.job_cost import JobTerms
+
 
 class EnginePool:
-    """The replicas of one deployment; those `called` get a machine for faults and hand-overs.
+    """The replicas of one deployment; those `called` get a machine for faults and hand-overs,
+    by which a `job` may get its chips.
 
     Tokens are logged if clients see them, unless `logs` say otherwise.
     """
@@ -30,6 +35,7 @@ class EnginePool:
         seed: int = 0,
         clients_see: bool = True,
         logs: Logs = Logs.ALL,
+        job: "JobTerms | None" = None,
     ) -> None:
         self._replicas = deployment.replicas
         self._arrived = 0
@@ -62,6 +68,7 @@ class EnginePool:
                 ),
                 calls=number in called,
                 on_step=on_step,
+                job=job,
             )
             for number, schedulers in enumerate(made)
         ]

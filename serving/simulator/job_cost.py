@@ -4,7 +4,7 @@ A job has all chips that it is given; those of several machines step together (*
 exchange hides behind the slowest).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -13,6 +13,7 @@ import numpy as np
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.memory.training_memory import (
+    check_training_fits,
     checkpoint_bytes,
     smallest_training_chips,
     trained_model,
@@ -20,6 +21,7 @@ from emulator.memory.training_memory import (
     training_memory,
 )
 from emulator.specs.calibration import Calibration
+from emulator.specs.hbm_usage import HbmOwner
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import divisors
 from emulator.specs.system import SystemSpec
@@ -59,6 +61,22 @@ class JobTerms:
         if self.searched:
             return fewest_training_chips(self.system, self.model, self.space(chips=1))
         return smallest_training_chips(self.system, self.model, self.recipe)
+
+    def hbm_on(self, chips: int) -> Mapping[HbmOwner, int]:
+        """Bytes of a chip by owner of a job on so many chips, or on the fewest that hold one.
+
+        Raises HbmExhausted where none do.
+        """
+        count = max(chips, self.fewest_chips or 0)
+        if self.searched:
+            space = self.space(chips=count)
+            found = best_recipes(
+                self.system, self.model, count, space, calibration=self.calibration
+            )
+            memory = found.memory
+        else:
+            memory = check_training_fits(self.system, self.model, count, self.recipe)
+        return memory.training
 
     def space(self, *, chips: int) -> RecipeSpace:
         """The recipes of a search on `chips` chips."""

@@ -1,6 +1,6 @@
 """The schedulers of a partition's ranks in lockstep: `LockstepScheduler` in virtual time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 import numpy as np
@@ -74,6 +74,8 @@ class LockstepSchedulers:
         ranks = len(arrays.ranks)
         self._ranks = ranks
         self._up = np.ones(ranks, dtype=np.bool_)
+        self.revise_demand: Callable[[Int64s, Int64s], None] | None = None
+        """Changes the ranks' pending tokens and decodes, [ranks], before budgets are made."""
         self.is_open = True
         """Whether any rank takes requests."""
         self._inbox: list[int] = []  # requests without a rank, in order of arrival
@@ -188,6 +190,11 @@ class LockstepSchedulers:
     def waiting(self) -> int:
         """Requests that wait, with a rank or without."""
         return int(self.arrays.ranks["waiting_count"].sum()) + len(self._inbox)
+
+    @property
+    def unplaced(self) -> int:
+        """Those without a rank."""
+        return len(self._inbox)
 
     @property
     def turned_away(self) -> int:
@@ -360,18 +367,20 @@ class LockstepSchedulers:
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, self._all_blocks - free_blocks_min)
         self.empty_rank_steps += empty_rank_steps
 
-    def schedule(self) -> StepBatch:
+    def schedule(self, within: SchedulerBounds | None = None) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute.
 
-        The batch leaves drafts out: a cost model with drafts adds them to each decode.
+        `within`: tighter bounds of this step. The batch leaves drafts out: a cost model with drafts
+        adds them to each decode.
         """
         self._load_tokens = None
         self.take_inbox()
         arrays = self.arrays
         if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
             self.make_cache()
+        bounds = self.bounds if within is None else within
         self._rows = rows = kernel.schedule(
-            arrays, self.bounds, self.cache, self._budgets(), self._decodes
+            arrays, bounds, self.cache, self._budgets(), self._decodes
         )
         new_tokens = arrays.rows["new"][:rows].copy()
         if self.acceptance is not None:
@@ -396,6 +405,8 @@ class LockstepSchedulers:
         kernel.demand(
             self.arrays, self.bounds, self.policy.pending_tokens_max, self._pending, self._decodes
         )
+        if self.revise_demand is not None:
+            self.revise_demand(self._pending, self._decodes)
         demand = PrefillDemand(
             pending_tokens=self._pending, decodes=self._decodes, waited_steps=self._waited_steps
         )

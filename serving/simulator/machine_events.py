@@ -90,14 +90,17 @@ class MachineEvents:
 
         Raises ConfigError and LeaseRefused.
         """
-        while self._calls and self._calls[-1].at_ns <= now_ns:
-            self._call(self._calls.pop(), now_ns)
+        self._carry_out(now_ns)
         if self._day_night is not None and self._day_night.next_ns <= now_ns:
             self._day_night.look(now_ns, lambda call: self._call(call, now_ns))
         for engine in self.called:
             waits_ns = engine.waits_until_ns
             if waits_ns is not None and waits_ns <= now_ns:
                 self.let_go(engine, engine.go_on(now_ns))
+
+    def _carry_out(self, now_ns: int) -> None:
+        while self._calls and self._calls[-1].at_ns <= now_ns:
+            self._call(self._calls.pop(), now_ns)
 
     def _call(self, call: TimedCall, now_ns: int) -> None:
         """Carry out a call now; raises ConfigError and LeaseRefused."""
@@ -130,7 +133,8 @@ class MachineEvents:
         return any(each.is_leased and each.schedulers.requests for each in self.called)
 
     def end(self, now_ns: int) -> None:
-        """Note what a policy's job has done by the end of the run."""
+        """Carry out the calls of the run's last moment, and note what a policy's job has done."""
+        self._carry_out(now_ns)
         if self._day_night is not None:
             self._day_night.end(now_ns, lambda call: self._call(call, now_ns))
 

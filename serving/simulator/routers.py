@@ -1,10 +1,11 @@
 """Routers: which of several engines a request goes to, by what they hold when it arrives."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
+from serving.policy.routing import ROUTERS, check_router, least_loaded, round_robin
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 
 Router = Callable[[int, Sequence[LockstepSchedulers]], int]
@@ -12,31 +13,6 @@ Router = Callable[[int, Sequence[LockstepSchedulers]], int]
 
 Engines that are down are not among them.
 """
-
-
-def round_robin(arrived: int, engines: Sequence[LockstepSchedulers]) -> int:
-    """By turns: `arrived` requests came before."""
-    return arrived % len(engines)
-
-
-def least_loaded(request: int, engines: Sequence[LockstepSchedulers]) -> int:
-    """The engine that holds the fewest tokens, computed or not; the first of several."""
-    del request
-    loads = [engine.load_tokens for engine in engines]
-    return loads.index(min(loads))
-
-
-def prefix_aware(request: int, engines: Sequence[LockstepSchedulers]) -> int:
-    """The engine with the fewest tokens, less those of the prompt that it has cached."""
-    left = [engine.tokens_left(request) for engine in engines]
-    return left.index(min(left))
-
-
-ROUTERS: Final[Mapping[str, Router]] = {
-    "round-robin": round_robin,
-    "least-loaded": least_loaded,
-    "prefix-aware": prefix_aware,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +28,8 @@ class ReplicaSet:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ConfigError(field="replicas", value=self.count, expected="at least 1")
-        if isinstance(self.router, str) and self.router not in ROUTERS:
-            expected = f"one of {', '.join(ROUTERS)}"
-            raise ConfigError(field="router", value=self.router, expected=expected)
+        if isinstance(self.router, str):
+            check_router(self.router)
 
     @property
     def takes_turns(self) -> bool:

@@ -38,7 +38,7 @@ REQUEST: Final = np.dtype(
         ("arrival_ns", np.int64),
         ("deadline_ns", np.int64),  # NONE without one
         ("last_token_ns", np.int64),
-        ("received", np.int64),  # tokens whose KV comes with it from prefilling chips
+        ("received", np.int64),  # tokens whose KV comes with it from prefilling chips or ranks
         # With prefix caching:
         ("key_begin", np.int64),  # of its blocks' keys
         ("hashed", np.int64),  # its blocks that are in the cache's index
@@ -197,16 +197,24 @@ def engine_arrays(pool: SchedulerArrays, number: int) -> SchedulerArrays:
 
 
 def prefix_cache(
-    block_keys: Int64s, arrays: SchedulerArrays, bounds: SchedulerBounds, kv_blocks: int
+    block_keys: Int64s,
+    arrays: SchedulerArrays,
+    bounds: SchedulerBounds,
+    kv_blocks: int,
+    *,
+    longest_tokens: int | None = None,
 ) -> PrefixCache:
     """An empty cache of `kv_blocks` on each rank, vLLM's null block included.
 
     `block_keys` has a key of each full block of prompt and reply, request by request: blocks of
-    equal keys have equal content, and so have all before them.
+    equal keys have equal content, and so have all before them. `longest_tokens`: of any request
+    (default: of those in `arrays`).
     """
     ranks = len(arrays.ranks)
     requests = arrays.requests
-    longest = int((requests["tokens"] + requests["tokens_left"]).max(initial=0))
+    longest = longest_tokens
+    if longest is None:
+        longest = int((requests["tokens"] + requests["tokens_left"]).max(initial=0))
     longest += 2 * bounds.speculative_tokens
     chains = 1 << (kv_blocks - 1).bit_length()
     return PrefixCache(

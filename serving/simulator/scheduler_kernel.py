@@ -373,7 +373,7 @@ def schedule_waiting(
         unlink(s, rank, request)
         if c is not None:
             take_hits(s, c, rank, request, hits)
-            if not s.requests[request].preemptions:
+            if not s.requests[request].preemptions and not s.requests[request].received:
                 s.requests[request].hits = cached
         take(s, bounds, c, rank, request, needed, context + new)
         s.running[rank, s.ranks[rank].running_count] = request

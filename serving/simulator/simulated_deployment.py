@@ -32,9 +32,11 @@ ROUTING_SEED: Final = 0
 class SimulatedDeployment:
     """A cost model (machine, model, partition, calibration, overlap) and its ranks' limits.
 
-    `prefill`: other chips that compute the prompts, with replicas of their own, and send their keys
-    and values over the fabric; None where each engine computes its own. Raises ConfigError for
-    another model there, a third pool, and limits with other drafts than the cost model's.
+    `prefill_ranks`: of each engine, the first ones that compute prompts alone, with the first
+    token, and send their keys and values to the others; 0: all do both. `prefill`: other chips that
+    compute the prompts, with replicas of their own, and send these over the fabric; None where each
+    engine computes its own. Raises ConfigError for another model there, a third pool, limits with
+    other drafts than the cost model's, and no rank that decodes.
     """
 
     cost_model: StepCostModel
@@ -42,6 +44,7 @@ class SimulatedDeployment:
     replicas: ReplicaSet = ONE_ENGINE
     prefill: "SimulatedDeployment | None" = None
     choices: OwnChoices = NO_CHOICES
+    prefill_ranks: int = 0
 
     def __post_init__(self) -> None:
         drafts = self.cost_model.draft_tokens
@@ -51,6 +54,10 @@ class SimulatedDeployment:
                 value=self.limits.speculative_tokens,
                 expected=f"{drafts}, the draft_tokens of the cost model",
             )
+        ranks = self.cost_model.partition.ranks
+        if not 0 <= self.prefill_ranks < ranks or (self.prefill_ranks and drafts):
+            expected = f"0 to {ranks - 1}, fewer than the ranks, and 0 with drafts"
+            raise ConfigError(field="prefill_ranks", value=self.prefill_ranks, expected=expected)
         if self.prefill is None:
             return
         own, other = self.cost_model.model.name, self.prefill.cost_model.model.name
@@ -73,6 +80,7 @@ class SimulatedDeployment:
         replicas: ReplicaSet = ONE_ENGINE,
         choices: OwnChoices = NO_CHOICES,
         placement: ExpertPlacement | None = None,
+        prefill_ranks: int = 0,
     ) -> Self:
         """From catalog names; other words and defaults are those of `ultraserve serve`.
 
@@ -101,6 +109,7 @@ class SimulatedDeployment:
             limits=replace(limits, max_model_len=limits.max_model_len or timed.max_context_tokens),
             replicas=replicas,
             choices=choices,
+            prefill_ranks=prefill_ranks,
         )
 
     @property

@@ -7,6 +7,7 @@ from emulator.units import NS_PER_S
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.machine_calls import MachineCall
+from serving.simulator.prefill_ranks import PrefillRanks
 from serving.simulator.run_log import EngineLog
 from serving.simulator.scheduler_arrays import NEVER_NS, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
@@ -14,6 +15,7 @@ from serving.simulator.step_run_record import Coming
 from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
 
 if TYPE_CHECKING:
+    from serving.simulator.job_cost import JobTerms
     from serving.simulator.simulated_machine import (
         EngineHandovers,
         MachineStep,
@@ -29,7 +31,7 @@ EMPTY_STEPS_MAX: Final = 3
 class SimulatedEngine:
     """Steps follow each other; requests that come during one wait for its end.
 
-    With `calls`, faults and hand-overs may come to its machine.
+    With `calls`, faults and hand-overs may come to its machine, whose chips have room for a `job`.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class SimulatedEngine:
         *,
         calls: bool,
         on_step: StepWatcher | None,
+        job: "JobTerms | None",
     ) -> None:
         self.schedulers = schedulers
         self.log = log
@@ -47,9 +50,16 @@ class SimulatedEngine:
         """Of the step under way."""
         self.paused_ns: int | None = None
         """Between two steps, when the next can begin."""
-        self._ahead = (
-            None if on_step is not None else StepsAhead.of(schedulers, deployment.cost_model, log)
-        )
+        self._roles: PrefillRanks | None = None
+        if deployment.prefill_ranks:
+            layout = deployment.cost_model.layout
+            self._roles = PrefillRanks(schedulers, deployment.prefill_ranks, layout)
+            if calls and schedulers.cache is None and deployment.limits.prefix_caching:
+                # What has to come back from a rank that is lost finds its own blocks.
+                schedulers.make_cache()
+        self._ahead: StepsAhead | None = None
+        if on_step is None and self._roles is None:
+            self._ahead = StepsAhead.of(schedulers, deployment.cost_model, log)
         self._cost_model = deployment.cost_model
         self.idle_watts = deployment.idle_watts
         self._on_step = on_step
@@ -62,7 +72,7 @@ class SimulatedEngine:
             # It imports what drives live chips, which few simulations need.
             from serving.simulator import simulated_machine
 
-            self._machine = simulated_machine.SimulatedMachine(deployment)
+            self._machine = simulated_machine.SimulatedMachine(deployment, job)
 
     @property
     def can_expect(self) -> bool:
@@ -199,6 +209,11 @@ class SimulatedEngine:
     def begin(self, now_ns: int) -> None:
         """Decide the next step, which begins now or after a standstill."""
         self.paused_ns = None
+        if self._roles is not None:
+            self._roles.receive(now_ns)
+            self.paused_ns = self._roles.waits_until_ns
+            if self.paused_ns is not None:
+                return
         for _ in range(EMPTY_STEPS_MAX):
             batch = self.schedulers.schedule()
             if len(batch.rank):
@@ -233,6 +248,9 @@ class SimulatedEngine:
             assert self.end_ns is not None, "no step is under way"
             change = self._machine.end(self._step, self.end_ns, self.schedulers.queues)
             given_up = self._follow(change)
+        if self._roles is not None:
+            assert self.end_ns is not None, "no step is under way"
+            self._roles.send_on(self.end_ns)
         self._step = self.end_ns = None
         self.schedulers.take_inbox()
         return given_up
@@ -263,13 +281,16 @@ class SimulatedEngine:
     def _follow(self, change: "RankChange") -> list[int]:
         self._owes_change = False
         self.schedulers.set_ranks(change.up, change.closed)
+        if self._roles is not None:
+            self._roles.follow(change.up, change.closed, change.lost)
         return self.schedulers.move(change.lost)
 
     def joules(self, now_ns: int) -> float:
         """Of all chips until now, idle times and hand-overs included."""
         busy_joules = self.log.idle_watts * self._busy_ns
+        step_joules = self._step_joules + (self._roles.joules if self._roles else 0.0)
         if self._machine is not None:
-            above_idle = self._step_joules - busy_joules / NS_PER_S
+            above_idle = step_joules - busy_joules / NS_PER_S
             return self._machine.chip_joules(now_ns) + above_idle
         # Spares are idle all the time, the others between steps.
-        return self._step_joules + (self.idle_watts * now_ns - busy_joules) / NS_PER_S
+        return step_joules + (self.idle_watts * now_ns - busy_joules) / NS_PER_S

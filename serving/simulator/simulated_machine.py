@@ -7,6 +7,7 @@ chips over and takes them back, the `Ledger` counts their joules.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -27,7 +28,8 @@ from serving.engine.lease_checks import training_hbm
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.step_batch import warm_up_batch
+from serving.engine.step_batch import warm_up_batch, without_ranks
+from serving.simulator.job_cost import JobTerms
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.traffic.engine_limits import HBM_SHARE
@@ -102,9 +104,12 @@ class _OneVersion:
 
 
 class SimulatedMachine:
-    """One engine's; the event loop says when calls come, and steps begin and end."""
+    """One engine's; the event loop says when calls come, and steps begin and end.
 
-    def __init__(self, deployment: SimulatedDeployment) -> None:
+    A lease has room for a `job`; None: for one of the served model by the default recipe.
+    """
+
+    def __init__(self, deployment: SimulatedDeployment, job: JobTerms | None = None) -> None:
         model = deployment.cost_model
         layout, partition = model.layout, model.partition
         machine = machine_of(model)
@@ -140,7 +145,7 @@ class SimulatedMachine:
             self._experts,
             _OneVersion(),
             time=self._present,
-            training_hbm=_training_hbm(deployment),
+            training_hbm=_training_hbm(deployment, job),
             warm_up=self._warm_up,
             ledger=self._ledger,
         )
@@ -217,6 +222,10 @@ class SimulatedMachine:
         """Ongoing ones."""
         return self._leases.going_on
 
+    def lease(self, number: int) -> LeaseState:
+        """One of the last leases, ended or not; raises ConfigError for an unknown number."""
+        return self._leases.state(number)
+
     @property
     def is_leased(self) -> bool:
         """Whether all ranks are in one lease, and leave or have left."""
@@ -289,7 +298,7 @@ class SimulatedMachine:
         self._present.now_ns = now_ns
         work_ns = max(now_ns, self._held_until_ns)
         live = self._live.step((), {}, begin_ns=work_ns)
-        batch = _without(batch, live.lost_ranks)
+        batch = without_ranks(batch, live.lost_ranks)
         cost = live.costing.cost(batch)
         pause_ns = work_ns - now_ns + live.pause_ns
         end_ns = now_ns + pause_ns + cost.duration_ns
@@ -348,8 +357,13 @@ def machine_of(model: StepCostModel) -> Machine:
     )
 
 
-def _training_hbm(deployment: SimulatedDeployment) -> TrainingHbm:
-    """As a live engine's; a job on an engine of several, as a whole, may have others' chips too."""
+def _training_hbm(deployment: SimulatedDeployment, job: JobTerms | None) -> TrainingHbm:
+    """As a live engine's; a job on an engine of several, as a whole, may have others' chips too.
+
+    So may one that is named, which then has the chips of several leases.
+    """
+    if job is not None:
+        return cache(job.hbm_on)
     model = deployment.cost_model
     system, trained, partition = model.system, model.model, model.partition
     needs = training_hbm(system, trained, lnc=partition.lnc)
@@ -357,19 +371,3 @@ def _training_hbm(deployment: SimulatedDeployment) -> TrainingHbm:
         return needs
     least = smallest_training_chips(system, trained, TrainingRecipe(lnc=partition.lnc)) or 0
     return lambda chips: needs(chips if chips < partition.chips else max(chips, least))
-
-
-def _without(batch: StepBatch, ranks: Sequence[int]) -> StepBatch:
-    """The batch without the rows of some ranks."""
-    if not ranks:
-        return batch
-    there = ~np.isin(batch.rank, ranks)
-    logit_rows = batch.logit_rows.copy()
-    logit_rows[list(ranks)] = 0
-    return replace(
-        batch,
-        rank=batch.rank[there],
-        new_tokens=batch.new_tokens[there],
-        context_tokens=batch.context_tokens[there],
-        logit_rows=logit_rows,
-    )

@@ -138,24 +138,17 @@ class VirtualServing:
         called = {call.replica for call in calls}
         if day_night is not None:
             called |= {*range(deployment.replicas.count)}
-        self._pool = EnginePool(
-            deployment, traffic, called=called, on_step=on_step, seed=seed, logs=logs
-        )
+        job = None if day_night is None else day_night.job
+        pool_of = partial(EnginePool, on_step=on_step, logs=logs)
+        self._pool = pool_of(deployment, traffic, called=called, seed=seed, job=job)
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
         self._transfers: KvTransfers | None = None
         if deployment.prefill is not None:
             _, (_, prompts) = deployment.parts_of(traffic)
             there = {number - len(self._engines) for number in called}
-            self._prefill = EnginePool(
-                deployment.prefill,
-                prompts,
-                called=there,
-                on_step=on_step,
-                seed=seed,
-                clients_see=False,
-                logs=logs,
-            )
+            before = deployment.prefill
+            self._prefill = pool_of(before, prompts, called=there, seed=seed, clients_see=False)
             self._engines += self._prefill.engines
             self._pool.requests["received"] = traffic.prompt_tokens - 1  # the last is computed here
             self._transfers = KvTransfers(
@@ -194,6 +187,7 @@ class VirtualServing:
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
+        self.machines.go_on(self.now_ns)  # calls at the start, before which nothing goes ahead
         if self._pools_go_ahead:
             return self._serve_in_pools(levels, until_ns)
         if self.goes_side_by_side(looks=bool(levels)):
@@ -326,6 +320,7 @@ class VirtualServing:
             if goes_ahead and engine.can_go_ahead:
                 self._go_ahead(engine, until_ns, looks=looks)
             else:
+                engine.take_expected(self.now_ns + 1)
                 engine.begin(self.now_ns)
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:

@@ -66,6 +66,11 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     clock_epoch: Count = 0
     epoch_emulated_s: float = 0.0
     epoch_unix_s: float = 0.0
+    kv_transfers: Count = 0
+    kv_transfers_failed: Count = 0
+    kv_transfer_bytes: Count = 0
+    kv_transfer_joules: float = 0.0
+    kv_transfer_s: float = 0.0
 
     @property
     def stall_s(self) -> float:

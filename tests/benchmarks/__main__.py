@@ -21,6 +21,7 @@ NAMES = (
     "metrics_page",
     "step_cost",
     "token_path",
+    "api_token_path",
     "virtual_time",
     "day",
 )
@@ -29,6 +30,7 @@ LONG_NAMES = (
     "load_tools",
     "console_page",
     "admission",
+    "api_load",
     "clock",
     "live_against_virtual",
     "peers",
@@ -38,6 +40,7 @@ LONG_NAMES = (
     "exact_handovers",
     "plan_exhaustive",
     "plan_live",
+    "big_checkpoint",
 )
 
 

@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks exact_handovers [--hours N] -- ARGUMENTS OF ultraserve day
 
-Each hour is simulated step by step, all replicas with the walk's groups at each decision, from 20
-minutes before it on. A line has the differences of the headline's first policy, walked less exact.
+Each hour is simulated step by step, all replicas, or parts of the one engine, with the walk's
+groups at each decision, from 20 minutes before it on. A line has the differences of the headline's
+first policy, walked less exact.
 """
 
 import argparse

@@ -5,7 +5,8 @@ Each line is a percentile or the joules: live, virtual, difference. `engine`: by
 engine; `client`: as the client saw it, the host's own work included; `trace`: the client's beside a
 simulation of the trace at its own times, which other microseconds make another run.
 
-    python -m tests.benchmarks live_against_virtual [--requests N] [--dilation K] [SHARE ...]
+    python -m tests.benchmarks live_against_virtual [--requests N] [--dilation K]
+        [--prefill-ranks N] [SHARE ...]
 
 Exit code 1 when a client's percentile is 2 % off, the joules 1 %, or the host did not keep up.
 """
@@ -48,16 +49,21 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="live_against_virtual", description=__doc__)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--dilation", type=float, default=40.0)
+    parser.add_argument("--prefill-ranks", type=int, default=0)
     parser.add_argument("loads", nargs="*", type=float, metavar="SHARE", default=LOADS)
     args = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
     deployment = SimulatedDeployment.of(
-        "trn3-nl72x2", MODEL, Partition(chips=CHIPS, ep=CHIPS, lnc=2)
+        "trn3-nl72x2",
+        MODEL,
+        Partition(chips=CHIPS, ep=CHIPS, lnc=2),
+        prefill_ranks=args.prefill_ranks,
     )
     many = Traffic.drawn(rate_per_s=1e5, lengths=LENGTHS, seed=0, requests=10 * args.requests)
     sustained_per_s = len(many) / simulate(deployment, many).served.emulated_s
     print(f"{MODEL} on {CHIPS} chips sustains {sustained_per_s:.1f} requests/s")
-    flags = ("--model", MODEL, "--chips", str(CHIPS), "--weights", "none")
+    roles = ("--prefill-ranks", str(args.prefill_ranks))
+    flags = ("--model", MODEL, "--chips", str(CHIPS), "--weights", "none", *roles)
     missed = 0
     with traced_server(*flags, "--clock", f"dilated:{args.dilation:g}") as server:
         for seed, load in enumerate(args.loads):

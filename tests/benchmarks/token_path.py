@@ -7,22 +7,26 @@ are timed by the processor's clock, so that other work on the host adds little.
 """
 
 import os
-
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
+from itertools import product
 from typing import Any, Final
+from unittest import mock
 
 from vllm import LLM, SamplingParams
+from vllm.v1.serial_utils import MsgpackEncoder
 
 from emulator.data import SMALL_MOE_DIR
+from serving.plugin.lockstep_scheduler import LockstepScheduler
 
 REQUESTS: Final = 128
 PROMPT_TOKENS: Final = 64
 STEPS: Final = 200
 CHIPS: Final = (1, 4)
+ENGINES: Final = ("default", "fast")
 
 
 class Part:
@@ -30,8 +34,7 @@ class Part:
 
     within: "Part | None" = None
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.seconds = 0.0
 
     def watch(self, owner: Any, method: str) -> None:
@@ -53,9 +56,38 @@ class Part:
         setattr(owner, method, timed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TokenBudget:
+    """Processor microseconds of a token, by part; `rest` is EngineCore's own and what it calls."""
+
+    parts_us: dict[str, float]
+    whole_us: float
+    tokens: int
+
+    def __str__(self) -> str:
+        rest_us = self.whole_us - sum(self.parts_us.values())
+        parts = {**self.parts_us, "rest": rest_us}
+        words = ", ".join(f"{name} {part_us:.2f}" for name, part_us in parts.items())
+        return f"{self.whole_us:.1f} us a token ({words}), {self.tokens:,} tokens"
+
+
+GREEDY: Final = SamplingParams(temperature=0.0)
+SAMPLED: Final = SamplingParams(temperature=0.8, top_p=0.9, seed=1)
+
+
 def run() -> None:
-    """Print a line for each number of chips, each a rank."""
-    for chips in CHIPS:
+    """Print lines for each number of chips, each a rank, and each engine."""
+    for chips, engine in product(CHIPS, ENGINES):
+        with in_this_process(chips, engine) as llm:
+            for kind, sampling in (("greedy", GREEDY), ("sampled", SAMPLED)):
+                budget = token_budget(llm, sampling)
+                print(f"{chips} chips, {engine}, {kind}: {budget}", flush=True)
+
+
+@contextmanager
+def in_this_process(chips: int, engine: str) -> Iterator[LLM]:
+    """An engine in this process, for timing alone."""
+    with mock.patch.dict(os.environ, VLLM_ENABLE_V1_MULTIPROCESSING="0"):
         llm = LLM(
             model=str(SMALL_MOE_DIR),
             max_model_len=4_096,
@@ -67,22 +99,19 @@ def run() -> None:
                     "clock": "virtual",
                     "model": "qwen3-30b-a3b",
                     "computes": False,
+                    "engine": engine,
                 }
             },
         )
-        try:
-            for kind, sampling in (
-                ("greedy", SamplingParams(temperature=0.0)),
-                ("sampled", SamplingParams(temperature=0.8, top_p=0.9, seed=1)),
-            ):
-                print(f"{chips} chips, {kind}: {_budget(llm, sampling)}", flush=True)
-        finally:
-            llm.llm_engine.engine_core.shutdown()
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
 
 
-def _budget(llm: LLM, sampling: SamplingParams) -> str:
-    """Microseconds a token of each part of decode steps."""
-    core = llm.llm_engine.engine_core.engine_core
+def token_budget(llm: LLM, sampling: SamplingParams) -> TokenBudget:
+    """That of decode steps with `REQUESTS`, what goes to the API process encoded too."""
+    core: Any = llm.llm_engine.engine_core.engine_core
     sampling.max_tokens, sampling.ignore_eos = STEPS + 20, True
     names = []
     for index in range(REQUESTS):
@@ -94,34 +123,39 @@ def _budget(llm: LLM, sampling: SamplingParams) -> str:
         core.add_request(*core.preprocess_add_request(request))
     for _ in range(10):
         core.step()
-    engine = core.model_executor.live_engine()
+    engine, encoder = core.model_executor.live_engine(), MsgpackEncoder()
     parts = {
         "schedule": (core.scheduler, "schedule"),
-        "tokens": (core.model_executor._tokens, "step"),
+        "tokens": (
+            (core.model_executor._tokens, "step")
+            if isinstance(core.scheduler, LockstepScheduler)
+            else (core.scheduler._words, "draw")
+        ),
         "cost": (engine._live.machine.cost_model, "cost"),
         "experts": (engine._experts, "after_step"),
         "meters": (engine._meters, "after_step"),
         "executor": (core.model_executor, "sample_tokens"),
         "update": (core.scheduler, "update_from_output"),
+        "encode": (encoder, "encode"),
     }
-    watched = []
+    watched = {name: Part() for name in parts}
     for name, (owner, method) in parts.items():
-        watched.append(Part(name))
-        watched[-1].watch(owner, method)
+        watched[name].watch(owner, method)
     began_s, tokens = time.process_time(), 0
     for _ in range(STEPS):
         outputs, _ = core.step()
-        tokens += sum(len(each.new_token_ids) for of in outputs.values() for each in of.outputs)
+        for each in outputs.values():
+            encoder.encode(each)
+            tokens += len(each.outputs)
     whole_s = time.process_time() - began_s
     for owner, method in parts.values():
         delattr(owner, method)
     core.abort_requests(names)
     core.step()
-    figures = ", ".join(f"{each.name} {1e6 * each.seconds / tokens:.2f}" for each in watched)
-    rest_s = whole_s - sum(each.seconds for each in watched)
-    return (
-        f"{1e6 * whole_s / tokens:.1f} us a token ({figures}, rest {1e6 * rest_s / tokens:.2f}), "
-        f"{tokens:,} tokens"
+    return TokenBudget(
+        parts_us={name: 1e6 * part.seconds / tokens for name, part in watched.items()},
+        whole_us=1e6 * whole_s / tokens,
+        tokens=tokens,
     )
 
 

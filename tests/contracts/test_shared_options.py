@@ -31,6 +31,7 @@ DIFFERENT = {
         ("--max-num-seqs", "--max-num-batched-tokens"), "of a server, or of what is to be planned"
     ),
     "--prefill-policy": "one, or those to try",
+    "--group-chips": "a group of a day is a replica without it",
     "--model": "a plan takes several, with shares",
     "--systems": "a comparison of systems has all, a curve needs its first",
     "--trace": "a day has a built-in one",

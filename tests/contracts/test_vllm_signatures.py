@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 ENGINE = "vllm.v1.engine"
+BLOCK_POOL = "vllm.v1.core.block_pool:BlockPool"
+CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
 EXECUTOR = "vllm.v1.executor.abstract:Executor"
 LOGGERS = "vllm.v1.metrics.loggers"
 PLATFORM = "vllm.platforms.interface:Platform"
@@ -121,7 +123,47 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "record_admission_rejection": "self, reason",
         "log_engine_initialized": "self",
     },
-    PROCESSOR: {"do_tracing": "self, engine_core_output, req_state, iteration_stats"},
+    PROCESSOR: {
+        "do_tracing": "self, engine_core_output, req_state, iteration_stats",
+        "process_outputs": (
+            "self, engine_core_outputs, engine_core_timestamp=None, iteration_stats=None, "
+            "weight_version=None"
+        ),
+    },
+    # What direct streams do as `process_outputs` does.
+    "vllm.v1.metrics.stats:IterationStats": {
+        "update_from_output": (
+            "self, output, engine_core_timestamp, is_prefilling, req_stats, lora_states, lora_name"
+        ),
+    },
+    "vllm.v1.engine.output_processor:RequestState": {
+        "track_weight_version": "self, weight_version",
+    },
+    "vllm.v1.engine.detokenizer:IncrementalDetokenizer": {
+        "update": "self, new_token_ids, stop_terminated",
+        "get_next_output_text": "self, finished, delta",
+    },
+    "vllm.entrypoints.openai.completion.serving:OpenAIServingCompletion": {
+        "completion_stream_generator": (
+            "self, request, engine_inputs, result_generator, request_id, created_time, "
+            "model_name, num_prompts, tokenizer, request_metadata"
+        ),
+    },
+    "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat": {
+        "chat_completion_stream_generator": (
+            "self, request, result_generator, request_id, model_name, conversation, tokenizer, "
+            "request_metadata, chat_template_kwargs=None, mm_token_counts=None"
+        ),
+    },
+    BLOCK_POOL: {"touch": "self, blocks", "free_blocks": "self, ordered_blocks"},
+    CONNECTOR: {
+        "__init__": "self, vllm_config, role, kv_cache_config",
+        "get_num_new_matched_tokens": "self, request, num_computed_tokens",
+        "update_state_after_alloc": "self, request, blocks, num_external_tokens",
+        "build_connector_meta": "self, scheduler_output",
+        "update_connector_output": "self, connector_output",
+        "request_finished": "self, request, block_ids",
+    },
 }
 
 # What a subclass of ours must define.
@@ -132,6 +174,10 @@ ABSTRACT: dict[str, str] = {
         "get_request_counts has_finished_requests make_stats pause_state reset_encoder_cache "
         "reset_prefix_cache schedule set_pause_state shutdown update_draft_token_ids "
         "update_draft_token_ids_in_output update_from_output"
+    ),
+    CONNECTOR: (
+        "build_connector_meta get_num_new_matched_tokens save_kv_layer start_load_kv "
+        "update_state_after_alloc wait_for_layer_load wait_for_save"
     ),
     PLATFORM: "",
     f"{LOGGERS}:StatLoggerBase": "__init__ log_engine_initialized record",
@@ -164,6 +210,10 @@ FIELDS: dict[str, str] = {
         "prompt_token_id_logprobs_dict pooler_output kv_connector_output ec_connector_output "
         "num_nans_in_logits cudagraph_stats aux_output_connector_output sampling_masks"
     ),
+    "vllm.v1.outputs:KVConnectorOutput": (
+        "finished_sending finished_recving kv_connector_stats kv_cache_events "
+        "kv_connector_worker_meta invalid_block_ids failed_recving expected_finished_count"
+    ),
     "vllm.v1.outputs:LogprobsLists": (
         "logprob_token_ids logprobs sampled_token_ranks cu_num_generated_tokens"
     ),
@@ -175,6 +225,13 @@ FIELDS: dict[str, str] = {
     "vllm.v1.metrics.stats:RequestStateStats": (
         "num_generation_tokens num_preemptions arrival_time queued_ts scheduled_ts first_token_ts "
         "last_token_ts first_token_latency is_corrupted is_watermarked is_watermark_skipped"
+    ),
+    # What a plain output of direct streams is without.
+    f"{ENGINE}:EngineCoreOutput": (
+        "request_id new_token_ids new_logprobs new_prompt_logprobs_tensors pooling_output "
+        "finish_reason stop_reason events kv_transfer_params ec_transfer_params trace_headers "
+        "prefill_stats routed_experts num_nans_in_logits mm_cache_miss_hashes new_sampling_mask "
+        "spec_decode_metrics prompt_token_id_logprobs"
     ),
     f"{ENGINE}:EngineCoreOutputs": (
         "engine_index outputs scheduler_stats timestamp utility_output finished_requests "
@@ -195,16 +252,21 @@ ATTRIBUTES: dict[str, str] = {
     SCHEDULER: (
         "requests running waiting kv_holding_waiting policy block_size log_stats "
         "finished_req_ids_dict kv_cache_manager scheduler_config max_num_active_reqs "
-        "max_num_scheduled_tokens adaptive_long_prefill_threshold prefill_capacity_bound"
+        "max_num_scheduled_tokens adaptive_long_prefill_threshold prefill_capacity_bound "
+        "connector finished_recving_kv_req_ids"
     ),
     "vllm.v1.request:Request": (
         "request_id client_index priority status events num_computed_tokens is_prefill_chunk "
         "num_in_flight_tokens num_output_placeholders num_stale_output_tokens drop_stale_output "
-        "num_preemptions block_hashes streaming_queue trace_headers"
+        "num_preemptions block_hashes streaming_queue trace_headers prompt_token_ids max_tokens "
+        "num_prompt_tokens arrival_time resumable prefill_stats skip_reading_prefix_cache"
     ),
     # How a response's fingerprint gets the names of the weights.
     "vllm.outputs:RequestOutput": "kv_transfer_params",
-    PROCESSOR: "tracing_enabled request_states",
+    PROCESSOR: "tracing_enabled request_states external_req_ids lora_states",
+    "vllm.v1.engine.output_processor:RequestState": (
+        "detokenizer stats lora_name queue stream_interval"
+    ),
     "vllm.entrypoints.generate.base.serving:GenerateBaseServing": "system_fingerprint",
 }
 

@@ -60,7 +60,7 @@ def test_a_server_its_training_job_and_its_load_import_nothing_of_theirs(
                 "a training step",
             )
         server.look()
-        assert server.runs("job_launcher", "serving.main train")
+        assert server.runs("child_launcher", "serving.main train")
 
     assert imported_in(hostile) == []
     assert json.loads(report.read_text())["completed_requests"] == 6

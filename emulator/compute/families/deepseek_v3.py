@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from emulator.compute.architecture import Architecture, RouterScore, Routing
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import ModelFamily, Named, network_tensors
@@ -106,25 +104,27 @@ class DeepseekV3(ModelFamily):
         latent = arch.latent
         assert latent is not None, arch.family
         named = self.attention_tensors(arch, f"model.layers.{layer}.self_attn")
-        read = [tensors.read(name, *shape) for name, shape in named]
+        read = [tensors.rows(name, *shape) for name, shape in named]
         query_down, query_norm, query_up, kv_down, kv_norm, kv_up, output = read
-        halves = np.r_[: latent.rope_dim : 2, 1 : latent.rope_dim : 2]
-        query_rows = np.r_[: latent.nope_dim, latent.nope_dim + halves]
-        by_head = query_up.reshape(arch.heads, -1, latent.query_rank)[:, query_rows]
-        by_group = by_head.reshape(arch.groups, -1, latent.query_rank)[share]
-        kv_rows = np.r_[: latent.kv_rank, latent.kv_rank + halves]
+        width = latent.query_width_per_head
+        queries = query_up.reshape(arch.groups, -1, width, latent.query_rank)[share]
+        query_rows = [
+            queries[:, head, rows]
+            for head in range(arch.heads // arch.groups)
+            for rows in _halves(latent.nope_dim)
+        ]
         up = kv_up.reshape(arch.groups, -1, latent.up_width_per_head, latent.kv_rank)[share]
         up = up.reshape(-1, latent.up_width_per_head, latent.kv_rank)  # [heads of the chip, ...]
-        outputs = output.T.reshape(arch.groups, -1, arch.hidden)
+        outputs = output.reshape(arch.hidden, arch.groups, -1).transpose(1, 0, 2)
         return LatentWeights(
-            query_down=np.ascontiguousarray(query_down.T),
+            query_down=tensors.linear(query_down),
             query_norm=query_norm,
-            query_up=np.ascontiguousarray(by_group.transpose(0, 2, 1)),
-            kv_down=np.ascontiguousarray(kv_down[kv_rows].T),
+            query_up=tensors.linears(*query_rows),
+            kv_down=tensors.linear(*(kv_down[rows] for rows in _halves(latent.kv_rank))),
             kv_norm=kv_norm,
-            key_up=np.ascontiguousarray(up[:, : latent.nope_dim]),
-            value_up=np.ascontiguousarray(up[:, latent.nope_dim :].transpose(0, 2, 1)),
-            output=np.ascontiguousarray(outputs[share]),
+            key_up=tensors.linears(up[:, : latent.nope_dim].transpose(0, 2, 1)),
+            value_up=tensors.linears(up[:, latent.nope_dim :]),
+            output=tensors.linears(outputs[share]),
         )
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
@@ -132,6 +132,11 @@ class DeepseekV3(ModelFamily):
         name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
         bias = tensors.read(name, arch.experts)
         return replace(super().router(tensors, arch, layer), choice_bias=bias)
+
+
+def _halves(plain: int) -> tuple[slice, slice, slice]:
+    """Plain rows, then the first of each rotary pair, then the second."""
+    return slice(plain), slice(plain, None, 2), slice(plain + 1, None, 2)
 
 
 def _fp8_block(config: ConfigReader) -> tuple[int, int] | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.config_reader import ConfigReader
@@ -127,32 +127,32 @@ class ModelFamily:
         """The head groups in `share` of a layer."""
         prefix = f"model.layers.{layer}.self_attn"
         read = {
-            name: tensors.read(name, *shape) for name, shape in self.attention_tensors(arch, prefix)
+            name: tensors.rows(name, *shape) for name, shape in self.attention_tensors(arch, prefix)
         }
         group_heads = arch.heads // arch.kv_heads
-        query_key_value = [f"{prefix}.{part}_proj" for part in "qkv"]
 
-        def by_group(kind: str) -> Float32s:
-            parts = [read[f"{name}.{kind}"] for name in query_key_value]
-            grouped = [part.reshape(arch.kv_heads, -1, *part.shape[1:]) for part in parts]
-            joined: Float32s = np.concatenate(grouped, axis=1)[share]
-            return joined
+        def by_group(kind: str) -> list[NDArray[Any]]:
+            """Those of queries, keys and values, [groups of the share, outputs, ...]."""
+            parts = [read[f"{prefix}.{part}_proj.{kind}"] for part in "qkv"]
+            return [part.reshape(arch.kv_heads, -1, *part.shape[1:])[share] for part in parts]
 
-        output = read[f"{prefix}.o_proj.weight"].T.reshape(arch.kv_heads, -1, arch.hidden)
+        output = read[f"{prefix}.o_proj.weight"].reshape(arch.hidden, arch.kv_heads, -1)
         norms = None
         if arch.query_key_norms:
             pair = (read[f"{prefix}.q_norm.weight"], read[f"{prefix}.k_norm.weight"])
             norms = np.repeat(pair, [group_heads, 1], axis=0)
         sinks = read[f"{prefix}.sinks"].reshape(arch.kv_heads, -1)[share] if arch.sinks else None
         return GroupedQueryWeights(
-            qkv=np.ascontiguousarray(by_group("weight").transpose(0, 2, 1)),
-            qkv_bias=by_group("bias")[:, None] if arch.attention_bias else None,
+            qkv=tensors.linears(*by_group("weight")),
+            qkv_bias=np.concatenate(by_group("bias"), axis=1)[:, None]
+            if arch.attention_bias
+            else None,
             head_norms=norms,
             scores_bounded=norms is not None
             and scores_are_bounded(
                 norms[0], norms[-1], rotation_gain=attention_factor(arch.rope.scaling)
             ),
-            output=np.ascontiguousarray(output[share]),
+            output=tensors.linears(output.transpose(1, 0, 2)[share]),
             output_bias=read[f"{prefix}.o_proj.bias"] if arch.attention_bias else None,
             sinks=sinks.ravel() if sinks is not None else None,
         )
@@ -172,8 +172,8 @@ class ModelFamily:
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """What chooses a layer's experts."""
-        matrix = tensors.matrix(self.router_name(layer), arch.experts, arch.hidden)
-        return RouterWeights(matrix=np.ascontiguousarray(matrix))
+        rows = tensors.rows(self.router_name(layer), arch.experts, arch.hidden)
+        return RouterWeights(matrix=tensors.linear(rows))
 
     def read_expert(
         self,
@@ -186,10 +186,10 @@ class ModelFamily:
     ) -> None:
         """Read one expert `into` a slot."""
         gate, up, down = self.expert_names(layer, expert)
-        width = arch.expert_intermediate
-        into.gate_up[slot, :, :width] = tensors.matrix(gate, width, arch.hidden)
-        into.gate_up[slot, :, width:] = tensors.matrix(up, width, arch.hidden)
-        into.down[slot] = tensors.matrix(down, arch.hidden, width)
+        width, hidden = arch.expert_intermediate, arch.hidden
+        gate_up = (tensors.whole(name, width, hidden) for name in (gate, up))
+        into.gate_up[slot] = tensors.linear(*gate_up)
+        into.down[slot] = tensors.linear(tensors.whole(down, hidden, width))
 
 
 def _projections(arch: Architecture, prefix: str) -> Iterator[tuple[str, int, int]]:
@@ -211,19 +211,18 @@ def read_network(
     tensors: Tensors, prefix: str, width: int, hidden: int, parts: int, share: slice
 ) -> DenseWeights:
     """A gated network cut by columns into equal `parts`, of which those in `share`."""
-    part = -(-width // parts)
+    missing = -width % parts
 
-    def by_part(matrix: Float32s) -> Float32s:
+    def by_part(matrix: NDArray[Any]) -> NDArray[Any]:
         """[width, hidden] -> [parts of the share, part, hidden], missing rows zeros."""
-        padded = np.zeros((parts * part, hidden), dtype=np.float32)
-        padded[:width] = matrix
-        return padded.reshape(parts, part, hidden)[share]
+        if missing:
+            matrix = np.concatenate([matrix, np.zeros((missing, hidden), dtype=matrix.dtype)])
+        return matrix.reshape(parts, -1, hidden)[share]
 
     gate, up, down = (
-        tensors.read(name, *shape) for name, shape in network_tensors(prefix, width, hidden)
+        tensors.rows(name, *shape) for name, shape in network_tensors(prefix, width, hidden)
     )
-    gate_up = np.concatenate([by_part(gate), by_part(up)], axis=1)  # [parts, 2 * part, hidden]
     return DenseWeights(
-        gate_up=np.ascontiguousarray(gate_up.transpose(0, 2, 1)),
-        down=np.ascontiguousarray(by_part(np.ascontiguousarray(down.T))),
+        gate_up=tensors.linears(by_part(gate), by_part(up)),
+        down=tensors.linears(by_part(down.T).transpose(0, 2, 1)),
     )

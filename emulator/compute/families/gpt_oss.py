@@ -101,18 +101,18 @@ class GptOss(ModelFamily):
     ) -> None:
         """See `ModelFamily.read_expert`."""
         width = 2 * arch.expert_intermediate
-        matrices, biases = [], []
+        matrices, biases = [], []  # [outputs, inputs]
         for name, inputs, outputs in _matrices(arch, layer):
             if f"{name}_blocks" in tensors:
-                matrices.append(tensors.mxfp4(name, expert, arch.experts, outputs, inputs).T)
+                matrices.append(tensors.mxfp4(name, expert, arch.experts, outputs, inputs))
             else:
-                stored = tensors.check(name, (arch.experts, inputs, outputs))
-                matrices.append(np.asarray(stored[expert], dtype=np.float32))
+                stored = tensors.rows(name, arch.experts, inputs, outputs)
+                matrices.append(stored[expert].T)
             bias = tensors.check(f"{name}_bias", (arch.experts, outputs))
             biases.append(np.asarray(bias[expert], dtype=np.float32))
         both, down = matrices
-        into.gate_up[slot] = np.concatenate([both[:, ::2], both[:, 1::2]], axis=1)
-        into.down[slot] = down
+        into.gate_up[slot] = tensors.linear(both[::2], both[1::2])
+        into.down[slot] = tensors.linear(down)
         into.biases[slot, :width] = np.concatenate([biases[0][::2], biases[0][1::2]])
         into.biases[slot, width:] = biases[1]
 

@@ -116,6 +116,11 @@ class Telemetry(_message.Message):
     CLOCK_EPOCH_FIELD_NUMBER: _builtins.int
     EPOCH_EMULATED_S_FIELD_NUMBER: _builtins.int
     EPOCH_UNIX_S_FIELD_NUMBER: _builtins.int
+    KV_TRANSFERS_FIELD_NUMBER: _builtins.int
+    KV_TRANSFERS_FAILED_FIELD_NUMBER: _builtins.int
+    KV_TRANSFER_BYTES_FIELD_NUMBER: _builtins.int
+    KV_TRANSFER_JOULES_FIELD_NUMBER: _builtins.int
+    KV_TRANSFER_S_FIELD_NUMBER: _builtins.int
     emulated_s: _builtins.float
     """Now, also between two steps."""
     dilation: _builtins.float
@@ -176,6 +181,14 @@ class Telemetry(_message.Message):
     """Of the clock: the present epoch, from 0 on, and when it began."""
     epoch_emulated_s: _builtins.float
     epoch_unix_s: _builtins.float
+    kv_transfers: _builtins.int
+    """KV of requests that went on from the rank that computed their prompt: transfers that ended, and
+    that failed with a chip; bytes and joules; each one's emulated seconds, side by side or not.
+    """
+    kv_transfers_failed: _builtins.int
+    kv_transfer_bytes: _builtins.int
+    kv_transfer_joules: _builtins.float
+    kv_transfer_s: _builtins.float
     @_builtins.property
     def stall(self) -> _machine_pb2.StallState:
         """As in MachineState."""
@@ -226,10 +239,15 @@ class Telemetry(_message.Message):
         clock_epoch: _builtins.int = ...,
         epoch_emulated_s: _builtins.float = ...,
         epoch_unix_s: _builtins.float = ...,
+        kv_transfers: _builtins.int = ...,
+        kv_transfers_failed: _builtins.int = ...,
+        kv_transfer_bytes: _builtins.int = ...,
+        kv_transfer_joules: _builtins.float = ...,
+        kv_transfer_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "expert_imbalance", b"expert_imbalance", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "age_s", b"age_s", "busy_s", b"busy_s", "chip_joules", b"chip_joules", "chip_watts", b"chip_watts", "chips", b"chips", "chips_lent", b"chips_lent", "chips_up", b"chips_up", "clock_epoch", b"clock_epoch", "compute_wall_s", b"compute_wall_s", "dilation", b"dilation", "empty_rank_steps", b"empty_rank_steps", "emulated_s", b"emulated_s", "epoch_emulated_s", b"epoch_emulated_s", "epoch_unix_s", b"epoch_unix_s", "expert_imbalance", b"expert_imbalance", "expert_moved_bytes", b"expert_moved_bytes", "expert_rebalances", b"expert_rebalances", "facility_joules", b"facility_joules", "facility_watts", b"facility_watts", "faults", b"faults", "handover_bytes", b"handover_bytes", "handover_joules", b"handover_joules", "handovers", b"handovers", "kv_blocks", b"kv_blocks", "kv_blocks_used", b"kv_blocks_used", "lag_s", b"lag_s", "lagging_steps", b"lagging_steps", "model_version", b"model_version", "output_tokens", b"output_tokens", "pause_s", b"pause_s", "prompt_tokens", b"prompt_tokens", "provisioned_watts", b"provisioned_watts", "ranks", b"ranks", "ranks_up", b"ranks_up", "requests_arrived", b"requests_arrived", "requests_moved", b"requests_moved", "requests_running", b"requests_running", "requests_waiting", b"requests_waiting", "rollout_blocks_pending", b"rollout_blocks_pending", "stall", b"stall", "steps", b"steps", "training_joules", b"training_joules", "training_tokens", b"training_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "age_s", b"age_s", "busy_s", b"busy_s", "chip_joules", b"chip_joules", "chip_watts", b"chip_watts", "chips", b"chips", "chips_lent", b"chips_lent", "chips_up", b"chips_up", "clock_epoch", b"clock_epoch", "compute_wall_s", b"compute_wall_s", "dilation", b"dilation", "empty_rank_steps", b"empty_rank_steps", "emulated_s", b"emulated_s", "epoch_emulated_s", b"epoch_emulated_s", "epoch_unix_s", b"epoch_unix_s", "expert_imbalance", b"expert_imbalance", "expert_moved_bytes", b"expert_moved_bytes", "expert_rebalances", b"expert_rebalances", "facility_joules", b"facility_joules", "facility_watts", b"facility_watts", "faults", b"faults", "handover_bytes", b"handover_bytes", "handover_joules", b"handover_joules", "handovers", b"handovers", "kv_blocks", b"kv_blocks", "kv_blocks_used", b"kv_blocks_used", "kv_transfer_bytes", b"kv_transfer_bytes", "kv_transfer_joules", b"kv_transfer_joules", "kv_transfer_s", b"kv_transfer_s", "kv_transfers", b"kv_transfers", "kv_transfers_failed", b"kv_transfers_failed", "lag_s", b"lag_s", "lagging_steps", b"lagging_steps", "model_version", b"model_version", "output_tokens", b"output_tokens", "pause_s", b"pause_s", "prompt_tokens", b"prompt_tokens", "provisioned_watts", b"provisioned_watts", "ranks", b"ranks", "ranks_up", b"ranks_up", "requests_arrived", b"requests_arrived", "requests_moved", b"requests_moved", "requests_running", b"requests_running", "requests_waiting", b"requests_waiting", "rollout_blocks_pending", b"rollout_blocks_pending", "stall", b"stall", "steps", b"steps", "training_joules", b"training_joules", "training_tokens", b"training_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expert_imbalance: _TypeAlias = _typing.Literal["expert_imbalance"]  # noqa: Y015
     _WhichOneofArgType__expert_imbalance: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance"]  # noqa: Y015

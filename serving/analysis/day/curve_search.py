@@ -5,7 +5,7 @@ more rates complete the curve.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
@@ -45,6 +45,10 @@ together last for minutes.
 """
 _TTFT_LIMITS: Final = 4.0
 """Judged requests arrive for at least this many TTFT limits: a queue takes time to grow."""
+_SERVING_SHARES: Final = (1.0, 0.75, 0.5, 0.25)
+"""Of an engine's groups, beside the fewest: what lies between changes little."""
+_EACH_UP_TO: Final = 4
+"""Groups, of which every number is simulated."""
 _ROUNDING: Final = 1e-9
 _LEADS: Final = 2.0
 """The same, in mean request durations, at least."""
@@ -94,20 +98,60 @@ def find_curve(
     workers: SimulationWorkers,
     progress: Progress = lambda _: None,
 ) -> ReplicaCurve:
-    """Simulate several rates; raises ConfigError when none keeps the target."""
+    """Simulate several rates; raises ConfigError when none keeps the target.
+
+    Rates and watts of the curve are those of one of the groups that serve.
+    """
     search = _Search(replica=replica, guess=guess, terms=terms, workers=workers, progress=progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
     others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
     most_per_s = search.complete(high * _OVERLOAD, others)
-    costs = replica.cost_model()
+    costs, groups = replica.cost_model(), replica.serving
     points = [point for point in search.points() if point.rate_per_s < most_per_s]
     return ReplicaCurve(
-        points=tuple(points),
-        saturated_per_s=most_per_s,
+        points=tuple(point.of_group(groups) for point in points),
+        saturated_per_s=most_per_s / groups,
         required_share=terms.required_share,
-        idle_watts=costs.idle_chip_watts * costs.partition.chips,
+        idle_watts=costs.idle_chip_watts * costs.partition.chips / replica.groups,
     )
+
+
+def find_partition_curves(
+    replica: ReplicaUnderTest,
+    guess: FirstGuess,
+    terms: CurveTerms,
+    workers: SimulationWorkers,
+    progress: Progress = lambda _: None,
+    *,
+    groups_min: int,
+) -> dict[int, ReplicaCurve]:
+    """Curves of an engine by how many of its groups serve, down to `groups_min`, or to the last of
+    which the target can be kept. Raises ConfigError where all together do not keep it.
+    """
+    groups = replica.groups
+    found: dict[int, ReplicaCurve] = {}
+    for serving in sizes_of(groups, groups_min=groups_min):
+        part = serving / groups
+        progress(f"{serving} of {groups} groups serve")
+        guessed = replace(guess, rate_per_s=part * guess.rate_per_s)
+        there = replica.with_away(groups - serving)
+        try:
+            found[serving] = find_curve(there, guessed, terms, workers, progress)
+        except ConfigError as error:
+            if error.field != "slo" or not found:
+                raise
+            progress(str(error))
+            break
+    return dict(sorted(found.items()))
+
+
+def sizes_of(groups: int, *, groups_min: int) -> list[int]:
+    """Numbers of serving groups that are simulated, from all of them down."""
+    if groups <= _EACH_UP_TO:
+        return list(range(groups, groups_min - 1, -1))
+    shares = {max(groups_min, round(share * groups)) for share in _SERVING_SHARES}
+    return sorted({groups_min, *shares}, reverse=True)
 
 
 @dataclass(kw_only=True)

@@ -134,7 +134,7 @@ def _lines(
 def _demand(result: DayResult) -> Any:
     walk = result.walk
     arrived = walk.demand.arrivals / walk.demand.interval_s
-    groups = walk.column("serving_s") / walk.demand.interval_s
+    groups = walk.serving
     can = groups * result.machine.curve.capacity_per_s
     return _lines(
         result,
@@ -183,10 +183,10 @@ def _power(result: DayResult, never: DayResult) -> Any:
 def _latency(day: VirtualDay, result: DayResult) -> Any:
     """p99 latencies at the groups' rates over their limits; TTFT includes the backlog's wait."""
     curve, walk, slo = result.machine.curve, result.walk, day.settings.slo
-    groups = np.maximum(walk.column("serving_s") / walk.demand.interval_s, 1e-9)
-    wait_s = walk.backlog / (groups * curve.saturated_per_s)
-    ttft_s = curve.seconds("ttft_p99_s", walk.group_rates) + wait_s
-    tpot_s = curve.seconds("tpot_p99_s", walk.group_rates)
+    groups = np.maximum(walk.serving, 1e-9)
+    wait_s = walk.backlog / (groups * curve.saturated_at(groups))
+    ttft_s = curve.seconds("ttft_p99_s", walk.group_rates, groups) + wait_s
+    tpot_s = curve.seconds("tpot_p99_s", walk.group_rates, groups)
     series = {}
     if slo.ttft_s is not None:
         series[f"TTFT p99 / {slo.ttft_s * 1e3:g} ms"] = (ttft_s / slo.ttft_s, BLUE)
@@ -200,7 +200,7 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
 def _attainment(result: DayResult) -> Any:
     walk = result.walk
     per_hour = max(1, round(HOUR_S / walk.demand.interval_s))
-    shares = result.machine.curve.share("both_share", walk.group_rates)
+    shares = result.machine.curve.share("both_share", walk.group_rates, walk.serving)
     kept = (walk.demand.arrivals - walk.late) * shares
     hours = len(kept) // per_hour
     whole = hours * per_hour

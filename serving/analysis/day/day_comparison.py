@@ -182,7 +182,7 @@ def _at_load(
         described = policy.describe()
         return DayResult(machine=machine, walk=going, policy=str(policy), describes=described)
 
-    splits = [split(groups) for groups in range(1, machine.groups + 1)]
+    splits = [split(groups) for groups in range(outcomes.handover.groups_min, machine.groups + 1)]
     fixed = max(
         (each for each in splits if each.slo_attainment >= kept_share),
         key=lambda each: each.value,

@@ -21,6 +21,7 @@ from serving.analysis.day.day_tables import (
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.exact_day_report import exact_data, exact_table
 from serving.analysis.day.exact_hour import BothWays, ExactHour
+from serving.analysis.day.partition_curve import PartitionCurve
 from serving.analysis.day.slower_handovers import SlowerHandovers
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.analysis.steady_state.model_error import (
@@ -44,7 +45,7 @@ def day_document(day: VirtualDay) -> Document:
         f"{settings.machines} x {settings.sweep.system.name}, "
         f"{settings.question.length_s / HOUR_S:g} hours from "
         f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}",
-        subtitle=f"{machine.groups} groups{_of_each(settings.machines)} of {partition.chips} chips "
+        subtitle=f"{machine.groups} groups{_of_each(settings.machines)} of {_group_in_words(day)} "
         f"({partition.division}); one "
         f"serves {machine.curve.capacity_per_s:.4g} "
         f"requests/s within the target{in_range(rate, machine.curve.capacity_per_s)}, "
@@ -78,6 +79,13 @@ def day_document(day: VirtualDay) -> Document:
             ),
         ),
     )
+
+
+def _group_in_words(day: VirtualDay) -> str:
+    chips = day.choice.candidate.partition.chips
+    if day.settings.group_chips is None:
+        return f"{chips} chips"
+    return f"{day.machine.group_chips} chips, parts of one engine of {chips}"
 
 
 def _of_each(machines: int) -> str:
@@ -188,6 +196,12 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
         "begins": headline.demand.begins.isoformat(),
         "group": _group_data(day, rate),
         "curve": [asdict(point) for point in curve.points],
+        "curves": {
+            serving: [asdict(point) for point in of.points]
+            for serving, of in zip(curve.serving, curve.curves, strict=True)
+        }
+        if isinstance(curve, PartitionCurve)
+        else None,
         "demand_unused_share": _unused(day),
         "loads": [
             {
@@ -226,7 +240,8 @@ def _group_data(day: VirtualDay, rate: PredictionInterval | None) -> dict[str, A
     curve, partition = day.machine.curve, day.choice.candidate.partition
     return {
         "groups": day.machine.groups,
-        "chips": partition.chips,
+        "chips": day.machine.group_chips,
+        "engine_chips": partition.chips,
         "tp": partition.tp,
         "ep": partition.ep,
         "lnc": partition.lnc,

@@ -21,7 +21,7 @@ from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.day_walk import DayWalk
 from serving.analysis.day.leased_groups import HandoverTotals
-from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.partition_curve import GroupCurve
 from serving.analysis.day.training_yield import TrainingYield
 
 Float64s = NDArray[np.float64]
@@ -50,7 +50,7 @@ class DayMachine:
     system: SystemSpec
     machines: int
     group_chips: int
-    curve: ReplicaCurve
+    curve: GroupCurve
     trained: TrainingYield
     mean_prompt_tokens: float
     mean_output_tokens: float
@@ -116,7 +116,7 @@ class DayMachine:
         """Mean of one machine's chips in each interval, [intervals]."""
         interval_s = walk.demand.interval_s
         at_work_s = walk.column("serving_s") + walk.column("leaving_s")
-        serving = self.curve.chip_watts(walk.group_rates) * at_work_s / interval_s
+        serving = self.curve.chip_watts(walk.group_rates, walk.serving) * at_work_s / interval_s
         watts: Float64s = serving + walk.column("joules") / interval_s + self.left_over_watts
         return watts
 
@@ -153,9 +153,10 @@ class DayResult:
         Late ones miss TTFT; moved ones keep both limits as the others do (assumed; so they nearly
         all do step by step).
         """
-        shares = self.machine.curve.share(name, self.walk.group_rates)
-        arrivals = self.walk.demand.arrivals
-        in_time = arrivals if name == "tpot_share" else arrivals - self.walk.late
+        walk = self.walk
+        shares = self.machine.curve.share(name, walk.group_rates, walk.serving)
+        arrivals = walk.demand.arrivals
+        in_time = arrivals if name == "tpot_share" else arrivals - walk.late
         kept: Float64s = in_time * shares
         return kept
 

@@ -1,5 +1,6 @@
 """Tables of a virtual day, tokens per MWh under each policy and their costs, and its method."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from emulator.specs.shipped_fits import PredictionInterval
@@ -14,6 +15,7 @@ from serving.analysis.day.compared_policies import (
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import HOUR_S
+from serving.analysis.day.partition_curve import GroupCurve, PartitionCurve
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.analysis.steady_state.model_error import range_column
 from serving.policy.prefill_throttle import parse_prefill_policy
@@ -93,12 +95,8 @@ _RANGE_IN_WORDS: Final = (
 def method(day: VirtualDay) -> tuple[str, ...]:
     """Which parts were simulated, which aggregated."""
     curve, terms = day.machine.curve, day.settings.question.terms
-    steps = sum(point.steps for point in curve.points)
-    judged = [point.judged for point in curve.points]
     return (
-        f"simulated, every step: one replica at {len(curve.points)} rates up to what it can serve "
-        f"({steps:,} steps, {min(judged)} to {max(judged)} judged requests a rate), by vLLM's own "
-        "schedulers in virtual time, Poisson arrivals by turns of half the groups",
+        *_simulated(curve),
         f"aggregated: everything else, in intervals of {terms.interval_s:g} s; requests are "
         "counted (Poisson), go evenly to the groups that serve, and get what a replica at that "
         "rate gives, in straight lines between rates; shares in time by an isotonic fit",
@@ -115,9 +113,35 @@ def method(day: VirtualDay) -> tuple[str, ...]:
     )
 
 
+def _simulated(curve: GroupCurve) -> Iterator[str]:
+    curves = curve.curves if isinstance(curve, PartitionCurve) else (curve,)
+    points = [point for each in curves for point in each.points]
+    steps, judged = sum(point.steps for point in points), [point.judged for point in points]
+    what, arrivals = "one replica", "Poisson arrivals by turns of half the groups"
+    if isinstance(curve, PartitionCurve):
+        *fewer, _ = map(str, curve.serving)
+        what = f"the engine, all of it and with {', '.join(fewer)} groups that serve,"
+        arrivals = "Poisson arrivals"
+    yield (
+        f"simulated, every step: {what} at {len(points)} rates up to what it can serve ({steps:,} "
+        f"steps, {min(judged)} to {max(judged)} judged requests a rate), by vLLM's own schedulers "
+        f"in virtual time, {arrivals}"
+    )
+    if isinstance(curve, PartitionCurve):
+        rates = ", ".join(
+            f"{serving}: {of.capacity_per_s:.4g}"
+            for serving, of in zip(curve.serving, curve.curves, strict=True)
+        )
+        yield (
+            f"requests/s of a group within the target, by groups that serve: {rates}; figures of "
+            "others lie between, at the same share of what a group can serve at all; policies "
+            "decide by the lowest"
+        )
+
+
 def assumptions(day: VirtualDay) -> tuple[str, ...]:
     """The answer's assumptions, beside the catalog's figures."""
-    settings, handover = day.settings, day.handover
+    settings = day.settings
     question, sweep, trained = settings.question, settings.sweep, day.machine.trained
     said = [
         f"demand: {question.trace.source}; the rate runs in straight lines between the middles of "
@@ -131,11 +155,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         *sweep.system.turned_in_words(),
         sweep.assumptions.model_error_in_words(),
         *([_RANGE_IN_WORDS] if sweep.assumptions.model_error else []),
-        "every group is a replica with all experts of its own, so none move when it leaves; it is "
-        f"empty {handover.drain_s:.3g} s after its last new request and draws as before until then",
-        f"a group comes back in {handover.restore_s:.3g} s: {settings.job.start_s:g} s until "
-        "processes and compiled models run (assumed), then weights from its tray's drives, as if "
-        "all groups read at once",
+        *_handovers_in_words(day),
         f"training: {trained.model}, sequences of {settings.job.recipe.sequence_tokens:,} tokens, "
         f"{settings.job.recipe.micro_batches} micro-batches a step, {settings.job.recipe.precision}"
         "; one job a machine on all leased chips, or as many as train the most; it fits "
@@ -167,6 +187,30 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
     else:
         said.append("policies know the trace's days before the walk, at the same load")
     return tuple(said)
+
+
+def _handovers_in_words(day: VirtualDay) -> tuple[str, str]:
+    handover = day.handover
+    empty = (
+        f"it is empty {handover.drain_s:.3g} s after its last new request and draws as before "
+        "until then"
+    )
+    if day.parts is None:
+        return (
+            f"every group is a replica with all experts of its own, so none move when it leaves; "
+            f"{empty}",
+            f"a group comes back in {handover.restore_s:.3g} s: {day.settings.job.start_s:g} s "
+            "until processes and compiled models run (assumed), then weights from its tray's "
+            "drives, as if all groups read at once",
+        )
+    return (
+        f"the engine's own machine hands groups over: {empty}; its experts go to the chips that "
+        "stay, in which all stand still, and come home with it, after which it warms up: "
+        f"{1e3 * day.parts.still_s:.3g} ms at most, which is left out; {handover.groups_min} of "
+        f"{day.machine.groups} groups serve at least",
+        f"a group comes back in {handover.restore_s:.3g} s, the time that its weights take from "
+        f"its tray's drives; leaving and coming back takes {handover.restore_joules:,.0f} J",
+    )
 
 
 def _machines_in_words(machines: int) -> tuple[str, ...]:

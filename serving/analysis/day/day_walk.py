@@ -7,6 +7,7 @@ sees observable figures alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from serving.analysis.day.day_demand import DayDemand
 from serving.analysis.day.day_trace import DAY_S
 from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
 from serving.analysis.day.look_outcomes import LookOutcome, LookOutcomes
-from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.partition_curve import GroupCurve
 from serving.analysis.day.training_yield import GroupHandover
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
@@ -69,6 +70,7 @@ class DayWalk:
 
     demand: DayDemand
     served: Float64s  # [intervals], requests, those that had waited among them
+    serving: Float64s  # [intervals], mean groups that serve
     backlog: Float64s  # [intervals], that wait at the interval's end
     late: Float64s  # [intervals], of the arrivals, those that find a backlog
     group_rates: Float64s  # [intervals], requests per second of a group that serves
@@ -80,7 +82,7 @@ class DayWalk:
 
     def column(self, name: str) -> Float64s:
         """One field of `GroupTimes`, [intervals]."""
-        return np.array([getattr(each, name) for each in self.times])
+        return np.fromiter(map(attrgetter(name), self.times), np.float64, len(self.times))
 
 
 class WalkUnderWay:
@@ -89,7 +91,7 @@ class WalkUnderWay:
     def __init__(
         self,
         demand: DayDemand,
-        curve: ReplicaCurve,
+        curve: GroupCurve,
         outcomes: GroupOutcomes,
         machines: Int64s | None = None,
     ) -> None:
@@ -102,9 +104,10 @@ class WalkUnderWay:
         self.backlog = np.zeros(intervals)
         self.late = np.zeros(intervals)
         self.rates = np.zeros(intervals)
+        self.serving = np.zeros(intervals)
         self._served = np.zeros(intervals)
         self._moved = np.zeros(intervals)
-        self._saturated_per_s = curve.saturated_per_s
+        self._curve = curve
         self._arrivals: list[float] = demand.arrivals.astype(np.float64).tolist()
         self._waiting = 0.0
         self._machines = machines
@@ -149,6 +152,7 @@ class WalkUnderWay:
         return DayWalk(
             demand=self.demand,
             served=self._served,
+            serving=self.serving,
             backlog=self.backlog,
             late=self.late,
             group_rates=self.rates,
@@ -187,7 +191,8 @@ class WalkUnderWay:
 
     def _interval(self, number: int, serving_s: float) -> None:
         arrived, waiting = self._arrivals[number], self._waiting
-        most = self._saturated_per_s * serving_s
+        self.serving[number] = serving = serving_s / self.outcomes.interval_s
+        most = float(self._curve.saturated_at(serving)) * serving_s
         served = min(waiting + arrived, most)
         left = waiting + arrived - served
         self._served[number] = served
@@ -203,7 +208,7 @@ class WalkUnderWay:
 class Observer:
     """What a policy sees of a walk, and its answer."""
 
-    def __init__(self, walk: WalkUnderWay, curve: ReplicaCurve, policy: Policy) -> None:
+    def __init__(self, walk: WalkUnderWay, curve: GroupCurve, policy: Policy) -> None:
         self._walk = walk
         self._curve = curve
         self._policy = policy
@@ -215,7 +220,7 @@ class Observer:
         return self._history
 
     def choose(self, look: int, state: int, backlog: float) -> int:
-        """The policy's serving groups, one at least, as an engine keeps its last."""
+        """The policy's serving groups, at least those that an engine keeps."""
         length, interval_s = self._walk.outcomes.look_intervals, self._walk.outcomes.interval_s
         number = look * length
         if look:
@@ -223,7 +228,7 @@ class Observer:
             self._history = self._history.then(float(counted) / (length * interval_s))
             self._forget(number * interval_s)
         decision = self._policy.decide(self._observed(state, backlog))
-        return max(1, decision.serving_groups)
+        return max(self._walk.outcomes.handover.groups_min, decision.serving_groups)
 
     def _forget(self, now_s: float) -> None:
         """Drop an assumed past when the first day is over."""
@@ -244,7 +249,8 @@ class Observer:
             load_per_s = float(self._history.requests_per_s[-1]) if len(self._history) else 0.0
         attainment = None
         if arrived:
-            shares = self._curve.share("ttft_share", walk.rates[lately])
+            rates, serving = walk.rates[lately], walk.serving[lately]
+            shares = self._curve.share("ttft_share", rates, serving)
             kept = ((demand.arrivals[lately] - walk.late[lately]) * shares).sum()
             attainment = float(np.clip(kept / arrived, 0.0, 1.0))
         handover = outcomes.handover
@@ -256,7 +262,8 @@ class Observer:
             groups=outcomes.groups,
             serving_groups=outcomes.serving_or_coming(state),
             since_change_s=now_s - walk.changed_s,
-            capacity_per_group_per_s=self._curve.capacity_per_s,
+            capacity_per_group_per_s=self._curve.least_capacity_per_s,
+            groups_min=handover.groups_min,
             queue=int(backlog),
             ttft_attainment=attainment,
             drain_s=handover.drain_s,
@@ -267,7 +274,7 @@ class Observer:
 
 def walk(
     demand: DayDemand,
-    curve: ReplicaCurve,
+    curve: GroupCurve,
     outcomes: GroupOutcomes,
     policy: Policy,
     *,
@@ -283,7 +290,7 @@ def walk(
 
 
 def walk_choices(
-    demand: DayDemand, curve: ReplicaCurve, outcomes: LookOutcomes, choose: Choice
+    demand: DayDemand, curve: GroupCurve, outcomes: LookOutcomes, choose: Choice
 ) -> DayWalk:
     """Walk what `choose` says at each look, as `walk` does a policy."""
     return WalkUnderWay(demand, curve, outcomes).run(choose)

@@ -1,7 +1,8 @@
 """A day of all groups of a machine, simulated step by step with its hand-overs.
 
-Every group is a replica behind a router by turns. The same policies, hand-over machine and memory
-as a server's move them; requests come at random times in the minutes that the walk counts them in.
+Every group is a replica behind a router by turns, or a part of the one engine. The same policies,
+hand-over machine and memory as a server's move them; requests come at random times in the minutes
+that the walk counts them in.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.training_yield import GroupHandover
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
-from serving.simulator import ReplicaSet, SimulatedDeployment
+from serving.simulator import ReplicaSet
 from serving.simulator.day_night import DaySample, SimulatedDayNight
 from serving.simulator.job_cost import JobTerms
 from serving.simulator.machine_calls import TimedCall
@@ -151,8 +152,9 @@ def exact_day(
         output_max=int(replica.lengths.output_tokens.max()),
         ended=counts.add,
     )
-    deployment = replace(replica.deployment(), replicas=ReplicaSet(count=terms.groups))
-    settings = _settings(deployment, demand, terms, policy, slo=replica.slo)
+    engines = 1 if replica.group_chips else terms.groups
+    deployment = replace(replica.deployment(), replicas=ReplicaSet(count=engines))
+    settings = _settings(replica, demand, terms, policy)
     samples = serve_stream(deployment, stream, settings, calls=calls)
     return ExactDay(look_s=terms.look_s, requests=counts, samples=samples)
 
@@ -179,14 +181,9 @@ def _pieces(
 
 
 def _settings(
-    deployment: SimulatedDeployment,
-    demand: DayDemand,
-    terms: ExactTerms,
-    policy: Policy,
-    *,
-    slo: Slo,
+    replica: ReplicaUnderTest, demand: DayDemand, terms: ExactTerms, policy: Policy
 ) -> SimulatedDayNight:
-    group_chips = deployment.cost_model.partition.chips
+    group_chips = replica.group_chips or replica.candidate.partition.chips
     begins_s, past = demand.begins.timestamp(), demand.past
     ends_s = past.end_s - past.bucket_s * np.arange(len(past))[::-1]
     return SimulatedDayNight(
@@ -197,9 +194,9 @@ def _settings(
         zone="UTC",
         chips=group_chips * terms.groups,
         group_chips=group_chips,
-        lend_groups=terms.groups - 1,
+        lend_groups=terms.groups - terms.handover.groups_min,
         grace_s=terms.grace_s,
-        slo=slo,
+        slo=replica.slo,
         group_requests_per_s=terms.capacity_per_s,
         group_requests_source="from the simulated curve",
         reading_s=terms.handover.restore_s,

@@ -24,11 +24,12 @@ from serving.analysis.day.exact_day import (
     exact_day,
 )
 from serving.analysis.day.exact_hour import BothWays, Float64s
-from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest
+from serving.analysis.day.replica_run import SHOWN_PERCENTILE, TAIL, ReplicaUnderTest
 from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.simulator.machine_calls import TimedCall, drawn_losses
 
+_EXACT: Final = 1e-6
 LEAD_LOOKS: Final = 4
 """Looks before a stretch, in which the groups go from all serving to where the walk has them."""
 SHARES: Final = ("ttft_share", "tpot_share", "both_share")
@@ -54,8 +55,8 @@ class ExactQuestion:
 class HeldDay:
     """One machine's figures of `looks` looks from `begin_s` on, by the exact run and by the walk.
 
-    `joules` are the chips' of all groups; percentiles of the walk are means of the curve's over
-    requests.
+    `joules` are the chips' of all groups; percentiles of the walk are of all requests together, by
+    the curve's at the rate of each interval.
     """
 
     policy: str
@@ -111,8 +112,8 @@ def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last
         tpot=both[1],
         both=both[2],
         worst=BothWays(exact=_lowest(exact_kept[2], arrived), walked=worst),
-        ttft_p99_s=_percentile(result, exact, "ttft_p99_s", 0, part, looks),
-        tpot_p99_s=_percentile(result, exact, "tpot_p99_s", 1, part, looks),
+        ttft_p99_s=_percentile(result, exact, "ttft_tail_s", 0, part, looks),
+        tpot_p99_s=_percentile(result, exact, "tpot_tail_s", 1, part, looks),
         handovers=BothWays(
             exact=float(exact.column("handovers")[looks].sum()),
             walked=float(sum(walk.handovers[begin // look_intervals : -(-end // look_intervals)])),
@@ -154,7 +155,7 @@ def held_day(
     if question.loss_every_s is not None:
         partition = replica.candidate.partition
         calls = drawn_losses(
-            [partition] * terms.groups,
+            [partition] * (1 if replica.group_chips else terms.groups),
             every_s=question.loss_every_s,
             repair_s=question.repair_s,
             seed=terms.seed,
@@ -221,9 +222,28 @@ def _percentile(
     result: DayResult, exact: ExactDay, name: str, kind: int, part: slice, looks: slice
 ) -> BothWays:
     rates, served = result.walk.group_rates[part], result.walk.served[part]
-    times_s = result.machine.curve.seconds(name, rates)
-    walked = float((times_s * served).sum() / served.sum()) if served.sum() else 0.0
+    tails = result.machine.curve.tail(name, rates, result.walk.serving[part])
+    walked = percentile_of_all(tails, served, SHOWN_PERCENTILE)
     return BothWays(exact=exact.requests.percentile_s(kind, looks, SHOWN_PERCENTILE), walked=walked)
+
+
+def percentile_of_all(tails: Float64s, requests: Float64s, q: float) -> float:
+    """Of intervals' requests together, [intervals], whose times have the percentiles `tails`,
+    [TAIL, intervals], and between them, and from 0 on, go in straight lines; 0 without requests.
+    """
+    if not requests.sum():
+        return 0.0
+    lines = np.vstack([np.zeros(len(requests)), tails]).T  # [intervals, percentiles]
+    known = np.array([0.0, *TAIL])
+    low, high = 0.0, float(tails.max())
+    while high - low > _EXACT * high:
+        middle = (low + high) / 2
+        below = np.array([np.interp(middle, line, known, right=100.0) for line in lines])
+        if (below * requests).sum() < q * requests.sum():
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _value(

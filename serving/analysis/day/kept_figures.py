@@ -24,6 +24,9 @@ import numpy as np
 import emulator
 import loadgen
 import serving
+from serving.analysis.day.partition_curve import GroupCurve, PartitionCurve
+from serving.analysis.day.partition_handover import PartitionHandover
+from serving.analysis.day.replica_choice import ReplicaChoice
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import TrainingYield
 
@@ -37,13 +40,24 @@ _CHECKSUM_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MachineFigures:
-    """One replica's curve and one machine's training; `kept_unix_s` is when a run before computed
+    """The chosen replica's curve, or one engine's by numbers of its `serving` groups with the
+    hand-overs of its parts, and one machine's training; `kept_unix_s` is when a run before computed
     them, None for this one.
     """
 
-    curve: ReplicaCurve
+    choice: ReplicaChoice
+    serving: tuple[int, ...]
+    curves: tuple[ReplicaCurve, ...]
     trained: TrainingYield
+    parts: PartitionHandover | None = None
     kept_unix_s: float | None = None
+
+    @property
+    def curve(self) -> GroupCurve:
+        """Of a group."""
+        if self.parts is None:
+            return self.curves[0]
+        return PartitionCurve(serving=self.serving, curves=self.curves)
 
 
 class FigureStore:

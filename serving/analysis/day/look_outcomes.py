@@ -94,7 +94,7 @@ class LookOutcomes:
 
     def outcome(self, state: int, serving: int, intervals: int) -> LookOutcome:
         """Of `serving` groups wanted in a state, for `intervals`: a look, or what is left of it."""
-        asked = (state, serving, intervals)
+        asked = (state, max(serving, self.handover.groups_min), intervals)
         if asked not in self._known:
             self._known[asked] = self._found(*asked)
         return self._known[asked]

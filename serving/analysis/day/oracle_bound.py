@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from serving.analysis.day.day_demand import DayDemand
 from serving.analysis.day.day_result import JOULES_PER_MWH, DayMachine
 from serving.analysis.day.look_outcomes import LookOutcomes
-from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.partition_curve import GroupCurve
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -109,17 +109,19 @@ def _look(
     interval_s: float,
 ) -> Look:
     """`arrivals` [intervals]; `backlogs` as it begins, `then` as the next one does."""
-    curve: ReplicaCurve = machine.curve
+    curve: GroupCurve = machine.curve
     shape = (*wishes.after.shape, len(backlogs))
     waiting = np.broadcast_to(backlogs, shape)
     kept = np.zeros(shape)
     joules = np.broadcast_to(wishes.joules[:, :, None], shape)
     for interval, arrived in enumerate(arrivals.tolist()):
         serving_s = wishes.serving_s[:, :, interval, None]
-        served, left, late = queue_step(waiting, arrived, curve.saturated_per_s * serving_s)
+        serving = serving_s / interval_s
+        served, left, late = queue_step(waiting, arrived, curve.saturated_at(serving) * serving_s)
         rates = served / serving_s
-        kept = kept + (arrived - late) * curve.share("both_share", rates)
-        joules = joules + curve.least_chip_watts(rates) * wishes.drawing_s[:, :, interval, None]
+        kept = kept + (arrived - late) * curve.share("both_share", rates, serving)
+        watts = curve.least_chip_watts(rates, serving)
+        joules = joules + watts * wishes.drawing_s[:, :, interval, None]
         waiting = left
     end = wishes.after[:, :, None] * len(then) + _rounded_down(waiting, then)
     length_s = len(arrivals) * interval_s
@@ -167,8 +169,11 @@ class PlannedDay:
         firsts = range(0, len(arrivals), length)
         entries = len(firsts) * states * machine.groups
         count = min(_BACKLOGS_MAX, max(1, _ENTRIES_MAX // entries))
-        interval_most = machine.curve.saturated_per_s * demand.interval_s  # of a group
-        least = _least_backlogs(arrivals, machine.groups * interval_most)[[*firsts, len(arrivals)]]
+        curve, interval_s = machine.curve, demand.interval_s
+        interval_most = curve.saturated_per_s * interval_s  # of a group
+        numbers = np.arange(1, machine.groups + 1, dtype=np.float64)
+        most = float((numbers * curve.saturated_at(numbers)).max()) * interval_s
+        least = _least_backlogs(arrivals, most)[[*firsts, len(arrivals)]]
         self._backlogs = least[:, None] + _grid(count, interval_most, arrivals)
         known: dict[int, Wishes] = {}
         self._looks = []

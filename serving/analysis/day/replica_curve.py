@@ -15,6 +15,7 @@ from serving.analysis.day.replica_run import RatePoint
 
 Float64s = NDArray[np.float64]
 
+_LEAST_S: Final = 1e-9
 _SHARES: Final = ("ttft_share", "tpot_share", "both_share")
 
 
@@ -68,12 +69,25 @@ class ReplicaCurve:
         part = (above - self.required_share) / (above - below)
         return float(rates[first - 1] + part * (rates[first] - rates[first - 1]))
 
-    def share(self, name: str, rates_per_s: Float64s) -> Float64s:
-        """`ttft_share`, `tpot_share` or `both_share` at each rate.
+    @property
+    def least_capacity_per_s(self) -> float:
+        """The same; it does not depend on how many replicas serve."""
+        return self.capacity_per_s
+
+    def saturated_at(self, serving: Float64s | float) -> Float64s | float:
+        """`saturated_per_s`, however many replicas serve."""
+        del serving
+        return self.saturated_per_s
+
+    def share(
+        self, name: str, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
+        """`ttft_share`, `tpot_share` or `both_share` at each rate, however many replicas serve.
 
         From the last point it falls linearly to 0 at saturation, where the queue has no end; TPOT's
         stays constant.
         """
+        del serving
         shares = self._shares[name]
         end = shares[-1] if name == "tpot_share" else 0.0
         rates = np.append(self._rates, np.nextafter(self.saturated_per_s, np.inf))
@@ -84,23 +98,45 @@ class ReplicaCurve:
     def _watts(self) -> Float64s:
         return np.array([self.idle_watts, *(point.chip_watts for point in self.points)])
 
-    def chip_watts(self, rates_per_s: Float64s) -> Float64s:
-        """Of the whole replica at each rate."""
+    def chip_watts(
+        self, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
+        """Of the whole replica at each rate, however many serve."""
+        del serving
         watts: Float64s = np.interp(rates_per_s, self._rates, self._watts)
         return watts
 
-    def least_chip_watts(self, rates_per_s: Float64s) -> Float64s:
+    def least_chip_watts(
+        self, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
         """Of the whole replica at each rate or a higher one, whichever is the lowest."""
+        del serving
         least = np.minimum.accumulate(self._watts[::-1])[::-1]
         watts: Float64s = np.interp(rates_per_s, self._rates, least)
         return watts
 
-    def seconds(self, name: str, rates_per_s: Float64s) -> Float64s:
+    def seconds(
+        self, name: str, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
         """A latency by its name at each rate, constant below the lowest point."""
+        del serving
         rates = self._rates[1:]
         times = np.array([getattr(point, name) for point in self.points])
         found: Float64s = np.interp(rates_per_s, rates, times)
         return found
+
+    def tail(
+        self, name: str, rates_per_s: Float64s, serving: Float64s | float | None = None
+    ) -> Float64s:
+        """`ttft_tail_s` or `tpot_tail_s` at each rate, [rates] -> [TAIL, rates].
+
+        Between rates they grow by equal ratios: tails bend upwards, above which straight lines lie.
+        """
+        del serving
+        rates = self._rates[1:]
+        times = np.array([getattr(point, name) for point in self.points]).T  # [TAIL, points]
+        logs = np.log(np.maximum(times, _LEAST_S))
+        return np.exp([np.interp(rates_per_s, rates, each) for each in logs])
 
 
 def falling_fit(values: Float64s, weights: Float64s) -> Float64s:

@@ -1,10 +1,12 @@
 """One replica simulated exactly at one rate: latencies and power.
 
 vLLM's schedulers serve arrivals in virtual time; judged requests come after a warm-up and before a
-tail. Replicas get Poisson arrivals by turns, and are alike: one speaks for all.
+tail. Replicas get Poisson arrivals by turns, and are alike: one speaks for all. Of an engine whose
+parts change hands, some may be away: its own hand-over took them out.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -18,18 +20,26 @@ from loadgen.workloads.length_pairs import ObservedLengths
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
-from serving.simulator import Run, SimulatedDeployment, simulate
+from serving.simulator import Run, SimulatedDeployment, TimedCall, simulate
 from serving.traffic.engine_limits import EngineLimits
+from serving.wire.control_call import DrainRequest
+from serving.wire.machine_state import FOR_MAINTENANCE
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 SHOWN_PERCENTILE = 99.0
+TAIL = (90.0, 95.0, 98.0, SHOWN_PERCENTILE, 99.5, 99.9)
+"""Percentiles of a rate's latencies, from which those of several rates together are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaUnderTest:
-    """A replica, its limits and target; raises ConfigError for lengths above the context."""
+    """A replica, its limits and target; raises ConfigError for lengths above the context.
+
+    `group_chips` change hands together, `away` such groups are out all the time, the last ones;
+    None: all of it is one group.
+    """
 
     sweep: Sweep
     precision: str
@@ -37,6 +47,8 @@ class ReplicaUnderTest:
     limits: EngineLimits
     lengths: ObservedLengths
     slo: Slo
+    group_chips: int | None = None
+    away: int = 0
 
     def __post_init__(self) -> None:
         longest = int((self.lengths.prompt_tokens + self.lengths.output_tokens).max())
@@ -54,6 +66,32 @@ class ReplicaUnderTest:
         return SimulatedDeployment(cost_model=self.cost_model(), limits=self.limits)
 
     @property
+    def groups(self) -> int:
+        """That change hands each by itself."""
+        chips = self.candidate.partition.chips
+        return chips // (self.group_chips or chips)
+
+    @property
+    def serving(self) -> int:
+        """Groups that are not away."""
+        return self.groups - self.away
+
+    @property
+    def away_watts(self) -> float:
+        """Of the groups that are away, idle."""
+        return self.away * (self.group_chips or 0) * self.cost_model().idle_chip_watts
+
+    def with_away(self, groups: int) -> "ReplicaUnderTest":
+        """The same with so many groups away."""
+        return replace(self, away=groups)
+
+    def departures(self) -> tuple[TimedCall, ...]:
+        """The calls by which the groups that are away have left, one after another."""
+        chips = self.group_chips or 0
+        firsts = (number * chips for number in range(self.groups - 1, self.serving - 1, -1))
+        return tuple(TimedCall(at_s=0.0, call=_drain(range(at, at + chips))) for at in firsts)
+
+    @property
     def mean_output_tokens(self) -> float:
         """Over the observed pairs."""
         return float(self.lengths.output_tokens.mean())
@@ -62,6 +100,11 @@ class ReplicaUnderTest:
     def mean_prompt_tokens(self) -> float:
         """Over the observed pairs."""
         return float(self.lengths.prompt_tokens.mean())
+
+
+def _drain(chips: Iterable[int]) -> DrainRequest:
+    """Whatever the chips do then: no job's state has to fit."""
+    return DrainRequest(chips=tuple(chips), grace_s=0.0, purpose=FOR_MAINTENANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +127,10 @@ class RatePoint:
 
     Attributes:
         ttft_share, tpot_share, both_share: of judged requests, within the target's limits.
-        chip_watts: of the whole replica, idle time between steps included.
+        chip_watts: of all chips that are there, idle time between steps included.
         served_per_s: requests begun per second while judged ones arrived, at most the rate.
         ttft_p99_s, tpot_p99_s, tpot_mean_s: of judged requests.
+        ttft_tail_s, tpot_tail_s: the percentiles `TAIL`, of the same.
     """
 
     rate_per_s: float
@@ -99,14 +143,31 @@ class RatePoint:
     ttft_p99_s: float
     tpot_p99_s: float
     tpot_mean_s: float
+    ttft_tail_s: tuple[float, ...]
+    tpot_tail_s: tuple[float, ...]
     steps: int
+
+    def of_group(self, groups: int) -> "RatePoint":
+        """The part of one of `groups` that share the requests."""
+        return replace(
+            self,
+            rate_per_s=self.rate_per_s / groups,
+            chip_watts=self.chip_watts / groups,
+            served_per_s=self.served_per_s / groups,
+        )
 
 
 def serve(
     replica: ReplicaUnderTest, traffic: Traffic, judged: Bools, *, until_s: float = np.inf
 ) -> Run:
     """Simulate the traffic on one replica; `judged` [requests] has at least one."""
-    return simulate(replica.deployment(), traffic, judged=judged, until_s=until_s)
+    return simulate(
+        replica.deployment(),
+        traffic,
+        judged=judged,
+        until_s=until_s,
+        calls=replica.departures(),
+    )
 
 
 def run_at_rate(task: RateTask) -> RatePoint:
@@ -123,13 +184,19 @@ def run_at_rate(task: RateTask) -> RatePoint:
         ttft_share=ttft,
         tpot_share=tpot,
         both_share=both,
-        chip_watts=served.chip_watts,
+        chip_watts=served.chip_watts - task.replica.away_watts,
         served_per_s=min(task.rate_per_s, served.begun_per_s),
         ttft_p99_s=percentile(served.ttft_s, SHOWN_PERCENTILE),
         tpot_p99_s=percentile(served.tpot_s, SHOWN_PERCENTILE),
         tpot_mean_s=float(served.tpot_s.mean()),
+        ttft_tail_s=_tail(served.ttft_s),
+        tpot_tail_s=_tail(served.tpot_s),
         steps=served.served.steps,
     )
+
+
+def _tail(seconds: Float64s) -> tuple[float, ...]:
+    return tuple(percentile(seconds, each) for each in TAIL)
 
 
 def saturated_per_s(task: RateTask) -> float:

@@ -15,7 +15,7 @@ from emulator.timing.model_flops import training_flops_per_token
 from emulator.ultraserver.handover_cost import weights_read
 from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.partition_curve import GroupCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator.job_cost import JobCost, JobTerms, best_job
@@ -86,7 +86,7 @@ def group_handover(
     terms: JobTerms,
     served: ModelSpec,
     candidate: PartitionCandidate,
-    curve: ReplicaCurve,
+    curve: GroupCurve,
     lengths: ObservedLengths,
     *,
     grace_s: float,

@@ -76,12 +76,16 @@ class TrainingYield:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHandover:
-    """One group's hand-over in both directions, without the job's own times."""
+    """One group's hand-over in both directions, without the job's own times.
+
+    `groups_min` serve at all times, for the experts that they hold.
+    """
 
     drain_s: float  # from its last new request until it is empty
     restore_s: float  # from chips without weights until its first request
     restore_joules: float
     moved_requests_per_rate_s: float  # for each request per second that it had
+    groups_min: int = 1
 
     def __post_init__(self) -> None:
         for name in ("drain_s", "restore_s", "restore_joules", "moved_requests_per_rate_s"):

@@ -2,105 +2,35 @@
 rates; the cost model times training; every policy walks the day at every load.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.day.curve_search import CurveTerms, FirstGuess, find_curve, turns_of
+from serving.analysis.day.curve_search import (
+    CurveTerms,
+    find_curve,
+    find_partition_curves,
+    turns_of,
+)
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, ValueUnit, mean_request_flops
 from serving.analysis.day.exact_day import ExactTerms
 from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
 from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day
 from serving.analysis.day.kept_figures import FigureStore, MachineFigures
+from serving.analysis.day.partition_handover import PartitionHandover, partition_handover
+from serving.analysis.day.replica_choice import ReplicaChoice, choose_replica
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import group_handover, training_yield
 from serving.analysis.day.training_yield import GroupHandover
-from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import THIS_PROCESS, SimulationWorkers
 from serving.simulator.job_cost import JobTerms
 from serving.traffic.engine_limits import SchedulerLimits
-
-GROUPS_MIN: Final = 12
-"""Fewest replicas of a machine, unless its model's smallest replica is too large for that."""
-_KV_SPARE_TOKENS: Final = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaChoice:
-    """A candidate in its precision, with the steady state's figures of one replica."""
-
-    candidate: PartitionCandidate
-    precision: str
-    guess: FirstGuess
-
-    @property
-    def chips(self) -> int:
-        """Of one replica."""
-        return self.candidate.partition.chips
-
-
-def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -> ReplicaChoice:
-    """The replica with the machine's highest rate within the target, of those that fit `GROUPS_MIN`
-    times or, if none keeps it, larger ones; chips that `sweep` asks for lift the limit.
-
-    `longest_tokens` must fit a rank's KV; `seats`: requests of a rank at once. Raises ConfigError
-    when no replica keeps the target.
-    """
-    most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)
-    while most_chips <= sweep.system.chips.count:
-        found = list(_choices(sweep, slo, most_chips, longest_tokens, seats))
-        if found:
-            return max(found, key=lambda each: (each[0], -each[1].chips))[1]
-        most_chips *= 2
-    raise ConfigError(
-        "slo",
-        str(slo),
-        f"one that a part of {sweep.system.name} keeps in its steady state with {sweep.model.name}",
-    )
-
-
-def _choices(
-    sweep: Sweep, slo: Slo, most_chips: int, longest_tokens: int, seats: int
-) -> Iterator[tuple[float, ReplicaChoice]]:
-    for precision, candidate in sweep.tasks():
-        if candidate.partition.chips > most_chips:
-            continue
-        if candidate.kv_capacity_tokens < longest_tokens + _KV_SPARE_TOKENS:
-            continue
-        replica = sweep.replica(precision, candidate)
-        point = _within(replica, slo, seats)
-        if point is None:
-            continue
-        guess = FirstGuess(
-            rate_per_s=point.requests_per_s / candidate.replicas,
-            tpot_s=point.tpot_ns / NS_PER_S,
-            alone_s=replica.decode(1).duration_ns / NS_PER_S,
-        )
-        yield (
-            point.requests_per_s,
-            ReplicaChoice(candidate=candidate, precision=precision, guess=guess),
-        )
-
-
-def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:
-    """The highest rate's operating point of those within the target in the mean."""
-    if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
-        return None
-    limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-    found = replica.operating_points(replica.seated(seats))
-    points = [point for point in found if point.tpot_ns <= limit_ns]
-    return max(points, key=lambda point: point.requests_per_s, default=None)
-
 
 Progress = Callable[[str], None]
 
@@ -113,6 +43,7 @@ class WalkableMachine:
     replica: ReplicaUnderTest
     machine: DayMachine
     handover: GroupHandover
+    parts: PartitionHandover | None
     kept_unix_s: float | None
 
 
@@ -124,6 +55,7 @@ class DaySettings:
         limits: of a rank, but for its KV blocks, which the replica decides.
         question: its first policy is the headline's, and the one that `check` simulates.
         headline_share: of the capacity; the nearest load is the headline.
+        group_chips: parts of one engine that change hands; None: a group is a replica.
     """
 
     sweep: Sweep
@@ -137,6 +69,7 @@ class DaySettings:
     curve: CurveTerms
     grace_s: float
     headline_share: float
+    group_chips: int | None = None
     unit: ValueUnit = ValueUnit.FLOPS
     check: HourCheck | None = None
     exact: ExactQuestion | None = None
@@ -146,6 +79,9 @@ class DaySettings:
             raise ConfigError("ultraservers", self.machines, "at least 1")
         if not 0 <= self.grace_s < float("inf"):
             raise ConfigError("drain_grace", self.grace_s, "from 0 on")
+        if self.group_chips is not None and self.check is not None:
+            expected = "nothing with groups of one engine, whose days are simulated as a whole"
+            raise ConfigError("check-hour", self.check.begin_s / 3_600, expected)
         check, length_s = self.check, self.question.length_s
         if check is not None and not (
             0 <= check.begin_s < check.begin_s + check.length_s <= length_s
@@ -158,7 +94,8 @@ class DaySettings:
 class VirtualDay:
     """The answer; `wall_s` by stage, in order of execution.
 
-    `kept_unix_s`: when a run before simulated the replica; None for this one.
+    `parts`: how an engine's parts change hands; None for replicas. `kept_unix_s`: when a run before
+    simulated the replica; None for this one.
     """
 
     settings: DaySettings
@@ -166,6 +103,7 @@ class VirtualDay:
     machine: DayMachine
     kept_unix_s: float | None
     handover: GroupHandover
+    parts: PartitionHandover | None
     loads: tuple[LoadComparison, ...]
     slower: tuple[SlowerHandovers, ...]
     check: ExactHour | None
@@ -240,7 +178,7 @@ def exact_terms(settings: DaySettings, walked: VirtualDay) -> ExactTerms:
         grace_s=settings.grace_s,
         job=settings.job,
         handover=walked.handover,
-        capacity_per_s=walked.machine.curve.capacity_per_s,
+        capacity_per_s=walked.machine.curve.least_capacity_per_s,
         seed=settings.question.terms.seed,
     )
 
@@ -258,38 +196,28 @@ def walkable_machine(
 
     Raises ConfigError when no replica keeps the target or the trained model does not fit.
     """
-    choice, replica = chosen(settings)
-    partition = choice.candidate.partition
-    progress(
-        f"a replica is {partition.chips} chips ({partition.division}), "
-        f"{choice.candidate.replicas} of them on a {settings.sweep.system.name}"
-    )
-    lap("choice")
-
-    groups = choice.candidate.replicas
-    terms = replace(settings.curve, turns=turns_of(groups))
 
     def compute() -> MachineFigures:
-        trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
-        lap("training")
-        curve = find_curve(replica, choice.guess, terms, workers, progress)
-        lap("curve")
-        return MachineFigures(curve=curve, trained=trained)
+        return _figures(settings, workers, progress, lap)
 
     if store is None:
         figures = compute()
     else:
+        terms = (settings.limits, settings.group_chips, settings.curve, settings.job)
         figures = store.figures(
-            (replica, choice.guess, terms, settings.job),
+            (settings.sweep, settings.slo, settings.lengths, *terms),
             compute,
             lambda error: progress(f"what is simulated is not kept: {error}"),
         )
         lap("kept")
+    choice = figures.choice
+    replica = _under_test(settings, choice)
+    _, group_chips = _groups(choice, replica)
     served = settings.sweep.model_at(choice.precision)
     machine = DayMachine(
         system=settings.sweep.system,
         machines=settings.machines,
-        group_chips=choice.chips,
+        group_chips=group_chips,
         curve=figures.curve,
         trained=figures.trained,
         mean_prompt_tokens=replica.mean_prompt_tokens,
@@ -306,12 +234,60 @@ def walkable_machine(
         settings.lengths,
         grace_s=settings.grace_s,
     )
+    if figures.parts is not None:
+        handover = replace(
+            handover,
+            restore_s=figures.parts.restore_s,
+            restore_joules=figures.parts.joules,
+            groups_min=figures.serving[0],
+        )
     return WalkableMachine(
         choice=choice,
         replica=replica,
         machine=machine,
         handover=handover,
+        parts=figures.parts,
         kept_unix_s=figures.kept_unix_s,
+    )
+
+
+def _figures(
+    settings: DaySettings,
+    workers: SimulationWorkers,
+    progress: Progress,
+    lap: Callable[[str], None],
+) -> MachineFigures:
+    """Of a replica, or of an engine and its parts; raises as `walkable_machine`."""
+    choice, replica = chosen(settings)
+    groups, group_chips = _groups(choice, replica)
+    what = "a replica is" if replica.group_chips is None else "a group is a part of an engine,"
+    progress(
+        f"{what} {group_chips} chips ({choice.candidate.partition.division}), {groups} of them "
+        f"on a {settings.sweep.system.name}"
+    )
+    lap("choice")
+    trained = training_yield(settings.job, group_chips=group_chips, groups=groups)
+    lap("training")
+    parts = None if replica.group_chips is None else partition_handover(replica)
+    if parts is None:
+        terms = replace(settings.curve, turns=turns_of(groups))
+        found = {groups: find_curve(replica, choice.guess, terms, workers, progress)}
+    else:
+        found = find_partition_curves(
+            replica,
+            choice.guess,
+            settings.curve,
+            workers,
+            progress,
+            groups_min=parts.groups_min,
+        )
+    lap("curve")
+    return MachineFigures(
+        choice=choice,
+        serving=tuple(found),
+        curves=tuple(found.values()),
+        trained=trained,
+        parts=parts,
     )
 
 
@@ -325,6 +301,7 @@ def _walked(
         machine=machine,
         kept_unix_s=walkable.kept_unix_s,
         handover=handover,
+        parts=walkable.parts,
         loads=compare(settings.question, machine, handover),
         slower=(),
         check=None,
@@ -343,18 +320,31 @@ def _walked(
 
 def chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
     """The replica of a day; raises ConfigError as `virtual_day`."""
-    lengths, limits = settings.lengths, settings.limits
+    lengths = settings.lengths
     choice = choose_replica(
         settings.sweep,
         settings.slo,
         longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
-        seats=limits.max_num_seqs,
+        seats=settings.limits.max_num_seqs,
+        group_chips=settings.group_chips,
     )
-    return choice, ReplicaUnderTest(
+    return choice, _under_test(settings, choice)
+
+
+def _under_test(settings: DaySettings, choice: ReplicaChoice) -> ReplicaUnderTest:
+    return ReplicaUnderTest(
         sweep=settings.sweep,
         precision=choice.precision,
         candidate=choice.candidate,
-        limits=limits.with_kv(choice.candidate.kv_capacity_tokens),
-        lengths=lengths,
+        limits=settings.limits.with_kv(choice.candidate.kv_capacity_tokens),
+        lengths=settings.lengths,
         slo=settings.slo,
+        group_chips=settings.group_chips,
     )
+
+
+def _groups(choice: ReplicaChoice, replica: ReplicaUnderTest) -> tuple[int, int]:
+    """Groups of a machine, and the chips of each."""
+    if replica.group_chips is None:
+        return choice.candidate.replicas, choice.chips
+    return replica.groups, replica.group_chips

@@ -191,6 +191,7 @@ def _info(deployment: SimulatedDeployment) -> dict[str, str]:
         "lnc": str(partition.lnc),
         "attention_split": partition.attention_split.value,
         **({"replicas": str(replicas.count), "router": router} if replicas.count > 1 else {}),
+        **({"prefill_ranks": str(ranks)} if (ranks := deployment.prefill_ranks) else {}),
         **({} if deployment.prefill is None else _prefill_info(deployment.prefill)),
         "time_model": model.model.name,
         "weights": NO_WEIGHTS,

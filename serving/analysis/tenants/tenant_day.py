@@ -19,6 +19,7 @@ from loadgen.measures.slo import Slo
 from serving.analysis.day.curve_search import CurveTerms, find_curve, turns_of
 from serving.analysis.day.day_demand import day_demand
 from serving.analysis.day.day_result import DayMachine, DayResult, mean_request_flops
+from serving.analysis.day.replica_choice import ReplicaChoice
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import RateTask, overloaded
 from serving.analysis.day.training_table import (
@@ -28,7 +29,7 @@ from serving.analysis.day.training_table import (
     yield_of_jobs,
 )
 from serving.analysis.day.training_yield import TrainingYield
-from serving.analysis.day.virtual_day import Progress, ReplicaChoice
+from serving.analysis.day.virtual_day import Progress
 from serving.analysis.tenants.fleet_walk import FleetModel, FleetWalk, NightFleet, walk_fleet
 from serving.analysis.tenants.resharding import resharding
 from serving.analysis.tenants.tenant import BatchInferenceTenant, TrainingTenant

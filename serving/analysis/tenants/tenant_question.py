@@ -8,8 +8,8 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_trace import DayTrace
+from serving.analysis.day.replica_choice import ReplicaChoice, choose_replica
 from serving.analysis.day.replica_run import ReplicaUnderTest
-from serving.analysis.day.virtual_day import ReplicaChoice, choose_replica
 from serving.analysis.steady_state.sweep import Sweep
 from serving.analysis.tenants.checkpoint_store import CheckpointStore
 from serving.analysis.tenants.claims import Worth

@@ -41,8 +41,13 @@ class DecisionMemory:
         restore_s: float,
         job_chips_min: int,
     ) -> Observation:
-        """The policy's input now; `phases` are the groups', `restore_s` emulated."""
+        """The policy's input now; `phases` are the groups', `restore_s` emulated.
+
+        Of a `queue` those count that come too late at the present rate: an engine between two steps
+        always has some that wait.
+        """
         settings, clock = self._settings, self._clock
+        in_time = self._meter.load_per_s * (settings.slo.ttft_s or 0.0)
         day_s = clock.day_s(emulated_s)
         if self._decided is None:
             there = (HandoverPhase.SERVING, HandoverPhase.RESTORING)
@@ -56,7 +61,7 @@ class DecisionMemory:
             since_change_s=max(day_s - self._decided[1], 0.0),
             capacity_per_group_per_s=settings.group_requests_per_s or _UNWEIGHED_PER_S,
             groups_min=settings.groups - settings.lend_groups,
-            queue=queue,
+            queue=max(0, queue - int(in_time)),
             ttft_attainment=ttft_attainment,
             drain_s=settings.grace_s * clock.day_s_per_emulated_s,
             restore_s=restore_s * clock.day_s_per_emulated_s,

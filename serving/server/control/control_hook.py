@@ -13,6 +13,7 @@ from typing import Any
 
 from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
+from serving.plugin.direct_streams import join_streams, read_environment_once
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import latencies
@@ -42,6 +43,8 @@ class ControlHook:
     `ULTRASERVE_BATCH`. One per server, which has one API process. The app's start raises
     ConfigError, PortInUse.
     """
+
+    passes_bodies = True  # as `direct_streams` asks of a middleware
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -84,10 +87,12 @@ class ControlHook:
 
         The control key stays in its file until `held` is closed.
         """
+        read_environment_once()
         state = app.state
         engine = state.engine_client
         name_weights_in_responses(engine)
         extend_spans(engine)
+        join_streams(state)
         settings = GatewaySettings.from_environment(os.environ)
         address = _control_address()
         secret = None

@@ -14,11 +14,15 @@ from typing import Final
 import psutil
 
 from serving.policy.day_night.handover import JobPhase
+from serving.process.child_launcher import launched
 from serving.server.day_night.day_night_settings import DayNightSettings, TrainingSettings
 from serving.server.day_night.job_record import JobRecord, kill_job, read_record, write_record
 from serving.server.day_night.live_handover import JobSeen
 from serving.server.training.job_status import STATUS_FILE, JobStatus, TrainingPhase, read_status
 from startup.import_path import child_environment
+
+NICENESS: Final = 10
+"""Serving goes first on shared cores."""
 
 OUTPUT: Final = "output"
 """The process's output, besides its log."""
@@ -41,11 +45,10 @@ class JobProcess:
 
     def start(self, command: Sequence[str], chips: Sequence[int]) -> None:
         """Start `command` in a session of its own, by a program's path; raises OSError."""
-        launcher = [sys.executable, "-P", "-m", "serving.server.day_night.job_launcher"]
         output, created = str(self.directory / OUTPUT), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             sys.executable,
-            [*launcher, str(os.getpid()), *command],
+            launched(command, niceness=NICENESS),
             child_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

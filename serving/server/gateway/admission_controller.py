@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import partial
 from typing import Final, Self
@@ -128,6 +129,9 @@ class Permit:
         else:
             self.leave(Outcome.FAILED)
 
+
+current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_permit", default=None)
+"""The permit of the request that this task and its children work for."""
 
 _LOOK_WALL_S: Final = 0.5
 """Interval of checks of waiting batch work. Assumed: half a second is nothing to a job of hours."""

@@ -20,11 +20,8 @@ from serving.plugin.requests import RefusedRequest, TooManyPromptLogprobs
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, UNSAID_NEW_TOKENS, Client, Work, WorkClass
-from serving.server.gateway.admission_controller import AdmissionController, Permit
+from serving.server.gateway.admission_controller import AdmissionController, Permit, current_permit
 from serving.server.gateway.grammar_weight import GrammarLimits
-
-current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", default=None)
-"""The permit of the request that this task and its children work for."""
 
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
 

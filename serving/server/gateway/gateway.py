@@ -1,13 +1,10 @@
 """The gateway of one engine in one API process, built when vLLM's app starts."""
 
 import os
-import ssl
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from serving.access.key_ring import KeyReload, KeyRing
-from serving.access.renewed_context import RenewedContext
 from serving.engine.engine_description import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
@@ -19,20 +16,17 @@ from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.graceful_shutdown import GracefulShutdown
 from serving.server.gateway.grpc.grpc_server import EngineGrpcServer
 from serving.server.gateway.http.asgi import App
-from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
+from serving.server.gateway.http.bounded_server import bound_server, measured_ingress
 from serving.server.gateway.http.clock_page import ClockPage
-from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.metrics_page import MetricsPage
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
-from serving.server.gateway.ingress_account import IngressAccount
-from serving.server.gateway.ingress_limits import IngressLimits, Limit
 from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.readiness import Readiness
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.first_token_times import FirstTokenTimes
-from serving.telemetry.gateway_metrics import GatewayMetrics, IngressMetrics
+from serving.telemetry.gateway_metrics import GatewayMetrics
 from serving.telemetry.host_meter import HostMeter
 
 
@@ -74,7 +68,7 @@ class Gateway:
         self.admission.on_wait = self._note_wait
         admit_generation(engine, self.admission)
         self.hardware = SnapshotPoller(engine)
-        self.ingress = _ingress(settings)
+        self.ingress = measured_ingress(settings)
         self.bodies = BodyReader(bytes_max=settings.body_bytes_max, account=self.ingress)
 
     def _note_wait(self, work_class: WorkClass, emulated_s: float) -> None:
@@ -113,8 +107,7 @@ class Gateway:
 
         Its connections have the ingress account's limits from now on.
         """
-        ingress = HttpIngress(self.ingress, partial(key_of, self.keys))
-        bound_connections(server.config, ingress, self._tls(server.config))
+        bound_server(server.config, self.settings, self.ingress, self.keys)
         services: list[Service] = [
             GracefulShutdown(
                 self._engine,
@@ -137,23 +130,3 @@ class Gateway:
                 )
             )
         return services
-
-    def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
-        if self.settings.tls is None:
-            return None
-        protocols = ("http/1.1",)
-        context = RenewedContext(
-            self.settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
-        )
-        return context.present
-
-
-def _ingress(settings: GatewaySettings) -> IngressAccount:
-    metrics = IngressMetrics(Limit)
-    account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
-    metrics.follow(
-        keyed_bytes=lambda: account.keyed_bytes,
-        stranger_bytes=lambda: account.stranger_bytes,
-        strangers=lambda: account.strangers,
-    )
-    return account

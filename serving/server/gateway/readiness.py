@@ -58,6 +58,22 @@ class RestingEngine(Engine, Protocol):
         """Whether it holds requests back."""
 
 
+class ServerReadiness(Protocol):
+    """Whether a server lives and takes requests, as its gateway asks."""
+
+    def not_alive(self) -> str | None:
+        """Why the process should be restarted, in one line, or None."""
+
+    async def not_ready(self) -> str | None:
+        """Why no request should be sent here now, in one line, or None."""
+
+    async def refusal(self) -> Refused | None:
+        """A new refusal of a request that comes now, or None."""
+
+    def failure(self) -> Refused | None:
+        """Why an admitted request has failed, if known."""
+
+
 class Readiness:
     """Answers probes of HTTP and the health service of gRPC.
 

@@ -136,6 +136,31 @@ SNAPSHOT: Final = (
         kind="counter",
     ),
     SnapshotFamily(
+        "ultraserve_kv_transfers",
+        "Requests whose KV moved from the rank that computed their prompt to one that decodes.",
+        kind="counter",
+    ),
+    SnapshotFamily(
+        "ultraserve_kv_transfers_failed",
+        "Transfers of KV that ended with a lost chip; the request is computed again.",
+        kind="counter",
+    ),
+    SnapshotFamily(
+        "ultraserve_kv_transfer_bytes",
+        "Bytes of KV that moved between ranks.",
+        kind="counter",
+    ),
+    SnapshotFamily(
+        "ultraserve_kv_transfer_joules",
+        "Joules that moving these bytes took, above idle chips.",
+        kind="counter",
+    ),
+    SnapshotFamily(
+        "ultraserve_kv_transfer_seconds",
+        "Emulated seconds of all transfers of KV, each by itself, side by side or not.",
+        kind="counter",
+    ),
+    SnapshotFamily(
         "ultraserve_model_version",
         "Version of the weights that every block of chips serves, or is about to.",
     ),

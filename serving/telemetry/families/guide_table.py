@@ -14,6 +14,7 @@ from serving.telemetry.families.family import Family
 from serving.telemetry.families.gateway import GATEWAY, INGRESS
 from serving.telemetry.families.neuron import INSTANCE_LABELS, NEURON
 from serving.telemetry.families.partition import PARTITION
+from serving.telemetry.families.replicas import REPLICAS
 
 GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "The engine": ENGINE,
@@ -22,6 +23,7 @@ GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "The gateway": GATEWAY,
     "What clients make it hold": INGRESS,
     "Batches": BATCH,
+    "A service of replicas": REPLICAS,
     "neuron-monitor's": NEURON,
 }
 FAMILIES: Final = tuple(

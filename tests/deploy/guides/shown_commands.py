@@ -35,7 +35,7 @@ LONG_SUBCOMMANDS: Final = {
 }
 ASKING_SUBCOMMANDS: Final = {
     *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
-    *("lend", "drain", "resume", "daynight", "publish", "rollback"),
+    *("lend", "drain", "resume", "daynight", "publish", "rollback", "replicas"),
 }
 
 

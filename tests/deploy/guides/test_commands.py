@@ -191,7 +191,9 @@ class Followed:
             line = line.replace(name, made)
         line = re.sub(r"(?:localhost|127\.0\.0\.1):8000", f"{HOST}:{server.port}", line)
         program, *words = shown.words
-        if Path(program).name == "ultraserve":
+        if words[0] == "replicas":
+            line += f" --url {server.url}"
+        elif Path(program).name == "ultraserve":
             line += f" --address {HOST}:{server.control_port}"
         elif words[0] in ("run", "sweep") and "--url" not in words:
             line = re.sub(r"(ultraserve-loadgen \w+)", rf"\1 --url {server.url}", line)

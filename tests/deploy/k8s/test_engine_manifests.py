@@ -19,7 +19,7 @@ from tests.deploy.k8s.manifests import (
 )
 from tests.deploy.served_command import end_wall_s_max, gateway_options_of, served
 
-OVERLAYS = ["k8s/overlays/small", "k8s/overlays/ultraserver"]
+OVERLAYS = ["k8s/overlays/small", "k8s/overlays/prefill-decode", "k8s/overlays/ultraserver"]
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -161,5 +161,5 @@ def test_the_overlays_differ_in_their_partition() -> None:
     chips = [one(built(each), "ConfigMap")["data"]["CHIPS"] for each in OVERLAYS]
     names = {one(built(each), "ConfigMap")["metadata"]["name"] for each in OVERLAYS}
 
-    assert chips == ["4", "144"]
-    assert len(names) == 2  # the hash in the name renews the pods
+    assert chips == ["4", "20", "144"]
+    assert len(names) == 3  # the hash in the name renews the pods

@@ -19,6 +19,7 @@ from serving.telemetry.families.partition import (
     TRAINING_LOSS,
     TRAINING_SHARE,
 )
+from serving.telemetry.families.replicas import REPLICAS
 from serving.wire import control_call
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
@@ -38,9 +39,10 @@ Usages = list[dict[str, int]]
 OF_TRAINING = (TRAINING_LOSS, TRAINING_LAG, TRAINING_SHARE, TRAINING_COMPUTED)
 OF_SOME = {
     *(each.name for each in (HANDOVER_AGE, *OF_TRAINING)),
+    *(each.name for each in REPLICAS),
     "ultraserve_admission_limit",
 }
-"""Families that are absent where nothing is lent and no bound is set."""
+"""Families that are absent where nothing is lent, no bound is set, and one engine serves alone."""
 
 
 def page(server: ServerProcess) -> dict[str, Metric]:

@@ -24,8 +24,10 @@ from emulator.chip.commands import (
     ResetRank,
     RunExperts,
     SendExperts,
+    SendKv,
     StopChip,
     TakeExperts,
+    TakeKv,
 )
 from emulator.chip.effects import (
     ChipFailed,
@@ -35,6 +37,7 @@ from emulator.chip.effects import (
     Dispatch,
     ExpertRows,
     ExpertWeights,
+    KvBlocks,
     NotLoaded,
     PartialSums,
     StepDone,
@@ -173,6 +176,8 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         down=array(f32, 3),
         biases=array(f32, 2),
     ),
+    SendKv: st.builds(SendKv, blocks=token_ids),
+    TakeKv: st.builds(TakeKv, blocks=token_ids, keys=array(f32, 5), values=array(f32, 4)),
     LoadExperts: st.builds(LoadExperts, layer=layers, slots=token_ids, experts=token_ids),
     LoadWeights: st.builds(LoadWeights, weights_dir=names, experts=st.lists(token_ids, max_size=3)),
     ResetRank: st.just(ResetRank()),
@@ -186,6 +191,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     ExpertWeights: st.builds(
         ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3), biases=array(f32, 2)
     ),
+    KvBlocks: st.builds(KvBlocks, keys=array(f32, 5), values=array(f32, 4)),
     CommandDone: st.just(CommandDone()),
     Condition: st.builds(Condition, cpu_s=st.floats(0, 1e9), pss_bytes=small, rss_bytes=small),
     StepDone: st.builds(

@@ -57,6 +57,7 @@ class InProcessChips:
         placement: ExpertPlacement | None = None,
         kv_blocks: int = 256,
         block_tokens: int = 16,
+        mapped: bool = False,
         formats: ModelFormats = FP32_MODEL,
     ) -> None:
         arch = read_architecture(directory)
@@ -91,6 +92,7 @@ class InProcessChips:
                 self.placement.expert_of_slot[:, chip].tolist(),
                 tp=tp,
                 tp_index=chip % tp,
+                mapped=mapped,
             )
             shard = store_shard(shard, formats)
             self.chips.append(RecordingChip(shard, kv, tp=tp, tp_index=chip % tp))

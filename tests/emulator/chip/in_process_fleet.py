@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from emulator.actors.channel import Drained
-from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
+from emulator.chip.chip_share import ChipShare, load_chip, load_slots, renew_chip
 from emulator.chip.commands import Command, Hang, LoadExperts, LoadWeights, StopChip
 from emulator.chip.effects import ChipReady, Effect
 from emulator.errors import ChipLost, ChipSilent
@@ -37,7 +37,7 @@ class LiveChip:
             self.share, answer = renew_chip(self.chip, self.share, command)
             return answer
         if isinstance(command, LoadExperts):
-            return self.chip.handle(read_experts(self.share, command))
+            return load_slots(self.chip, self.share, command)
         return self.chip.handle(command)
 
 

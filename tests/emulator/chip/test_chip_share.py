@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.chip.chip_share import ChipShare, load_chip, read_experts
+from emulator.chip.chip_share import ChipShare, load_chip, load_slots
 from emulator.chip.commands import BeginStep, LoadExperts, SendExperts
 from emulator.chip.effects import CommandDone, Dispatch, ExpertWeights, PartialSums
 from emulator.errors import CheckpointError
@@ -71,7 +71,7 @@ def test_experts_read_from_the_checkpoint_are_those_that_other_chips_hold(direct
     chip = load_chip(own)
 
     asked = LoadExperts(layer=2, slots=[2, 0], experts=[11, 3])
-    assert chip.handle(read_experts(own, asked)) == CommandDone()
+    assert load_slots(chip, own, asked) == CommandDone()
 
     found = chip.handle(SendExperts(layer=2, slots=[2, 0, 1]))
     expected = holder.handle(SendExperts(layer=2, slots=[11, 3, 5]))
@@ -89,5 +89,6 @@ def test_a_directory_that_is_gone_is_a_checkpoint_error(directory: Path, tmp_pat
     gone = share(tmp_path / "gone", [0])
     with pytest.raises(CheckpointError, match="gone"):
         load_chip(gone)
+    chip = load_chip(share(directory, [0]))
     with pytest.raises(CheckpointError, match="gone"):
-        read_experts(gone, LoadExperts(layer=0, slots=[0], experts=[0]))
+        load_slots(chip, gone, LoadExperts(layer=0, slots=[0], experts=[0]))

@@ -32,10 +32,15 @@ def reference_of(checkpoints: Mapping[str, Path]) -> ReferenceOf:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("chips", "tp"), [(1, 1), (4, 2)])
+@pytest.mark.parametrize(("chips", "tp", "mapped"), [(1, 1, False), (4, 2, False), (4, 2, True)])
 @pytest.mark.parametrize("name", SHAPES)
 def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
-    name: str, chips: int, tp: int, checkpoints: Mapping[str, Path], reference_of: ReferenceOf
+    name: str,
+    chips: int,
+    tp: int,
+    mapped: bool,
+    checkpoints: Mapping[str, Path],
+    reference_of: ReferenceOf,
 ) -> None:
     rng = np.random.default_rng(4)
     vocab = SHAPES[name][1]["vocab_size"]
@@ -43,7 +48,7 @@ def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
         f"prompt-{rank}": rng.integers(0, vocab, PROMPT_TOKENS).tolist()
         for rank in range(chips // tp)
     }
-    machine = InProcessChips(checkpoints[name], chips=chips, tp=tp)
+    machine = InProcessChips(checkpoints[name], chips=chips, tp=tp, mapped=mapped)
 
     serve(machine, prompts, new_tokens=2, chunk_tokens=90)
 

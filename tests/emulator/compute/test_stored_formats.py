@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from emulator.compute.checkpoint import check_weights, load_shard
+from emulator.compute.mapped_matrix import MappedMatrix, mapped_matrices
 from emulator.compute.weights import MoeWeights
 from emulator.errors import CheckpointError
 from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
@@ -22,21 +23,30 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def assert_same_shards(one: Path, other: Path) -> None:
+    """Also when the first is mapped: products with the unit matrix are its matrices' values."""
     shards = []
-    for directory in (one, other):
+    for directory, mapped in ((one, False), (one, True), (other, False)):
         arch = check_weights(directory)
         experts = [list(range(arch.experts))] * len(arch.expert_layers)
-        shards.append(load_shard(directory, arch, experts))
-    flat = [torch.utils._pytree.tree_leaves(_fields(shard)) for shard in shards]
-    assert len(flat[0]) == len(flat[1]) > 20
-    for mine, theirs in zip(*flat, strict=True):
-        assert np.array_equal(mine, theirs)
+        shards.append(load_shard(directory, arch, experts, mapped=mapped))
+    mine, mapped, theirs = (torch.utils._pytree.tree_leaves(_fields(shard)) for shard in shards)
+    assert len(mine) == len(mapped) == len(theirs) > 20
+    assert any(each.dtype == object for each in mapped)
+    for packed, stored, expected in zip(mine, mapped, theirs, strict=True):
+        assert np.array_equal(packed, expected)
+        values = stored
+        if stored.dtype == object:
+            unit = np.eye(expected.shape[-2], dtype=np.float32)
+            values = np.array([matrix.multiply(unit) for matrix in stored])
+        assert np.array_equal(values.reshape(expected.shape), expected)
 
 
 def _fields(node: object) -> object:
     """Arrays of nested dataclasses as a tree."""
     if isinstance(node, np.ndarray):
         return node
+    if isinstance(node, MappedMatrix):
+        return mapped_matrices([node])
     if isinstance(node, tuple):
         return [_fields(each) for each in node]
     names = getattr(node, "__dataclass_fields__", {})

@@ -66,6 +66,29 @@ def test_a_page_gives_every_figure_and_what_is_emulated() -> None:
     )
 
 
+def test_engines_behind_one_address_have_their_energy_and_chips_together() -> None:
+    page = "".join(
+        f'# TYPE {name} {kind}\n{name}{{replica="0"}} {first}\n{name}{{replica="1"}} {second}\n'
+        for name, kind, first, second in (
+            ("ultraserve_clock_dilation", "gauge", 20.0, 20.0),
+            ("ultraserve_emulated_seconds_total", "counter", 9.0, 4.0),
+            ("ultraserve_chip_energy_joules_total", "counter", 100.0, 30.0),
+            ("ultraserve_facility_energy_joules_total", "counter", 200.0, 50.0),
+            ("ultraserve_provisioned_watts", "gauge", 10.0, 10.0),
+            ("ultraserve_chips", "gauge", 4.0, 4.0),
+        )
+    )
+
+    assert parse_metrics(page) == ServerReading(
+        dilation=20.0,
+        emulated_s=9.0,
+        chip_joules=130.0,
+        facility_joules=250.0,
+        provisioned_watts=20.0,
+        chips=8.0,
+    )
+
+
 def test_what_the_prometheus_client_writes_is_read() -> None:
     registry = CollectorRegistry()
     Gauge("ultraserve_clock_dilation", "Wall per emulated.", registry=registry).set(2)

@@ -52,6 +52,28 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
     assert "requests/s" in captured.err
 
 
+@pytest.mark.slow
+def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
+    engine = ("--chips", "16", "--group-chips", "4", "--ep", "16", "--policy", "fixed:2")
+    args = parsed(*SMALL_DAY, *engine, *files, "--exact", "--train-recipe", "searched", "--json")
+    assert args.run(args) == 0
+    data = json.loads(capsys.readouterr().out)
+
+    group = data["group"]
+    assert (group["groups"], group["chips"], group["engine_chips"]) == (4, 4, 16)
+    assert list(data["curves"]) == ["1", "2", "3", "4"]
+    assert group["restore_s"] < 1.0  # weights alone; a start is the job's
+    exact = data["exact"]
+    assert exact["handovers"]["exact"] == exact["handovers"]["walked"] == 2
+    assert exact["both"]["walked"] == pytest.approx(exact["both"]["exact"], abs=0.02)
+    for name in ("joules", "trained_tokens"):
+        assert exact[name]["walked"] == pytest.approx(exact[name]["exact"], rel=0.01)
+    assert any("the engine's own machine hands groups over" in line for line in data["assumptions"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -70,7 +92,8 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
         (("--check-hour", "24"), "check-hour"),
         (("--chip-loss-every", "60"), "chip-loss-every"),
         (("--exact", "--repair", "60"), "repair"),
-        (("--exact", "--train-recipe", "searched"), "train-recipe"),
+        (("--group-chips", "0"), "group-chips"),
+        (("--group-chips", "4", "--chips", "16", "--check-hour", "1"), "check-hour"),
         (("--exact", "--chip-loss-every", "0"), "chip-loss-every"),
         (("--policies", "demand,nothing"), "policy=nothing"),
         (("--policies", "schedule:22:00-06:00"), "expected the time zone of its hours too"),

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import ConfigError, HbmExhausted, NeuronError
+from emulator.errors import CheckpointError, ConfigError, HbmExhausted, NeuronError
 from serving.access.secret import hash_of
 from serving.commands import serve
 from serving.engine.deployment import Deployment, resolve_deployment
@@ -109,6 +110,19 @@ def test_batches_have_a_directory_that_no_other_server_uses(
         run("--day-night", "never", "--night-work", "batch")
 
 
+def test_the_fast_engine_computes_no_tokens_and_keeps_its_weights(handed_over: HandedOver) -> None:
+    run("--engine", "fast", "--weights", "none", "--control-port", "0")
+    ((deployment, *_),) = handed_over.calls
+    assert deployment.settings.engine == "fast"
+    with pytest.raises(ConfigError, match=r"^engine=fast: expected --weights none with it"):
+        run("--engine", "fast")
+    with pytest.raises(ConfigError, match=r"^engine=quick: expected default or fast"):
+        run("--engine", "quick")
+    night = ("--day-night", "never", "--publish", "if-better")
+    with pytest.raises(ConfigError, match=r"^publish=if-better: expected never with --engine fast"):
+        run("--engine", "fast", "--weights", "none", *night)
+
+
 def test_control_port_zero_starts_no_control_service(handed_over: HandedOver) -> None:
     run("--control-port", "0")
 
@@ -165,6 +179,18 @@ def test_a_model_that_does_not_fit_is_refused_with_the_usage_table_before_vllm(
     # What it says would fit, does.
     flags = raised.value.hint.removeprefix("smallest that fits: ").split()
     assert run("deepseek-v3", *flags, "--control-port", "0") == 7
+
+
+def test_chips_that_the_host_has_no_memory_for_are_refused_before_vllm(
+    handed_over: HandedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100_000_000))
+
+    with pytest.raises(CheckpointError, match=r"0\.10 GB .* are available, and 4 chips need 0\.2"):
+        run("qwen3-30b-a3b", "--chips", "4")
+
+    assert not handed_over.calls
+    assert run("qwen3-30b-a3b", "--chips", "4", "--weights", "none", "--control-port", "0") == 7
 
 
 def test_a_smaller_share_of_hbm_holds_a_smaller_model(handed_over: HandedOver) -> None:

@@ -18,7 +18,11 @@ BLOCK_TOKENS = 16
 
 
 def engine_config(
-    chips: int = 1, *, prefill_policy: str | None = "none", **arguments: Any
+    chips: int = 1,
+    *,
+    prefill_policy: str | None = "none",
+    prefill_ranks: int = 0,
+    **arguments: Any,
 ) -> VllmConfig:
     """A config like that of an engine on `chips`, with arguments of vLLM's EngineArgs."""
     given = {
@@ -27,7 +31,13 @@ def engine_config(
         "max_num_batched_tokens": 64,
         "max_num_seqs": 6,
         "block_size": BLOCK_TOKENS,
-        "additional_config": {"ultraserve": {"chips": chips, "prefill_policy": prefill_policy}},
+        "additional_config": {
+            "ultraserve": {
+                "chips": chips,
+                "prefill_policy": prefill_policy,
+                "prefill_ranks": prefill_ranks,
+            }
+        },
     }
     return EngineArgs(**(given | arguments)).create_engine_config()
 

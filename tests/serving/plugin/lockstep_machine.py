@@ -6,6 +6,7 @@ from typing import Any
 from vllm.v1.engine import EngineCoreOutputs, FinishReason
 from vllm.v1.structured_output import StructuredOutputManager
 
+from emulator.specs.step import KvTransfer
 from serving.engine.step_report import StepReport
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
@@ -33,9 +34,15 @@ def expected_tokens(arrival: Arrival) -> list[int]:
 
 
 class Machine:
-    """A LockstepScheduler, its ranks' memory, and its clients' output."""
+    """A LockstepScheduler, its ranks' memory, and its clients' output.
 
-    def __init__(self, ranks: int, blocks: int = BLOCKS, **arguments: Any) -> None:
+    KV that moves between ranks is there at the end of the step `transfer_steps` after the one that
+    it begins with.
+    """
+
+    def __init__(
+        self, ranks: int, blocks: int = BLOCKS, *, transfer_steps: int = 0, **arguments: Any
+    ) -> None:
         config = engine_config(ranks, **arguments)
         self.scheduler = LockstepScheduler(
             vllm_config=config,
@@ -50,6 +57,9 @@ class Machine:
         self.weights: dict[str, list[str]] = {}
         self.ended: dict[str, FinishReason] = {}
         self.moved = 0
+        self.transfer_steps = transfer_steps
+        self.sending: list[tuple[int, KvTransfer]] = []  # with the steps left
+        self.sent_tokens = 0
 
     def step(
         self,
@@ -74,7 +84,10 @@ class Machine:
         for rank in lost:
             self.moved += len(self.scheduler.ranks[rank].requests)
             self.memory[rank].lose()
+        received, failed = self._move_kv(output, lost, up)
         report = StepReport(
+            kv_received=received,
+            kv_failed=failed,
             begin_s=0.0,
             end_s=1.0,
             epochs=None,
@@ -87,8 +100,28 @@ class Machine:
         self.check()
         return output
 
+    def _move_kv(
+        self, output: LockstepOutput, lost: tuple[int, ...], up: tuple[bool, ...] | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the engine does with KV: names of requests whose is there, and whose never will."""
+        begun = [(self.transfer_steps, each) for each in output.state.kv_transfers]
+        under_way, self.sending = [*self.sending, *begun], []
+        down = set(lost) | {number for number, is_up in enumerate(up or ()) if not is_up}
+        received, failed = [], []
+        for steps, each in under_way:
+            if {each.from_rank, each.to_rank} & down:
+                failed.append(each.request_id)
+            elif steps:
+                self.sending.append((steps - 1, each))
+            else:
+                kv = self.memory[each.from_rank].kv[each.from_blocks]
+                self.memory[each.to_rank].kv[each.to_blocks] = kv
+                self.sent_tokens += each.tokens
+                received.append(each.request_id)
+        return tuple(received), tuple(failed)
+
     def _receive(self, results: dict[int, EngineCoreOutputs]) -> None:
-        living = {name for rank in self.scheduler.ranks for name in rank.requests}
+        living = set(self.living())
         for outputs in results.values():
             for output in outputs.outputs:
                 assert output.request_id not in self.ended, "an output after the end"
@@ -100,14 +133,23 @@ class Machine:
 
     def check(self) -> None:
         """A request lives once, on a rank that is up; a rank without any holds no KV."""
-        living = [name for rank in self.scheduler.ranks for name in rank.requests]
+        living = self.living()
         assert len(living) == len(set(living))
         assert not set(living) & self.ended.keys()
         for rank, is_up in zip(self.scheduler.ranks, self.scheduler.ranks_up, strict=True):
             assert is_up or not rank.requests
-            if not rank.requests:
+            if not rank.requests and not self.scheduler._roles.hold_kv:
                 pool = rank.kv_cache_manager.block_pool
                 assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
+
+    def living(self) -> list[str]:
+        """Requests of the ranks that have not ended."""
+        return [
+            name
+            for rank in self.scheduler.ranks
+            for name, request in rank.requests.items()
+            if not request.is_finished()
+        ]
 
     def finish(self) -> None:
         for _ in range(5_000):

@@ -3,34 +3,26 @@
 import functools
 import itertools
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput, FinishReason
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.engine import FinishReason
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import HbmExhausted
 from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse, use_of
-from emulator.specs.step import RankStep
 from emulator.specs.tensor_group import TensorSplit
-from emulator.ultraserver.lockstep import StepResult
-from serving.plugin import executor as executor_module
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
-from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.translate import TimedOutput
 from serving.wire.control_call import (
     METHOD,
-    ControlReply,
-    ControlRequest,
     FaultReport,
     HealReport,
     HealRequest,
@@ -39,14 +31,9 @@ from serving.wire.control_call import (
     RefusalCode,
     StateReply,
     StateRequest,
-    reply_from_json,
-    to_json,
 )
+from tests.serving.plugin.core_engine import BLOCKS, Engine, executor
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
-from tests.serving.plugin.live_parts import started_tokens
-from tests.serving.plugin.lockstep_workload import Arrival
-
-BLOCKS = 64
 
 
 class Memory:
@@ -54,76 +41,6 @@ class Memory:
 
     def __init__(self, available: int) -> None:
         self.available = available
-
-
-def executor(**settings: Any) -> UltraServeExecutor:
-    config = engine_config(additional_config={"ultraserve": {"clock": "virtual"} | settings})
-    return UltraServeExecutor(config)
-
-
-class Engine:
-    """What vLLM's EngineCore does with a scheduler and an executor, in its order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, chips: int, **settings: Any) -> None:
-        self.heard: list[list[RankStep]] = []
-        monkeypatch.setattr(executor_module, "start_tokens", self._start)
-        self.executor = executor(chips=chips, **settings)
-        config = self.executor.vllm_config
-        self.scheduler = LockstepScheduler(
-            vllm_config=config,
-            kv_cache_config=kv_pool(config, BLOCKS),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK_TOKENS,
-            hash_block_size=BLOCK_TOKENS,
-            log_stats=True,
-        )
-        self.executor.initialize_from_config([kv_pool(config, BLOCKS)])
-        self.executor.compile_or_warm_up_model()
-        self.heard.clear()
-
-    def _start(self, *arguments: Any, **more: Any) -> Any:
-        """The chips in this process, and somebody who listens to what they are told."""
-        tokens = started_tokens(*arguments, **more)
-        step = tokens.step
-
-        def listened(steps: Sequence[RankStep], bitmasks: Any) -> StepResult:
-            self.heard.append(list(steps))
-            return step(steps, bitmasks)
-
-        tokens.step = listened  # type: ignore[method-assign]
-        return tokens
-
-    def turn(self) -> tuple[SchedulerOutput, ModelRunnerOutput, list[EngineCoreOutput]]:
-        decision = self.scheduler.schedule()
-        result = self.executor.execute_model(decision, non_block=True).result()
-        if result is None:
-            grammar = self.scheduler.get_grammar_bitmask(decision)
-            result = self.executor.sample_tokens(grammar)
-        outputs = self.scheduler.update_from_output(decision, result)
-        return decision, result, [one for part in outputs.values() for one in part.outputs]
-
-    def add(self, name: str, tokens: int, *, first: int = 50, max_tokens: int = 3) -> None:
-        prompt = tuple(range(first, first + tokens))
-        request = Arrival(name=name, prompt=prompt, max_tokens=max_tokens).request()
-        assert request.sampling_params is not None
-        request.sampling_params.temperature = 0.0
-        self.scheduler.add_request(request)
-
-    def control(self, request: ControlRequest) -> ControlReply:
-        (reply,) = self.executor.collective_rpc(METHOD, args=(to_json(request),))
-        return reply_from_json(reply)
-
-    def serve(self, before_turn: Mapping[int, Callable[[], object]]) -> dict[str, list[int]]:
-        """Run until no request is left, with things that happen before some turns."""
-        tokens: dict[str, list[int]] = {}
-        for number in itertools.count():
-            before_turn.get(number, lambda: None)()
-            if not self.scheduler.has_unfinished_requests():
-                return tokens
-            for output in self.turn()[2]:
-                assert output.finish_reason != FinishReason.ERROR
-                tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-        raise AssertionError
 
 
 @pytest.fixture
@@ -313,7 +230,7 @@ def test_a_tiny_timed_model_gets_no_more_blocks_than_the_host_can_hold(chips: in
 
 
 @pytest.mark.parametrize("computes", [True, False])
-def test_the_pools_of_all_ranks_fill_half_of_the_host_s_free_memory_at_most(
+def test_the_pools_of_all_ranks_fill_half_of_what_chips_leave_of_the_host_at_most(
     computes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = executor(chips=4, tp=2, model="qwen3-30b-a3b", computes=computes)
@@ -322,7 +239,8 @@ def test_the_pools_of_all_ranks_fill_half_of_the_host_s_free_memory_at_most(
     tokens = pool_bytes // target.deployment.time_model.kv_bytes_per_token
 
     # The stand-in keeps 4 layers of 4 heads of 16 in FP32, keys and values: 2,048 bytes a token.
-    cap = 400_000_000 // 2 // 2_048
+    left_bytes = 800_000_000 - target.deployment.host_need.total_bytes
+    cap = left_bytes // 2 // 2 // 2_048
     assert tokens == (cap - cap % BLOCK_TOKENS if computes else target.machine.kv_tokens_per_rank)
 
 

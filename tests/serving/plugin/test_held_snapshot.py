@@ -8,7 +8,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.plugin.merge import REFRESH_WALL_S
 from serving.plugin.translate import StillHeld
 from serving.wire.control_call import InjectRequest, WatchReply, WatchRequest
-from tests.serving.plugin.test_executor import Engine
+from tests.serving.plugin.core_engine import Engine
 
 
 @pytest.mark.long

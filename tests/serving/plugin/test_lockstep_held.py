@@ -9,7 +9,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from serving.engine.scheduler_state import RankQueues
-from serving.plugin import merge
+from serving.plugin import lockstep_scheduler
 from serving.plugin.merge import LockstepOutput, queues_of
 from serving.plugin.translate import StillHeld
 from tests.serving.plugin.lockstep_machine import (
@@ -169,7 +169,7 @@ def test_the_ranks_are_shown_as_they_stand_in_a_hold_and_not_in_every_turn(
         counted.append(1)
         return queues_of(rank)
 
-    monkeypatch.setattr(merge, "queues_of", count)
+    monkeypatch.setattr(lockstep_scheduler, "queues_of", count)
     for name in ("two", "three"):
         scheduler.add_request(long_arrival(name).request())
     for _ in range(50):  # one second

@@ -92,6 +92,13 @@ def test_drafts_without_weights_are_refused() -> None:
     assert text.startswith("--speculative-config: made-up tokens follow no n-gram")
 
 
+def test_drafts_beside_ranks_that_prefill_are_refused() -> None:
+    roles = json.dumps({"ultraserve": {"chips": 2, "prefill_ranks": 1}})
+    text = refusal("--speculative-config", NGRAMS, "--additional-config", roles)
+
+    assert text == "--speculative-config: drafts are not verified beside --prefill-ranks"
+
+
 @pytest.mark.parametrize("tokens", ["48", "100", "512"])
 def test_a_block_size_that_chips_cannot_lay_out_is_refused(tokens: str) -> None:
     text = refusal("--block-size", tokens)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from vllm.v1.engine import FinishReason
@@ -14,6 +16,7 @@ from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.stat_logger import (
     EmulatedStatLogger,
+    StepHistogram,
     in_emulated_time,
     latencies,
 )
@@ -119,6 +122,34 @@ def test_vllm_s_durations_are_emulated_and_the_wall_s_have_their_own_names() -> 
     assert value("ultraserve_wall_time_to_first_token_seconds_sum") == pytest.approx(12.0)
     assert value("ultraserve_wall_e2e_request_latency_seconds_sum") == pytest.approx(40.0)
     assert value("vllm:num_requests_running") == 3.0
+
+
+@given(st.lists(st.floats(0.0, 20.0) | st.sampled_from((0.0, 0.5, 1.0, 20.0))))
+def test_values_of_a_step_are_observed_as_if_one_by_one(amounts: list[float]) -> None:
+    together, alone = (
+        StepHistogram("between", "of tokens", buckets=(0.0, 0.5, 1.0, 2.5), registry=None)
+        for _ in range(2)
+    )
+    together.observe_all(amounts)
+    for amount in amounts:
+        alone.observe(amount)
+    (made,), (expected,) = together.collect(), alone.collect()
+    for sample, other in zip(made.samples, expected.samples, strict=True):
+        if not sample.name.endswith("_created"):
+            assert sample.labels == other.labels
+            assert sample.value == pytest.approx(other.value)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_times_between_tokens_are_counted_once_and_stay_for_other_loggers() -> None:
+    target, engine = started()
+    engine.write(status(dilation=4.0))
+    stats = iteration()
+    stats.inter_token_latencies_iter = [0.5, 0.5, 0.25]
+    target.record(None, stats)
+    assert value("vllm:inter_token_latency_seconds_sum") == pytest.approx(1.25)
+    assert value("vllm:inter_token_latency_seconds_count") == 3.0
+    assert stats.inter_token_latencies_iter == [0.5, 0.5, 0.25]
 
 
 @pytest.mark.usefixtures("clean_registry")

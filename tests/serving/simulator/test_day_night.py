@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
@@ -235,6 +235,7 @@ def test_a_quantile_calls_a_group_back() -> None:
     router=st.sampled_from(["round-robin", "least-loaded", "prefix-aware"]),
     engines=st.booleans(),
 )
+@example(seed=0, policy="fixed:1", router="round-robin", engines=True)  # notes at the very end
 def test_a_seeded_day_loses_nothing_and_is_its_calls(
     seed: int, policy: str, router: str, engines: bool
 ) -> None:

@@ -19,6 +19,7 @@ from emulator.ultraserver.step_cost import StepCost
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import Traffic
+from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
     SchedulerLimits,
@@ -28,7 +29,6 @@ from serving.simulator import (
     run_log,
     simulate,
 )
-from serving.simulator.routers import ROUTERS
 from serving.traffic.serving_run import ServingRun
 from serving.wire.control_call import InjectRequest
 

@@ -14,6 +14,7 @@ from emulator.specs.partition import Partition
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
+from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
     Run,
@@ -24,7 +25,6 @@ from serving.simulator import (
     simulate,
 )
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
-from serving.simulator.routers import ROUTERS
 from serving.traffic.serving_run import Ending, ServingRun
 from serving.wire.control_call import InjectRequest
 

@@ -13,21 +13,26 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.specs.partition import Partition
+from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
+from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
     Run,
     SchedulerLimits,
     SimulatedDeployment,
     StopSimulation,
+    TimedCall,
     simulate,
 )
-from serving.simulator.routers import ROUTERS
 from serving.simulator.run_log import EngineLog, StepTotals
+from serving.simulator.simulated_machine import SimulatedMachine
 from serving.traffic.serving_run import Ending
+from serving.wire.control_call import DrainRequest, ResumeRequest
+from serving.wire.machine_state import FOR_MAINTENANCE
 
 LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=400), output=Uniform(least=1, most=60))
 REQUESTS = 60
@@ -345,3 +350,29 @@ def test_totals_are_not_of_requests_that_wait_for_others() -> None:
     traffic = replace(at_once(2, 3, 3), sessions=sessions)
     with pytest.raises(ConfigError, match="logs"):
         simulate(deployment_of(SchedulerLimits()), traffic, logs=False)
+
+
+@pytest.mark.parametrize("comes_back_s", [None, 0.3])
+def test_steps_go_ahead_on_the_chips_that_others_have_left(comes_back_s: float | None) -> None:
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        "qwen3-30b-a3b",
+        Partition(chips=16, ep=16, lnc=2),
+        schedulers=SchedulerLimits(max_num_seqs=8),
+    )
+    leaves = DrainRequest(chips=tuple(range(8, 16)), grace_s=0.0, purpose=FOR_MAINTENANCE)
+    calls = [TimedCall(at_s=0.0, call=leaves)]
+    if comes_back_s is not None:
+        calls.append(TimedCall(at_s=comes_back_s, call=ResumeRequest(lease=1)))
+    traffic = Traffic.drawn(rate_per_s=60.0, lengths=LENGTHS, seed=2, requests=REQUESTS)
+    ahead, one_by_one = both(deployment, traffic, calls=calls)
+    joules = ("joules", "chip_watts")  # those of steps ahead are added beside the ledger
+    found, wanted = bits(ahead), bits(one_by_one)
+    assert [found.pop(name) for name in joules] == pytest.approx([wanted.pop(n) for n in joules])
+    assert found == wanted
+
+    machine = SimulatedMachine(deployment)
+    machine.take(leaves, 0, (), others_serve=False)
+    machine.idle(0, ())
+    machine.idle(NS_PER_S, ())  # the experts have moved
+    assert machine.steady_costs is not None

@@ -434,6 +434,11 @@ export interface Telemetry {
   empty_rank_steps: number;
   expert_rebalances: number;
   expert_moved_bytes: number;
+  kv_transfers: number;
+  kv_transfers_failed: number;
+  kv_transfer_bytes: number;
+  kv_transfer_joules: number;
+  kv_transfer_s: number;
   model_version: number;
   rollout_blocks_pending: number;
   handovers: number;

@@ -20,8 +20,7 @@ from emulator.errors import UltraServeError
 from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome
 from serving.server.connections.grpc_relay import NamedConnections
-from serving.server.gateway.admission_controller import AdmissionController
-from serving.server.gateway.admitted_generate import current_permit
+from serving.server.gateway.admission_controller import AdmissionController, current_permit
 from serving.server.gateway.grpc.call_messages import CallMessages, ReadMessage, reader
 from serving.server.gateway.grpc.described_context import CallMeaning, DescribedContext
 from serving.server.gateway.grpc.generate_request import Asked, aborted_ids, asked_of

@@ -20,6 +20,7 @@ from serving.server.gateway.http.asgi import Scope
 from serving.server.gateway.http.http_errors import answer
 from serving.server.gateway.http.http_refusals import error_of_limit, raw_answer
 from serving.server.gateway.http.tls_arrival import TlsArrival
+from serving.server.gateway.http.written_body import WRITTEN_BODY, WrittenBody
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
 
@@ -215,6 +216,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         if self._key_limit is None:
+            scope["extensions"] = {WRITTEN_BODY: WrittenBody(send.__self__)}
             await self._app(scope, receive, send)
         else:
             await answer(send, error_of_limit(self._key_limit), path=scope["path"], headers=[])

@@ -15,6 +15,7 @@ from typing import Any, Final
 from serving.server.gateway.http.app_errors import AppAnswer
 from serving.server.gateway.http.asgi import Headers, Message, Receive, Send
 from serving.server.gateway.http.http_errors import HttpError, answer
+from serving.server.gateway.http.written_body import WrittenBody
 
 _DISCONNECT: Final = {"type": "http.disconnect"}
 _EVENTS: Final = b"text/event-stream"
@@ -24,7 +25,8 @@ class HttpExchange:
     """Between the server's `receive` and `send` and the app's.
 
     `headers` are added unless the app has set them. `instead` gives the answer in place of the
-    app's beginning, if any. `on_start` is called when the app begins its response.
+    app's beginning, if any. `on_start` is called when the app begins its response. `written` is
+    lent to the app while its stream of events goes on.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class HttpExchange:
         headers: Headers,
         instead: Callable[[AppAnswer], HttpError | None] = lambda _: None,
         on_start: Callable[[], None] = lambda: None,
+        written: WrittenBody | None = None,
     ) -> None:
         self._receive = receive
         self._send = send
@@ -48,6 +51,7 @@ class HttpExchange:
         self._instead = instead
         self._kept: list[Message] = []  # the response's beginning, until its body says something
         self._streams_events = False
+        self.written = written
         self.began = False
         self.replaced = False
         self.status: int | None = None
@@ -108,6 +112,7 @@ class HttpExchange:
             return
         if is_last:
             self.complete = True
+            self._take_back()
         await self._send(message)
 
     async def _keeps(self, message: Message, *, is_last: bool) -> bool:
@@ -130,6 +135,8 @@ class HttpExchange:
         self.began = True
         for each in kept:
             await self._send(each)
+        if self._streams_events and self.written is not None and not is_last:
+            self.written.is_lent = True
         return False
 
     async def _replace(self, error: HttpError) -> None:
@@ -150,6 +157,7 @@ class HttpExchange:
             done.set_result(None)
             return done
         self._over.set_result(None)
+        self._take_back()
         return asyncio.ensure_future(self._tell(error))
 
     async def break_off(self, error: HttpError) -> bool:
@@ -157,8 +165,13 @@ class HttpExchange:
         if not self._streams_events or self.replaced or self.complete or self._over.done():
             return False
         self.replaced = True
+        self._take_back()
         await self._tell(error)
         return True
+
+    def _take_back(self) -> None:
+        if self.written is not None:
+            self.written.is_lent = False
 
     async def _tell(self, error: HttpError) -> None:
         if not self.began:

@@ -26,8 +26,8 @@ from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
-from serving.server.gateway.admission_controller import AdmissionController, Permit
-from serving.server.gateway.admitted_generate import current_permit
+from serving.process.direct_body import direct_body
+from serving.server.gateway.admission_controller import AdmissionController, Permit, current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
@@ -60,7 +60,8 @@ from serving.server.gateway.http.request_work import (
     said_class,
     work_of,
 )
-from serving.server.gateway.readiness import Readiness
+from serving.server.gateway.http.written_body import written_body_of
+from serving.server.gateway.readiness import ServerReadiness
 
 _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
@@ -102,7 +103,7 @@ class HttpGateway:
         *,
         keys: KeyRing,
         admission: AdmissionController,
-        readiness: Readiness,
+        readiness: ServerReadiness,
         bodies: BodyReader,
         context: ContextSize,
         request_wall_s_max: float,
@@ -169,7 +170,14 @@ class HttpGateway:
             await self._refuse_unserved(client.class_of(said))
             self._refuse_early(client, said)
         with await self._bodies.read(scope, receive, key=client.name) as held:
-            make = partial(HttpExchange, receive, send, path=path, on_start=held.let_go)
+            make = partial(
+                HttpExchange,
+                receive,
+                send,
+                path=path,
+                on_start=held.let_go,
+                written=written_body_of(scope),
+            )
             await self._pass_body(scope, path, client, held.take(), make, headers, said)
 
     async def _pass_body(
@@ -290,6 +298,7 @@ class HttpGateway:
         timer = asyncio.get_running_loop().call_later(
             self._request_wall_s_max, lambda: told.append(exchange.end(TOOK_TOO_LONG))
         )
+        token = direct_body.set(exchange.written)
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -299,6 +308,7 @@ class HttpGateway:
             if not await self._break_off(exchange):
                 raise
         finally:
+            direct_body.reset(token)
             timer.cancel()
             if told:
                 await asyncio.gather(*told, return_exceptions=True)  # or nobody is there any more

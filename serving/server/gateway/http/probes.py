@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final
 
 from serving.server.gateway.http.asgi import NO_STORE, Headers, Send, body_headers, respond
-from serving.server.gateway.readiness import Readiness
+from serving.server.gateway.readiness import ServerReadiness
 
 STARTUP: Final = "/startupz"
 LIVE: Final = "/livez"
@@ -18,7 +18,7 @@ READY: Final = "/readyz"
 PATHS: Final = (STARTUP, LIVE, READY)
 
 
-async def answer_probe(readiness: Readiness, path: str, send: Send, headers: Headers) -> None:
+async def answer_probe(readiness: ServerReadiness, path: str, send: Send, headers: Headers) -> None:
     """Answer a request for one of PATHS, with `headers`."""
     reason = None  # for /startupz: the app answers nobody before it is up
     if path == LIVE:

@@ -5,14 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
+from serving.analysis.day.curve_search import FirstGuess
 from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_result import DayMachine
 from serving.analysis.day.day_walk import DayWalk, walk
 from serving.analysis.day.look_outcomes import LookOutcomes
+from serving.analysis.day.partition_curve import GroupCurve
+from serving.analysis.day.replica_choice import ReplicaChoice
 from serving.analysis.day.replica_curve import ReplicaCurve
-from serving.analysis.day.replica_run import RatePoint
+from serving.analysis.day.replica_run import TAIL, RatePoint
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.policy import Policy
 
@@ -20,6 +25,15 @@ MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 SYSTEM = system_by_name("trn3-nl72x2")
 HANDOVER = GroupHandover(
     drain_s=30.0, restore_s=60.0, restore_joules=600.0, moved_requests_per_rate_s=0.0
+)
+
+
+CHOICE = ReplicaChoice(
+    candidate=PartitionCandidate(
+        partition=Partition(chips=1, ep=1), replicas=4, first_chip=0, kv_capacity_tokens=9_000
+    ),
+    precision="stored",
+    guess=FirstGuess(rate_per_s=2.0, tpot_s=0.01, alone_s=0.005),
 )
 
 
@@ -35,6 +49,8 @@ def point(rate_per_s: float, both_share: float, **changes: Any) -> RatePoint:
         "ttft_p99_s": 0.1 * rate_per_s,
         "tpot_p99_s": 0.01,
         "tpot_mean_s": 0.005,
+        "ttft_tail_s": tuple(0.1 * rate_per_s * q / 99 for q in TAIL),
+        "tpot_tail_s": tuple(0.01 * q / 99 for q in TAIL),
         "steps": 10,
     }
     return RatePoint(**(fields | changes))
@@ -111,6 +127,6 @@ def walked(
     terms: WalkTerms,
     *,
     groups: int = 4,
-    curve: ReplicaCurve = CURVE,
+    curve: GroupCurve = CURVE,
 ) -> DayWalk:
     return walk(wanted, curve, outcomes(trained(groups), terms), policy)

@@ -13,9 +13,9 @@ from serving.analysis.day.curve_search import CurveTerms, find_curve
 from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_result import DayMachine, DayResult
 from serving.analysis.day.exact_hour import HourCheck, exact_hour
+from serving.analysis.day.replica_choice import choose_replica
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import RateTask, ReplicaUnderTest, run_at_rate
-from serving.analysis.day.virtual_day import choose_replica
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions

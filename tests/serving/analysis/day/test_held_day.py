@@ -11,7 +11,13 @@ from emulator.specs.training_recipe import TrainingRecipe
 from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.exact_day import ExactTerms, RequestCounts
-from serving.analysis.day.held_day import ExactQuestion, held_day, held_stretch
+from serving.analysis.day.held_day import (
+    ExactQuestion,
+    held_day,
+    held_stretch,
+    percentile_of_all,
+)
+from serving.analysis.day.replica_run import TAIL
 from serving.policy.day_night.policy import Fixed
 from serving.simulator.job_cost import JobTerms
 from serving.simulator.request_stream import EndedRequests
@@ -38,6 +44,18 @@ def test_times_are_counted_by_look_and_limit() -> None:
     assert counts.percentile_s(0, whole, 25.0) == pytest.approx(0.1, rel=0.003)
     assert counts.percentile_s(0, whole, 75.0) == pytest.approx(0.4, rel=0.003)
     assert counts.percentile_s(1, slice(1, 2), 50.0) == pytest.approx(0.05, rel=0.003)
+
+
+def test_a_percentile_of_all_requests_lies_with_those_that_are_slow() -> None:
+    """Of two intervals alike it is theirs; a tenth that is ten times as slow has nearly all."""
+    tail = np.array(TAIL) / 100.0  # seconds: uniform from 0 to 1
+    alike = np.stack([tail, tail], axis=1)
+    assert percentile_of_all(alike, np.array([5.0, 1.0]), 99.0) == pytest.approx(0.99, rel=1e-4)
+    slow = np.stack([tail, 10.0 * tail], axis=1)
+    nine_in_ten = np.array([9.0, 1.0])  # 1 % of all are a tenth of the slow ones
+    assert percentile_of_all(slow, nine_in_ten, 99.0) == pytest.approx(9.0, rel=1e-4)
+    assert percentile_of_all(slow, np.array([1.0, 0.0]), 99.0) == pytest.approx(0.99, rel=1e-4)
+    assert percentile_of_all(slow, np.zeros(2), 99.0) == 0.0
 
 
 def a_day(*, groups: int = 8) -> DayResult:

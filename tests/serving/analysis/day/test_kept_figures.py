@@ -2,7 +2,7 @@
 
 import os
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from emulator.specs.fault import FaultKind
 from serving.analysis.day import kept_figures
 from serving.analysis.day.kept_figures import FILES_MAX, FigureStore, MachineFigures
 from serving.analysis.day.replica_curve import ReplicaCurve
-from tests.serving.analysis.day.days import CURVE, point, trained
+from tests.serving.analysis.day.days import CHOICE, CURVE, point, trained
 
-MADE = MachineFigures(curve=CURVE, trained=trained())
+MADE = MachineFigures(choice=CHOICE, serving=(4,), curves=(CURVE,), trained=trained())
 
 
 class Asked:
@@ -104,7 +104,7 @@ def test_every_number_comes_back_to_the_bit(tmp_path: Path, rate: float, seconds
         idle_watts=0.1 + 0.2,
     )
     asked = Asked(tmp_path)
-    asked((rate, seconds), MachineFigures(curve=curve, trained=trained()))
+    asked((rate, seconds), replace(MADE, curves=(curve,)))
     assert same(asked((rate, seconds)).curve, curve)
 
 

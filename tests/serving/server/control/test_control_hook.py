@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import os
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from vllm import envs
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -43,6 +44,13 @@ from tests.serving.server.control.small_engine import (
     free_port,
 )
 from tests.serving.server.day_night.lending_engine import LendingEngine, a_settings
+
+
+@pytest.fixture(autouse=True)
+def other_environments() -> Iterator[None]:
+    """The hook has vLLM read its environment once; the next test may have another."""
+    yield
+    envs.disable_envs_cache()
 
 
 @pytest.fixture
@@ -80,6 +88,8 @@ def give_state(app: FastAPI, engine: Any) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
     app.state.engine_client = with_gateway(engine)
     app.state.log_stats = False
+    app.state.args = SimpleNamespace(middleware=[], sse_keep_alive_interval=0)
+    app.state.openai_serving_completion = app.state.openai_serving_chat = None
     config = SimpleNamespace(timeout_keep_alive=5, ssl=None)
     app.state.server = SimpleNamespace(should_exit=False, config=config)
     return app

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from serving.policy.day_night.handover import HandoverLimits, JobPhase
-from serving.server.day_night.job_launcher import NICENESS
-from serving.server.day_night.job_process import JobProcess
+from serving.server.day_night.job_process import NICENESS, JobProcess
 from serving.server.day_night.job_record import (
     JobRecord,
     end_job,
@@ -180,4 +179,4 @@ def test_a_job_imports_nothing_of_the_directory_that_its_server_stands_in(
     job.kill()
 
     # The launcher is ours; the job's own command here is a program that imports what it finds.
-    assert not [line for line in imported_in(hostile) if "job_launcher" in line]
+    assert not [line for line in imported_in(hostile) if "child_launcher" in line]

@@ -27,12 +27,13 @@ SEATS = 6
 class SmallCore(Machine):
     """An engine core at the seam of vLLM's client of it; a step takes `step_s`, once `free` is set.
 
-    Set `dead` to end it.
+    Set `dead` to end it; `weights` names those of each rank, if any.
     """
 
     def __init__(self, ranks: int = 1, *, step_s: float = 0.0) -> None:
         super().__init__(ranks, scheduling_policy="priority")
         self.step_s = step_s
+        self.weights: tuple[str, ...] = ()
         self.free = asyncio.Event()
         self.free.set()
         self.engine_ranks_managed = [0]
@@ -110,7 +111,7 @@ class SmallCore(Machine):
                 self._work.clear()
                 await self._work.wait()
             await self.free.wait()
-            self.step()
+            self.step(weights=self.weights)
             await asyncio.sleep(self.step_s)
 
     def _receive(self, results: dict[int, EngineCoreOutputs]) -> None:

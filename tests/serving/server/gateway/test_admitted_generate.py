@@ -17,8 +17,8 @@ from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
-from serving.server.gateway.admission_controller import AdmissionController
-from serving.server.gateway.admitted_generate import admit_generation, current_permit
+from serving.server.gateway.admission_controller import AdmissionController, current_permit
+from serving.server.gateway.admitted_generate import admit_generation
 from tests.serving.policy.admission.works import client, work
 from tests.serving.server.gateway.generating_engine import GeneratingEngine, params, prompt
 

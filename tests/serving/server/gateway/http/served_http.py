@@ -18,6 +18,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from emulator.data import SMALL_MOE_DIR
 from serving.access.key_ring import KeyRing
+from serving.plugin.direct_streams import join_streams
+from serving.plugin.response_model_version import begin_response, name_weights_in_responses
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.server.gateway.admission_controller import AdmissionController
@@ -70,6 +72,7 @@ class HttpServer:
 class Before:
     """A middleware where vLLM puts ours: inside its handler of uncaught exceptions."""
 
+    passes_bodies = True
     made: ClassVar[list["Before"]] = []
     admission: App
 
@@ -78,6 +81,7 @@ class Before:
         self.made.append(self)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begin_response()
         await self.admission(scope, receive, send)
 
 
@@ -129,12 +133,16 @@ async def http_server(
     ingress_limits: IngressLimits | None = None,
     account: IngressAccount | None = None,
     request_wall_s_max: float = 60.0,
+    direct: bool = True,
 ) -> AsyncIterator[HttpServer]:
     async with AsyncExitStack() as held:
         engine, core = await held.enter_async_context(small_async_llm(step_s=step_s))
         admission = AdmissionController(limits or AdmissionLimits(), lambda: CAPACITY)
         app = await vllm_app(engine)
         before = Before.made.pop()
+        name_weights_in_responses(engine)
+        if direct:
+            join_streams(app.state)
         admit_generation(engine, admission)
         account = account or IngressAccount(ingress_limits)
         bodies = BodyReader(bytes_max=body_bytes_max, account=account)

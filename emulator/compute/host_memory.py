@@ -1,0 +1,86 @@
+"""The host memory that chips need, before they are started: a host that swaps serves nobody.
+
+KV pools come beside it: they take memory as they are written, and their owner sizes them by what is
+left.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.compute.checkpoint import read_architecture
+from emulator.compute.families.registry import FAMILIES
+from emulator.compute.stored_weights import maps_weights
+from emulator.compute.tensors import stored_bytes
+from emulator.errors import CheckpointError
+from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+
+PROCESS_BYTES = 45_000_000
+"""A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
+big_checkpoint)."""
+
+SAMPLED_ROWS = 64
+"""Assumed: rows that a chip samples in a step; their logits are the largest array of most steps."""
+
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNeed:
+    """Memory of `chips` on one host: pages of the checkpoint once, and what each has of its own."""
+
+    weights_dir: Path
+    chips: int
+    mapped_bytes: int
+    weights_bytes: int
+    process_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all chips together."""
+        return self.mapped_bytes + self.chips * (self.weights_bytes + self.process_bytes)
+
+    def check(self, available_bytes: int) -> None:
+        """Raise CheckpointError, with the figures, when it is more than is available."""
+        if self.total_bytes > available_bytes:
+            raise CheckpointError(
+                f"{self.weights_dir}: {available_bytes / 1e9:.2f} GB of this host's memory are"
+                f" available, and {self}"
+            )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.chips} chips need {self.total_bytes / 1e9:.2f} GB:"
+            f" {self.mapped_bytes / 1e9:.2f} GB of weights in pages that they share, and each"
+            f" {self.weights_bytes / 1e9:.3f} GB of weights and"
+            f" {self.process_bytes / 1e9:.3f} GB of process, without KV"
+        )
+
+
+def host_need(
+    weights_dir: Path, *, chips: int, tp: int, slots: int, formats: ModelFormats = FP32_MODEL
+) -> HostNeed:
+    """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank.
+
+    Raises CheckpointError for weights that are not computed.
+    """
+    arch, mapped = read_architecture(weights_dir), maps_weights(weights_dir, formats)
+    tensors = FAMILIES[arch.family].layer_tensors
+    of_layers = sum(
+        math.prod(shape) for layer in range(arch.layers) for _, shape in tensors(arch, layer)
+    )
+    copied = 0
+    if not mapped:
+        experts = 3 * arch.hidden * arch.expert_intermediate + arch.expert_bias_width
+        ends = 2 * arch.vocab * arch.hidden
+        own = of_layers // arch.attending_chips(tp)
+        copied = ends + own + len(arch.expert_layers) * slots * experts
+    elif arch.fp8_block is not None:
+        copied = of_layers  # FP8 is kept as stored in experts alone, and not divided
+    return HostNeed(
+        weights_dir=weights_dir,
+        chips=chips,
+        mapped_bytes=stored_bytes(weights_dir) if mapped else 0,
+        weights_bytes=_FP32_BYTES * copied,
+        process_bytes=PROCESS_BYTES + _FP32_BYTES * SAMPLED_ROWS * arch.vocab,
+    )

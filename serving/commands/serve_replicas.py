@@ -1,0 +1,94 @@
+"""`ultraserve serve --replicas N`: what it refuses, and where each replica goes."""
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from emulator.errors import ConfigError
+from serving.access.listen_address import check_port, is_loopback
+from serving.commands.gateway_arguments import GatewayOptions, console_port
+from serving.policy.routing import check_router
+from serving.server.replicas.replica_place import replica_places
+from serving.settings import ClockSetting
+from startup.typed_options import option, read_options
+
+if TYPE_CHECKING:
+    from serving.engine.deployment import Deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """Several engines as one service."""
+
+    GROUP = "several engines as one service"
+
+    replicas: int | None = option(
+        None,
+        "serve by so many equal engines, started here, each on chips of its own, behind one "
+        "address: routing, replay when one is lost, one key file (default: one engine, alone)",
+    )
+    router: str = option(
+        "prefix-aware",
+        "where a request goes: prefix-aware (fewest tokens held, less those of its prompt that "
+        "were sent there before), least-loaded or round-robin",
+        metavar="NAME",
+    )
+
+    def __post_init__(self) -> None:
+        check_router(self.router)
+
+
+def serve_service(
+    args: argparse.Namespace, gateway: GatewayOptions, deployment: "Deployment", *, context: int
+) -> int:
+    """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none.
+
+    Raises ConfigError or PortInUse before anything has started, ServerFailed where no replica can
+    start.
+    """
+    options = read_options(ServiceOptions, args)
+    assert options.replicas is not None
+    _refuse_others(args)
+    settings = deployment.settings
+    dilation = ClockSetting.parse(settings.clock).dilation
+    if dilation is None:
+        expected = "real or dilated:K with --replicas, which share limits and measurements"
+        raise ConfigError("clock", settings.clock, expected)
+    places = replica_places(
+        settings,
+        deployment.system,
+        options.replicas,
+        control_port=args.control_port,
+        console_port=console_port(args),
+    )
+    check_port(args.host, args.port)
+    for place in places:
+        if place.control_port:
+            check_port(args.control_host, place.control_port, field="control_port")
+        if place.console_port:
+            check_port(args.control_host, place.console_port, field="console_port")
+    from serving.server.replicas.replica_service import ServiceSettings, serve_replicas
+
+    model_tokens = deployment.time_model.max_context_tokens
+    return serve_replicas(
+        ServiceSettings(
+            host=args.host,
+            port=args.port,
+            gateway=gateway.settings,
+            places=places,
+            words=tuple(args.words),
+            router=options.router,
+            dilation=dilation,
+            context_tokens=min(context or model_tokens, model_tokens),
+        )
+    )
+
+
+def _refuse_others(args: argparse.Namespace) -> None:
+    """Raise ConfigError for what a service of replicas does not have."""
+    if args.grpc_port is not None:
+        expected = "none with --replicas: gRPC goes through the public gateway (deploy/gateway)"
+        raise ConfigError("grpc_port", args.grpc_port, expected)
+    if not is_loopback(args.control_host):
+        expected = "loopback with --replicas"
+        raise ConfigError("control_host", args.control_host, expected)

@@ -1,0 +1,202 @@
+"""vLLM's KV connector of a rank: the KV of prompts that other ranks of the engine have computed.
+
+A request that goes on from its first rank leaves its blocks there, held (`PromptKv`). The scheduler
+of its next rank asks its connector what can be loaded, allocates blocks when it has room, and waits
+for the load: vLLM's own way. The metadata of its decision has the transfers that begin with it; the
+engine times them, and its chips carry them out (`serving.engine.kv_moves`).
+"""
+
+import copy
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request
+
+from emulator.specs.step import KvTransfer
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+
+def with_connector(vllm_config: "VllmConfig") -> "VllmConfig":
+    """A copy of the config for the ranks' schedulers, which then make connectors."""
+    # vLLM warns in every one that its interface may change.
+    logging.getLogger(KVConnectorBase_V1.__module__).setLevel(logging.ERROR)
+    config = copy.copy(vllm_config)
+    config.kv_transfer_config = KVTransferConfig(
+        kv_connector=RankKvConnector.__name__,
+        kv_connector_module_path=RankKvConnector.__module__,
+        kv_role="kv_both",
+        kv_load_failure_policy="recompute",
+    )
+    return config
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldKv:
+    """The KV of a request's first `tokens` tokens, in blocks of the rank that computed them.
+
+    `on_way`: it is being sent to another rank.
+    """
+
+    rank: int
+    pool: "BlockPool"
+    blocks: Sequence["KVCacheBlock"]
+    tokens: int
+    on_way: bool = False
+
+
+class PromptKv:
+    """KV that requests left behind, by request, until another rank has it or nobody needs it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, HeldKv] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, number: int, rank: Scheduler, request: Request) -> None:
+        """Keep the blocks of a running request of rank `number`, which may then be freed."""
+        assert request.request_id not in self._held, "its KV is held already"
+        manager = rank.kv_cache_manager
+        (blocks,) = manager.get_blocks(request.request_id).blocks
+        manager.block_pool.touch(blocks)
+        self._held[request.request_id] = HeldKv(
+            rank=number,
+            pool=manager.block_pool,
+            blocks=blocks,
+            tokens=request.num_computed_tokens,
+        )
+
+    def to_send(self, request: Request) -> HeldKv | None:
+        """What is held for a request and not on its way yet."""
+        held = self._held.get(request.request_id)
+        return None if held is None or held.on_way else held
+
+    def release(self, request_id: str) -> None:
+        """Free a request's blocks, if any are held."""
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            held.pool.free_blocks(reversed(held.blocks))
+
+    def lose(self, rank: int) -> None:
+        """Free all blocks of a rank that has lost them: their requests are computed again."""
+        for name in [name for name, held in self._held.items() if held.rank == rank]:
+            self.release(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunTransfers(KVConnectorMetadata):
+    """Transfers that begin with a rank's decision."""
+
+    transfers: tuple[KvTransfer, ...]
+
+
+class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
+    """The scheduler's side of a rank's connector; there is no worker's, as the engine moves the KV.
+
+    `join` comes before its first request.
+    """
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._begun: list[KvTransfer] = []
+
+    def join(self, number: int, kv: PromptKv) -> None:
+        """Serve rank `number` of an engine whose ranks share `kv`."""
+        self._number = number
+        self._kv = kv
+
+    def brings_kv(self, request: Request) -> bool:
+        """Whether all tokens of a waiting request but one are held elsewhere."""
+        return self._kv.to_send(request) is not None
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """Tokens that another rank holds beyond this one's own prefix hit."""
+        held = self._kv.to_send(request)
+        tokens = 0 if held is None else max(0, held.tokens - num_computed_tokens)
+        return tokens, tokens > 0
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: "KVCacheBlocks", num_external_tokens: int
+    ) -> None:
+        """Begin a transfer into `blocks`; without tokens the request needs what is held no more."""
+        held = self._kv.to_send(request)
+        if held is None:
+            return
+        if not num_external_tokens:
+            self._kv.release(request.request_id)
+            return
+        block_tokens = self._vllm_config.cache_config.block_size
+        first = (held.tokens - num_external_tokens) // block_tokens
+        (to_blocks,) = blocks.get_block_ids()
+        from_blocks = [block.block_id for block in held.blocks]
+        held.on_way = True
+        self._begun.append(
+            KvTransfer(
+                request_id=request.request_id,
+                from_rank=held.rank,
+                to_rank=self._number,
+                from_blocks=from_blocks[first:],
+                to_blocks=to_blocks[first : len(from_blocks)],
+                tokens=num_external_tokens,
+            )
+        )
+
+    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> BegunTransfers:
+        """The transfers that begin with this decision."""
+        del scheduler_output
+        begun, self._begun = tuple(self._begun), []
+        return BegunTransfers(transfers=begun)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """Free what was held for transfers that have ended, well or not."""
+        for request_id in connector_output.finished_recving or ():
+            self._kv.release(request_id)
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Free what is held elsewhere for a request that ends before its transfer began."""
+        del block_ids
+        held = self._kv.to_send(request)
+        if held is not None and held.rank != self._number:
+            self._kv.release(request.request_id)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """As `request_finished`; there is one group."""
+        return self.request_finished(request, block_ids[0])
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Not called: chips are not vLLM workers."""
+        raise AssertionError("there is no worker")
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Not called, as above."""
+        raise AssertionError("there is no worker")
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Not called, as above."""
+        raise AssertionError("there is no worker")
+
+    def wait_for_save(self) -> None:
+        """Not called, as above."""
+        raise AssertionError("there is no worker")

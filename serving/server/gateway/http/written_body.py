@@ -1,0 +1,43 @@
+"""A response's body on its connection, for chunks that do not go through the app's middlewares."""
+
+from typing import Any, Final
+
+from serving.server.gateway.http.asgi import Scope
+
+WRITTEN_BODY: Final = "ultraserve.written_body"
+"""The ASGI extension in which a request has it."""
+
+
+class WrittenBody:
+    """Of uvicorn's `cycle`, one request and its response.
+
+    `is_lent` while whoever makes the response may write here, behind what the app has sent.
+    """
+
+    __slots__ = ("_cycle", "is_lent")
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
+        self.is_lent = False
+
+    def is_open(self) -> bool:
+        """Whether the connection takes a chunk at once."""
+        cycle = self._cycle
+        return (
+            self.is_lent
+            and cycle.chunked_encoding
+            and not cycle.response_complete
+            and not cycle.disconnected
+            and not cycle.flow.write_paused
+            and not cycle.transport.is_closing()
+        )
+
+    def write(self, chunk: bytes) -> None:
+        """Write a chunk, in the framing of HTTP/1.1."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+
+def written_body_of(scope: Scope) -> WrittenBody | None:
+    """The written body of a request; None behind another server than ours."""
+    body: WrittenBody | None = scope.get("extensions", {}).get(WRITTEN_BODY)
+    return body

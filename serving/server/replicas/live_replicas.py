@@ -1,0 +1,198 @@
+"""All replicas of a service: started, watched, started again, chosen for requests.
+
+A replica is asked each second whether it is ready, and is started again, later each time, when its
+process has ended. One that no longer answers is killed.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import aiohttp
+
+from serving.errors import ServerFailed
+from serving.policy.routing import ROUTERS, round_robin
+from serving.server.replicas.live_replica import LiveReplica, ReplicaState
+from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_process import ReplicaProcess
+
+logger = logging.getLogger("ultraserve.replicas")
+
+LOOK_EVERY_S: Final = 1.0
+"""Wall seconds between two questions to a replica."""
+
+ANSWER_WITHIN_S: Final = 3.0
+DOUBT_S_MAX: Final = 10.0
+"""Wall seconds without an answer after which a replica gets no more requests: three questions."""
+
+SILENT_S_MAX: Final = 30.0
+"""Wall seconds without an answer after which a replica that was up is killed. Assumed: above any
+pause of a busy API process, below a client's patience."""
+
+RESTART_S_MIN: Final = 1.0
+RESTART_S_MAX: Final = 60.0
+"""Wall seconds from a replica's end to its next start: doubled with each start that fails."""
+
+END_S: Final = 60.0
+"""Wall seconds in which a replica without requests ends; its chips, Ray and Python take seconds."""
+
+
+class LiveReplicas:
+    """The replicas, by number; `processes` are theirs, in the same order.
+
+    `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
+    settings are wrong, and no start will succeed.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[ReplicaPlace],
+        processes: Sequence[ReplicaProcess],
+        session: aiohttp.ClientSession,
+        *,
+        router: str,
+    ) -> None:
+        self.all = tuple(LiveReplica(place=place) for place in places)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._processes = processes
+        self._session = session
+        self._router = ROUTERS[router]
+        self._chosen = 0
+        self._some_ready = asyncio.Event()
+        self._was_ready = False
+        self._look_soon = [asyncio.Event() for _ in places]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- for requests
+
+    @property
+    def ready(self) -> list[LiveReplica]:
+        """Those that take requests."""
+        return [each for each in self.all if each.is_ready]
+
+    async def choose(
+        self, hashes: Sequence[int], *, without: Collection[int] = ()
+    ) -> LiveReplica | None:
+        """The replica for a prompt of these block hashes; waits until one is ready.
+
+        None where all ready ones are among `without`.
+        """
+        while not (ready := self.ready):
+            await self._some_ready.wait()
+        among = [each for each in ready if each.place.number not in without]
+        if not among:
+            return None
+        by_turns = self._router is round_robin
+        self._chosen += 1
+        return among[self._router(self._chosen - 1 if by_turns else hashes, among)]
+
+    def distrust(self, replica: LiveReplica, reason: str) -> None:
+        """Send it nothing until it has said that it is ready."""
+        if replica.is_ready:
+            self._become(replica, ReplicaState.NOT_READY, reason)
+        self._look_soon[replica.place.number].set()
+
+    # ---- for the service
+
+    def start(self) -> None:
+        """Start all."""
+        self._tasks = [
+            asyncio.create_task(self._keep(replica, process))
+            for replica, process in zip(self.all, self._processes, strict=True)
+        ]
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End all, killing what has not ended in time."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for process in self._processes:
+            process.signal(signal.SIGKILL if at_once else signal.SIGTERM)
+        await asyncio.gather(*(self._end(each) for each in self._processes))
+
+    async def _end(self, process: ReplicaProcess) -> None:
+        if process.is_started and await process.ended(END_S) is None:
+            process.signal(signal.SIGKILL)
+            await process.ended()
+
+    async def _keep(self, replica: LiveReplica, process: ReplicaProcess) -> None:
+        """Start the replica, watch it, and start it again, for ever."""
+        wait_s = RESTART_S_MIN
+        while True:
+            replica.pid, replica.url = await process.start()
+            self._become(replica, ReplicaState.STARTING)
+            was_ready = await self._watch(replica, process)
+            code = await process.ended()
+            replica.pid = None
+            replica.prefixes.clear()
+            replica.fingerprint = ""
+            self._become(replica, ReplicaState.GONE, f"it ended with code {code}")
+            if not was_ready and not self._was_ready and not self.failed.done():
+                words = f"replica {replica.place.number} ended with code {code} before it was ready"
+                self.failed.set_exception(ServerFailed(words))
+            wait_s = RESTART_S_MIN if was_ready else min(2 * wait_s, RESTART_S_MAX)
+            await asyncio.sleep(wait_s)
+            replica.restarts += 1
+
+    async def _watch(self, replica: LiveReplica, process: ReplicaProcess) -> bool:
+        """Ask until the process ends; whether it was ready at any time."""
+        ended = asyncio.ensure_future(process.ended())
+        soon = self._look_soon[replica.place.number]
+        was_ready, answered_s = False, time.monotonic()
+        try:
+            while not ended.done():
+                soon.clear()
+                answered = await self._look(replica, was_ready=was_ready)
+                was_ready = was_ready or replica.is_ready
+                if answered or not was_ready:
+                    answered_s = time.monotonic()
+                else:
+                    self._doubt(replica, process, time.monotonic() - answered_s)
+                waits = {ended, asyncio.ensure_future(soon.wait())}
+                _, left = await asyncio.wait(
+                    waits, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                for each in left - {ended}:
+                    each.cancel()
+        finally:
+            ended.cancel()
+        return was_ready
+
+    def _doubt(self, replica: LiveReplica, process: ReplicaProcess, silent_s: float) -> None:
+        """Send nothing more to a replica that has not answered, and kill it after a while."""
+        if silent_s > DOUBT_S_MAX:
+            self._become(replica, ReplicaState.NOT_READY, f"no answer for {silent_s:.0f} s")
+        if silent_s > SILENT_S_MAX:
+            logger.error("replica %d is killed: no answer", replica.place.number)
+            process.signal(signal.SIGKILL)
+
+    async def _look(self, replica: LiveReplica, *, was_ready: bool) -> bool:
+        """Ask whether it is ready; whether it answered."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S)
+        try:
+            async with self._session.get(f"{replica.url}/readyz", timeout=timeout) as response:
+                reason = (await response.text()).strip()
+        except TimeoutError:
+            return False  # it is busy, or hangs: time tells
+        except (aiohttp.ClientError, OSError) as error:
+            if was_ready:
+                self._become(replica, ReplicaState.NOT_READY, f"no answer: {type(error).__name__}")
+            return False
+        if response.status == 200:
+            self._become(replica, ReplicaState.READY)
+        elif was_ready:
+            self._become(replica, ReplicaState.NOT_READY, reason)
+        return True
+
+    def _become(self, replica: LiveReplica, state: ReplicaState, reason: str = "") -> None:
+        if replica.become(state, reason):
+            words = f": {reason}" if reason else ""
+            logger.info("replica %d is %s%s", replica.place.number, state, words)
+        self._was_ready = self._was_ready or replica.is_ready
+        if self.ready:
+            self._some_ready.set()
+        else:
+            self._some_ready.clear()

@@ -1,0 +1,70 @@
+"""Where each replica is: its chips, its UltraServer, its control service and console."""
+
+from dataclasses import dataclass
+
+from emulator.errors import ConfigError
+from emulator.memory.neuron_environment import as_ranges
+from emulator.specs.system import SystemSpec
+from serving.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlace:
+    """One replica's place; `visible_cores` are its logical cores as the Neuron runtime is told.
+
+    A port of 0 is none.
+    """
+
+    number: int
+    ultraserver: str
+    first_chip: int
+    chips: int
+    visible_cores: str
+    control_port: int
+    console_port: int
+
+
+def replica_places(
+    settings: Settings,
+    system: SystemSpec,
+    count: int,
+    *,
+    control_port: int,
+    console_port: int,
+) -> tuple[ReplicaPlace, ...]:
+    """Places of `count` replicas of these settings.
+
+    An UltraServer is filled with partitions and their spares before the next, which has the name
+    with a number. Ports go up by two. Raises ConfigError for fewer than one replica, or a partition
+    that an UltraServer does not hold.
+    """
+    if count < 1:
+        raise ConfigError("replicas", count, "at least 1")
+    taken_chips = settings.chips + settings.spares
+    fitting = (system.chips.count - settings.first_chip) // taken_chips
+    if fitting < 1:
+        expected = f"chips and spares within the {system.chips.count} of {system.name}"
+        raise ConfigError("chips", taken_chips, expected)
+    cores = system.chip.logical_cores(_lnc(settings, system))
+    places = []
+    for number in range(count):
+        machine, at = divmod(number, fitting)
+        first_chip = settings.first_chip + at * taken_chips
+        places.append(
+            ReplicaPlace(
+                number=number,
+                ultraserver=settings.ultraserver + (f"-{machine}" if machine else ""),
+                first_chip=first_chip,
+                chips=settings.chips,
+                visible_cores=as_ranges(
+                    range(first_chip * cores, (first_chip + settings.chips) * cores)
+                ),
+                control_port=control_port and control_port + 2 * number,
+                console_port=console_port and console_port + 2 * number,
+            )
+        )
+    return tuple(places)
+
+
+def _lnc(settings: Settings, system: SystemSpec) -> int:
+    return system.chip.default_lnc.count if settings.lnc is None else settings.lnc

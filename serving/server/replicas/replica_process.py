@@ -1,0 +1,124 @@
+"""The process of one replica: `ultraserve serve` on its chips, as a child of the service's process.
+
+It listens on loopback alone, for a key of this run, and ends with its parent.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from emulator.memory.neuron_environment import NUM_CORES, VISIBLE_CORES
+from serving.process.child_launcher import launched
+from serving.server.replicas.replica_place import ReplicaPlace
+from startup.import_path import child_environment
+
+HOST: Final = "127.0.0.1"
+KEY_VARIABLE: Final = "VLLM_API_KEY"
+"""By which a server is given a key without a command line that shows it."""
+
+_DROPPED: Final = frozenset(
+    {
+        *("--replicas", "--router", "--host", "--port", "--control-port", "--console-port"),
+        *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
+        *("--tls-cert", "--ssl-certfile", "--tls-key", "--ssl-keyfile"),
+        *("--tls-client-ca", "--ssl-ca-certs"),
+    }
+)
+"""Options of one value that are the service's own, or each replica's."""
+
+_API_KEY: Final = "--api-key"
+_QUIET: Final = "--disable-uvicorn-access-log"
+"""The service asks each replica every second."""
+
+_PORTS: Final = (15_000, 32_000)
+
+
+def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[str]:
+    """The words of `ultraserve` for one replica, from the service's, `serve` first."""
+    kept: list[str] = []
+    skipped = 0
+    for word in words:
+        is_flag = word.startswith("--")
+        name, equals, _ = word.partition("=")
+        name = name.replace("_", "-") if is_flag else name
+        if is_flag and name in (*_DROPPED, _API_KEY):
+            skipped = 0 if equals else len(words) if name == _API_KEY else 1
+        elif skipped and not word.startswith("-"):
+            skipped -= 1
+        else:
+            skipped = 0
+            kept.append(word)
+    own = {
+        "--host": HOST,
+        "--port": port,
+        "--control-port": place.control_port,
+        "--console-port": place.console_port,
+        "--ultraserver": place.ultraserver,
+    }
+    return [*kept, _QUIET, *(str(part) for pair in own.items() for part in pair)]
+
+
+class ReplicaProcess:
+    """One replica's process, started anew after each end; `words` are the service's own."""
+
+    def __init__(
+        self, words: Sequence[str], place: ReplicaPlace, *, key: str, environment: Mapping[str, str]
+    ) -> None:
+        self._words = words
+        self._place = place
+        self._environment = child_environment(environment) | {
+            KEY_VARIABLE: key,
+            VISIBLE_CORES: place.visible_cores,
+        }
+        self._environment.pop(NUM_CORES, None)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> tuple[int, str]:
+        """Start it; its process id, and its HTTP server's address on a free port."""
+        port = _free_port()
+        words = replica_words(self._words, self._place, port)
+        command = [sys.executable, "-P", "-m", "serving.main", *words]
+        self._process = await asyncio.create_subprocess_exec(
+            *launched(command),
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a terminal's Ctrl-C is for the service, which ends it
+        )
+        return self._process.pid, f"http://{HOST}:{port}"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was ever started."""
+        return self._process is not None
+
+    async def ended(self, wall_s: float | None = None) -> int | None:
+        """Its exit code once it has ended; None after `wall_s` without an end."""
+        assert self._process is not None
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._process.wait(), wall_s)
+        return None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal it, if it runs; SIGKILL reaches all of its session's processes."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(self._process.pid, number)
+            else:
+                self._process.send_signal(number)
+
+
+def _free_port() -> int:
+    """A free port below those that the kernel gives to connections: a replica takes it later."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port

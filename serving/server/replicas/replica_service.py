@@ -1,0 +1,252 @@
+"""Several engines as one service: a process that starts them and answers at one address.
+
+Keys, limits and the bounds of connections are here, once for all replicas; they listen on loopback,
+for a key of this run. At SIGTERM the service takes nothing new, waits for its requests, then ends
+its replicas; SIGINT gives no time, a second signal kills.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+import uvicorn
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from serving.access.key_ring import KeyReload, KeyRing
+from serving.access.secret import draw_secret
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.refusal import RefusalReason
+from serving.policy.admission.work import Client
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.server.gateway.http.asgi import (
+    NO_STORE,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    body_headers,
+    path_of,
+    respond,
+)
+from serving.server.gateway.http.bounded_server import bound_server, measured_ingress
+from serving.server.gateway.http.http_errors import HttpError, HttpRefused
+from serving.server.gateway.http.http_gateway import HttpGateway
+from serving.server.gateway.http.request_body import BodyReader
+from serving.server.gateway.http.request_work import ContextSize
+from serving.server.replicas import replica_list
+from serving.server.replicas.live_replicas import LiveReplicas
+from serving.server.replicas.replica_metrics import ReplicaMetrics
+from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_process import ReplicaProcess
+from serving.server.replicas.replica_proxy import ReplicaProxy
+from serving.server.replicas.replica_readiness import ReplicaReadiness
+from serving.telemetry.gateway_metrics import GatewayMetrics
+
+logger = logging.getLogger("ultraserve.replicas")
+
+_KEEP_ALIVE_S: Final = 75
+"""As vLLM's server has it here: longer than clients keep an idle connection."""
+
+_CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 3
+"""Wall seconds until connections whose clients do not read are cut; whole ones, for uvicorn."""
+
+_SEED_BITS: Final = 31
+_TWICE: Final = 2
+_MANY: Final = 2**40
+_METRICS: Final = "/metrics"
+_TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """A service of replicas.
+
+    Attributes:
+        words: of the command line, by which each replica is started.
+        dilation: wall seconds of an emulated one, of all replicas; limits of a minute go by it.
+        context_tokens: of the model.
+    """
+
+    host: str
+    port: int
+    gateway: GatewaySettings
+    places: tuple[ReplicaPlace, ...]
+    words: tuple[str, ...]
+    router: str
+    dilation: float
+    context_tokens: int
+
+
+def serve_replicas(settings: ServiceSettings) -> int:
+    """Serve until a signal; the exit code. Raises ServerFailed where no replica can start."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(levelname)s %(asctime)s [%(name)s] %(message)s"
+    )
+    return uvloop.run(_serve(settings))
+
+
+async def _serve(settings: ServiceSettings) -> int:
+    key = draw_secret()
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+        headers={"Authorization": f"Bearer {key}"},
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        auto_decompress=False,
+        trust_env=False,
+    )
+    async with session:
+        processes = [
+            ReplicaProcess(settings.words, place, key=key, environment=os.environ)
+            for place in settings.places
+        ]
+        live = LiveReplicas(settings.places, processes, session, router=settings.router)
+        service = ReplicaService(settings, live, session)
+        live.start()
+        try:
+            return await service.run()
+        finally:
+            await live.stop(at_once=service.ends_at_once)
+
+
+class ReplicaService:
+    """The gateway before `live`, and its end."""
+
+    def __init__(
+        self, settings: ServiceSettings, live: LiveReplicas, session: aiohttp.ClientSession
+    ) -> None:
+        gateway, registry = settings.gateway, CollectorRegistry()
+        self._live = live
+        self._drain_wall_s_max = gateway.drain_wall_s_max
+        self._keys = KeyRing(key_file=gateway.key_file, key_hashes=gateway.key_hashes)
+        # Replicas bound what runs, and have the queue of batch work: each knows its own room.
+        capacity = Capacity(
+            seats=_MANY,
+            kv_tokens=_MANY,
+            prefill_tokens_per_step=_MANY,
+            dilation=settings.dilation,
+        )
+        self._admission = AdmissionController(
+            gateway.limits, lambda: capacity, metrics=GatewayMetrics(registry)
+        )
+        account = measured_ingress(gateway, registry)
+        metrics = ReplicaMetrics(registry)
+        seeds = random.SystemRandom()
+        http = HttpGateway(
+            ReplicaProxy(live, session, metrics, lambda: seeds.getrandbits(_SEED_BITS)),
+            keys=self._keys,
+            admission=self._admission,
+            readiness=ReplicaReadiness(live, lambda: self._admission.closed),
+            bodies=BodyReader(bytes_max=gateway.body_bytes_max, account=account),
+            context=ContextSize(settings.context_tokens),
+            request_wall_s_max=gateway.request_wall_s_max,
+        )
+        http.beside = ServicePages(live, metrics, session)
+        config = uvicorn.Config(
+            http,
+            host=settings.host,
+            port=settings.port,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+        )
+        config.load()
+        bound_server(config, gateway, account, self._keys)
+        self._server = _Server(config)
+        self._signals = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._code = 0
+
+    @property
+    def ends_at_once(self) -> bool:
+        """Whether a second signal has come."""
+        return self._signals >= _TWICE
+
+    async def run(self) -> int:
+        """Serve until the end; the exit code. Raises ServerFailed."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear, number)
+        reload = KeyReload(self._keys)
+        await reload.start()
+        self._live.failed.add_done_callback(lambda _: self._leave())
+        try:
+            await self._server.serve()
+        finally:
+            await reload.stop()
+        if self._live.failed.done():
+            self._live.failed.result()
+        return self._code
+
+    def _hear(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            wall_s = self._drain_wall_s_max if number == signal.SIGTERM else 0.0
+            logger.info("%s: the service ends, its requests have %g s", number.name, wall_s)
+            self._ending = asyncio.get_running_loop().create_task(self._end(wall_s))
+        else:
+            self._code = 128 + number
+            self._server.force_exit = True
+            self._leave()
+
+    async def _end(self, wall_s: float) -> None:
+        reason = RefusalReason.DRAINING
+        self._admission.close(reason, "the server is ending", retry_after_s=max(wall_s, 1.0))
+        await self._admission.empty(wall_s)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._server.config.timeout_graceful_shutdown = _CLOSE_S
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, without its handlers of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the service."""
+        yield
+
+
+class ServicePages:
+    """Pages of the service itself, beside the replicas' app."""
+
+    def __init__(
+        self, live: LiveReplicas, metrics: ReplicaMetrics, session: aiohttp.ClientSession
+    ) -> None:
+        self._live = live
+        self._metrics = metrics
+        self._session = session
+
+    def has(self, path: str) -> bool:
+        """Whether the path is one of its own."""
+        return path in (_METRICS, replica_list.PATH)
+
+    async def answer(
+        self, scope: Scope, receive: Receive, send: Send, *, client: Client, headers: Headers
+    ) -> None:
+        """Answer a GET; raises HttpRefused for another method."""
+        del receive, client
+        path = path_of(scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            status, words = HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes GET"
+            raise HttpRefused(HttpError(status, "method_not_allowed", words, allows="GET, HEAD"))
+        if path == _METRICS:
+            body = await self._metrics.page(self._live, self._session)
+            kind = _TEXT
+        else:
+            body, kind = replica_list.replica_list(self._live.all), b"application/json"
+        await respond(send, HTTPStatus.OK, [*body_headers(body, kind), NO_STORE, *headers], body)

@@ -1,0 +1,51 @@
+"""The families of a service of several engines (`ultraserve serve --replicas`)."""
+
+from typing import Final
+
+from serving.telemetry.families.family import Family
+
+_REPLICA: Final = ("replica",)
+
+READY: Final = Family(
+    "ultraserve_replica_ready", "Whether the replica takes requests, 1 or 0.", labels=_REPLICA
+)
+IN_FLIGHT: Final = Family(
+    "ultraserve_replica_requests_in_flight",
+    "Requests that the service has sent to the replica and that have not ended.",
+    labels=_REPLICA,
+)
+LOAD_TOKENS: Final = Family(
+    "ultraserve_replica_load_tokens",
+    "Tokens of these requests, by which the router compares: of prompts, estimated, and made.",
+    labels=_REPLICA,
+)
+SENT: Final = Family(
+    "ultraserve_replica_requests",
+    "Requests that the service has sent to the replica.",
+    kind="counter",
+    labels=_REPLICA,
+)
+LOST: Final = Family(
+    "ultraserve_replica_lost_requests",
+    "Requests that the replica did not bring to their end, and that another took over if any can.",
+    kind="counter",
+    labels=_REPLICA,
+)
+RESTARTS: Final = Family(
+    "ultraserve_replica_restarts",
+    "Starts of the replica after its first.",
+    kind="counter",
+    labels=_REPLICA,
+)
+REPLAYS: Final = Family(
+    "ultraserve_replays",
+    "Requests that were sent to another replica, by whether their client had a part of the answer.",
+    kind="counter",
+    labels=("begun",),
+)
+BROKEN: Final = Family(
+    "ultraserve_broken_streams",
+    "Streams that had begun and could not go on on another replica.",
+    kind="counter",
+)
+REPLICAS: Final = (READY, IN_FLIGHT, LOAD_TOKENS, SENT, LOST, RESTARTS, REPLAYS, BROKEN)

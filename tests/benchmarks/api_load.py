@@ -1,0 +1,195 @@
+"""Does one API process stand many clients? Errors, memory, and how soon it gets to a request.
+
+    python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S]
+
+A server as a user starts it, timing only; its clients are this process, on the same host. In turn:
+`--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
+each sent when it is due. A probe that the gateway answers itself, sent every `_PROBE_EVERY_S`, says
+how long a request waits until admission sees it: its event loop is the one that admits.
+"""
+
+import argparse
+import asyncio
+import resource
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psutil
+import uvloop
+
+from tests.benchmarks.stream_load import StreamConnection, StreamCounts, connected, get, post
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+
+MODEL: Final = "qwen3-30b-a3b"
+ARGUMENTS: Final = (
+    *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "auto"),
+    *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
+    "--disable-uvicorn-access-log",
+)
+ONE_TOKEN_PER_S: Final = 1_000.0
+LONG_PER_S: Final = 200.0
+LONG_TOKENS: Final = 1_000
+
+_OPENED_AT_ONCE: Final = 500
+_PROBE_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPhase:
+    """What came of one phase; memory of the API's process in MB, before and after."""
+
+    name: str
+    wall_s: float
+    counts: StreamCounts
+    probe_s: list[float]
+    memory_mb: tuple[float, float]
+
+    def line(self) -> str:
+        """For people."""
+        failures = self.counts.failures
+        words = f" ({', '.join(sorted(set(failures))[:3])})" if failures else ""
+        first, probe = (_percentiles(each) for each in (self.counts.first_chunk_s, self.probe_s))
+        return (
+            f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
+            f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}; "
+            f"API process {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB"
+        )
+
+
+def _percentiles(of_s: list[float]) -> str:
+    if not of_s:
+        return "none"
+    ordered = sorted(of_s)
+    p50, p99 = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
+    return f"{1e3 * p50:.0f} and {1e3 * p99:.0f} ms"
+
+
+class Clients:
+    """Connections to one server, kept from request to request."""
+
+    def __init__(self, url: str, counts: StreamCounts) -> None:
+        self._url = url
+        self.counts = counts
+        self._idle: list[StreamConnection] = []
+
+    async def ask(self, message: bytes) -> None:
+        """Send a request, and wait for the end of its stream."""
+        connection = self._idle.pop() if self._idle else await connected(self._url, self.counts)
+        if await connection.send(message):
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for connection in self._idle:
+            connection.close()
+
+
+def completion(url: str, index: int, *, prompt_tokens: int, tokens: int) -> bytes:
+    """A stream's request; no two prompts begin alike."""
+    prompt = [300 + (13 * at + 7 * index + index // 100) % 700 for at in range(prompt_tokens)]
+    asked = {"model": MODEL, "prompt": prompt, "max_tokens": tokens}
+    return post(url, "/v1/completions", asked | {"ignore_eos": True, "stream": True})
+
+
+async def all_open(url: str, clients: Clients, *, streams: int, tokens: int) -> None:
+    """Open `streams` streams, as fast as the server begins them, and wait for their ends."""
+    asked, counts = [], clients.counts
+    for index in range(streams):
+        while index - len(counts.first_chunk_s) - len(counts.failures) >= _OPENED_AT_ONCE:
+            await asyncio.sleep(0.005)  # a listening socket keeps 2,048 for its server
+        message = completion(url, index, prompt_tokens=16, tokens=tokens)
+        asked.append(asyncio.ensure_future(clients.ask(message)))
+    while len(counts.first_chunk_s) + len(counts.failures) < streams:
+        await asyncio.sleep(0.01)
+    print(f"{counts.open:,} of {streams:,} streams are open at once", flush=True)
+    await asyncio.gather(*asked)
+
+
+async def when_due(
+    url: str, clients: Clients, *, per_s: float, seconds: float, prompt_tokens: int
+) -> None:
+    """Send requests of one token at a rate, whatever has become of those before."""
+    asked, began_s = [], time.monotonic()
+    for index in range(int(per_s * seconds)):
+        late_s = began_s + index / per_s - time.monotonic()
+        if late_s > 0:
+            await asyncio.sleep(late_s)
+        message = completion(url, index, prompt_tokens=prompt_tokens, tokens=1)
+        asked.append(asyncio.ensure_future(clients.ask(message)))
+    await asyncio.gather(*asked)
+
+
+async def _probe(url: str, taken_s: list[float]) -> None:
+    counts = StreamCounts()
+    clients = Clients(url, counts)
+    while True:
+        began_s = time.monotonic()
+        await clients.ask(get(url, "/livez"))
+        taken_s.append(time.monotonic() - began_s)
+        await asyncio.sleep(_PROBE_EVERY_S)
+
+
+async def phase(
+    server: ServerProcess, name: str, counts: StreamCounts, load: Coroutine[Any, Any, None]
+) -> LoadPhase:
+    """Run `load`, whose clients count in `counts`."""
+    process = psutil.Process(server.pid)
+    before_mb, began_s = process.memory_info().rss / 1e6, time.monotonic()
+    taken_s: list[float] = []
+    probing = asyncio.ensure_future(_probe(server.url, taken_s))
+    await load
+    probing.cancel()
+    return LoadPhase(
+        name=name,
+        wall_s=time.monotonic() - began_s,
+        counts=counts,
+        probe_s=taken_s,
+        memory_mb=(before_mb, process.memory_info().rss / 1e6),
+    )
+
+
+async def measure(server: ServerProcess, *, streams: int, tokens: int, seconds: float) -> int:
+    """Print the phases; returns the number of requests that failed."""
+    url, failed = server.url, 0
+    for again in ("", ", again"):  # what the second adds to the memory is not kept for a request
+        counts = StreamCounts()
+        clients = Clients(url, counts)
+        load = all_open(url, clients, streams=streams, tokens=tokens)
+        ended = await phase(server, f"{streams:,} open streams{again}", counts, load)
+        clients.close()
+        print(ended.line(), flush=True)
+        failed += len(counts.failures)
+    for name, per_s, prompt_tokens in (
+        (f"{ONE_TOKEN_PER_S:,.0f} requests/s of one token", ONE_TOKEN_PER_S, 16),
+        (f"{LONG_PER_S:,.0f} prompts/s of {LONG_TOKENS:,} tokens", LONG_PER_S, LONG_TOKENS),
+    ):
+        counts = StreamCounts()
+        clients = Clients(url, counts)
+        load = when_due(url, clients, per_s=per_s, seconds=seconds, prompt_tokens=prompt_tokens)
+        ended = await phase(server, name, counts, load)
+        clients.close()
+        print(ended.line(), flush=True)
+        failed += len(counts.failures)
+    return failed
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="api_load", description=__doc__)
+    parser.add_argument("--streams", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int, default=300, help="of each of them")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
+    args = parser.parse_args(arguments)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with started(ULTRASERVE, *ARGUMENTS) as server:
+        server.wait_ready()
+        load = measure(server, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
+        failed = uvloop.run(load)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""Clients of one server in this process, as cheap as Python has them: bytes are counted, not read.
+
+For benchmarks of the server: neither events nor answers are parsed. A stream is over with its last
+chunk, a connection is kept for the next request.
+"""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+_END: Final = b"\r\n0\r\n\r\n"
+_PROBED: Final = b"\r\n\r\nok\n"
+"""The last bytes of a stream, and as many of a probe's answer."""
+
+_CHUNK: Final = b"data: {"
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamCounts:
+    """Of all streams: chunks, streams that ended, streams that failed, each one's first chunk."""
+
+    chunks: int = 0
+    ended: int = 0
+    failures: list[str] = field(default_factory=list)
+    first_chunk_s: list[float] = field(default_factory=list)
+    """Wall seconds from sending to the first chunk."""
+
+    @property
+    def open(self) -> int:
+        """Streams that have begun and not ended."""
+        return len(self.first_chunk_s) - self.ended - len(self.failures)
+
+
+class StreamConnection(asyncio.Protocol):
+    """One connection, a request at a time."""
+
+    def __init__(self, counts: StreamCounts) -> None:
+        self._counts = counts
+        self._done: asyncio.Future[bool] | None = None
+        self._sent_s = 0.0
+        self._status = b""
+        self._chunks = 0
+        self._last = b""
+
+    def send(self, message: bytes) -> "asyncio.Future[bool]":
+        """Send a request; the future is done with its answer, and says whether it was one."""
+        self._done = asyncio.get_running_loop().create_future()
+        self._status, self._chunks, self._last = b"", 0, b""
+        self._sent_s = time.monotonic()
+        self._transport.write(message)
+        return self._done
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+
+    def data_received(self, data: bytes) -> None:
+        if not self._status:
+            self._status = data.partition(b"\r\n")[0]
+        chunks = data.count(_CHUNK)
+        if chunks and not self._chunks:
+            self._counts.first_chunk_s.append(time.monotonic() - self._sent_s)
+        self._chunks += chunks
+        self._counts.chunks += chunks
+        self._last = (self._last + data)[-len(_END) :]
+        if b" 200 " not in self._status:
+            self._end(self._status.decode())
+        elif self._last in (_END, _PROBED):
+            self._end(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(f"connection lost: {error}")
+
+    def close(self) -> None:
+        """Leave, whatever is under way."""
+        self._done = None
+        self._transport.abort()
+
+    def _end(self, failure: str | None) -> None:
+        if self._done is None or self._done.done():
+            return
+        if failure is None:
+            self._counts.ended += 1
+        else:
+            self._counts.failures.append(failure)
+        self._done.set_result(failure is None)
+
+
+def get(url: str, path: str) -> bytes:
+    """The bytes of a request without a body."""
+    return f"GET {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n".encode()
+
+
+def post(url: str, path: str, body: dict[str, Any]) -> bytes:
+    """The bytes of a request."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+async def connected(url: str, counts: StreamCounts) -> StreamConnection:
+    """A connection to the server at `url`."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(
+        lambda: StreamConnection(counts), parts.hostname, parts.port
+    )
+    return connection

@@ -1,0 +1,104 @@
+"""Chips whose matrices stay in the checkpoint's pages: bits in any partition, and moves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.chip.commands import LoadExperts, SendExperts, TakeExperts
+from emulator.compute import tensors
+from emulator.data import SMALL_MOE_DIR
+from emulator.errors import CheckpointError
+from emulator.specs.placement import EMPTY, ExpertTransfer
+from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
+from tests.emulator.chip.in_process import InProcessChips, serve
+from tests.emulator.chip.in_process_fleet import InProcessFleet
+from tests.emulator.chip.placements import shuffled_placement
+from tests.emulator.test_fleet_renewal import CHIPS, EP, Texts, fleet_on
+from tests.serving.plugin.other_weights import other_weights
+
+FAMILIES = ("llama-uneven", "qwen3-moe-both", "mixtral-plain", "gpt-oss-plain", "deepseek-plain")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return FamilyCheckpoints(tmp_path_factory.mktemp("mapped"))
+
+
+@pytest.fixture
+def all_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_request_has_the_same_bits_in_every_partition(
+    name: str, checkpoints: Mapping[str, Path]
+) -> None:
+    prompts = {"r": np.random.default_rng(1).integers(0, 200, 70).tolist()}
+
+    rows = []
+    for chips, tp in ((1, 1), (4, 1), (4, 2)):
+        machine = InProcessChips(checkpoints[name], chips=chips, tp=tp, mapped=True)
+        text = serve(machine, prompts, new_tokens=8)["r"]
+        rows.append((text, machine.rows("r")))
+
+    (text, alone), *others = rows
+    for other_text, found in others:
+        assert other_text == text
+        assert (found == alone).all()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("all_mapped")
+def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes() -> None:
+    fleet = fleet_on(InProcessFleet)
+    assert isinstance(fleet, InProcessFleet)
+    before = Texts(fleet).of(0)
+    old = fleet.placement
+    new = shuffled_placement(
+        layers=old.layers, experts=old.experts, chips=CHIPS, ep=EP, slots=80, seed=3
+    )
+    held = old.padded(80)
+    transfers = [
+        ExpertTransfer(
+            layer=layer,
+            expert=int(new.expert_of_slot[layer, chip, slot]),
+            source_chip=int(source_chip),
+            source_slot=int(source_slot),
+            chip=int(chip),
+            slot=int(slot),
+        )
+        for layer, chip, slot in np.argwhere(new.expert_of_slot != EMPTY)
+        for source_chip, source_slot in np.argwhere(
+            held[layer] == new.expert_of_slot[layer, chip, slot]
+        )[:1]
+    ]
+
+    fleet.place(new, transfers)
+
+    kinds = {type(command) for _, command in fleet.host.sent}
+    assert LoadExperts in kinds
+    assert not kinds & {SendExperts, TakeExperts}
+    assert Texts(fleet).of(1) == before
+    fleet.stop()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("all_mapped")
+def test_other_weights_are_mapped_in_place_of_the_old_ones(tmp_path: Path) -> None:
+    other = other_weights(tmp_path / "other", seed=5)
+    expected = {
+        weights: Texts(fleet_on(InProcessFleet, weights)).of(0)
+        for weights in (SMALL_MOE_DIR, other)
+    }
+    fleet = fleet_on(InProcessFleet)
+
+    for weights in (other, SMALL_MOE_DIR):
+        fleet.renew(range(CHIPS), weights)
+        assert Texts(fleet).of(0) == expected[weights]
+
+    assert expected[other] != expected[SMALL_MOE_DIR]
+    with pytest.raises(CheckpointError, match="gone"):
+        fleet.renew(range(CHIPS), tmp_path / "gone")

@@ -1,0 +1,76 @@
+"""`ultraserve serve --replicas`: what is refused, and what the service is started with."""
+
+import socket
+
+import pytest
+
+from emulator.errors import ConfigError
+from serving.commands import serve
+from serving.errors import PortInUse
+from serving.server.replicas import replica_service
+from serving.server.replicas.replica_service import ServiceSettings
+from tests.e2e.server_process import free_port
+from tests.serving.commands.serve_flags import parse
+
+CLOCK = ("--clock", "dilated:20")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServiceSettings]:
+    """The services that would be started."""
+    services: list[ServiceSettings] = []
+
+    def start(settings: ServiceSettings) -> int:
+        services.append(settings)
+        return 7
+
+    monkeypatch.setattr(replica_service, "serve_replicas", start)
+    return services
+
+
+def run(*arguments: str) -> int:
+    words = ["--replicas", "2", "--chips", "2", "--control-port", "0", *arguments]
+    args = parse("--port", str(free_port()), *words)
+    args.words = ["serve", *words]
+    return serve.run(args)
+
+
+def test_each_replica_has_its_chips_and_the_service_its_clock(
+    started: list[ServiceSettings],
+) -> None:
+    assert run(*CLOCK, "--max-model-len", "512", "--router", "least-loaded") == 7
+
+    (service,) = started
+    assert [place.first_chip for place in service.places] == [0, 2]
+    assert (service.dilation, service.context_tokens) == (20.0, 512)
+    assert service.router == "least-loaded"
+    assert service.words[:3] == ("serve", "--replicas", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "clock=auto"),
+        ((*CLOCK, "--replicas", "0"), "replicas=0"),
+        ((*CLOCK, "--router", "nearest"), "router=nearest"),
+        ((*CLOCK, "--grpc-port", "50061"), "grpc_port=50061"),
+        ((*CLOCK, "--control-port", "50999", "--day-night", "manual"), "replicas=2"),
+        ((*CLOCK, "--batch-directory", "batches"), "replicas=2"),
+    ],
+)
+def test_what_a_service_does_not_have_is_refused(
+    started: list[ServiceSettings], arguments: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        run(*arguments)
+    assert started == []
+
+
+def test_a_port_of_any_replica_is_looked_at_first(started: list[ServiceSettings]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=f"control_port={port}"):
+            run(*CLOCK, "--control-port", str(port - 2), "--console-port", "0")
+    assert started == []

@@ -1,0 +1,218 @@
+"""Ranks that prefill send requests on with their KV: no text changes, nothing is lost or kept."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from vllm.v1.engine import FinishReason
+from vllm.v1.request import RequestStatus
+
+from tests.serving.plugin.engine_config import BLOCK_TOKENS
+from tests.serving.plugin.lockstep_machine import (
+    Machine,
+    expected_tokens,
+    long_arrival,
+    rank_of,
+)
+from tests.serving.plugin.lockstep_workload import random_workload
+
+
+def machine(ranks: int = 2, prefill_ranks: int = 1, **arguments: Any) -> Machine:
+    return Machine(ranks, prefill_ranks=prefill_ranks, **arguments)
+
+
+def test_a_request_goes_on_with_its_first_token_and_its_kv_is_not_computed_again() -> None:
+    one, moves = long_arrival("one", 20), machine()
+    moves.scheduler.add_request(one.request())
+    assert rank_of(moves, "one") == 0
+
+    moves.step()
+    assert moves.received["one"] == expected_tokens(one)[:1], "the prefilling rank's token"
+    assert rank_of(moves, "one") == 1
+
+    begun = moves.step()
+    (transfer,) = begun.state.kv_transfers
+    assert begun.total_num_scheduled_tokens == 0
+    assert (transfer.from_rank, transfer.to_rank, transfer.tokens) == (0, 1, 20)
+    assert len(transfer.from_blocks) == len(transfer.to_blocks) == 2
+
+    decoded = moves.step()
+    assert [output.num_scheduled_tokens for output in decoded.by_rank] == [{}, {"one": 1}]
+    (new,) = decoded.by_rank[1].scheduled_new_reqs
+    assert new.num_computed_tokens == 20
+    moves.finish()
+    assert moves.received["one"] == expected_tokens(one)
+
+
+def test_ranks_that_decode_go_on_while_kv_is_on_its_way() -> None:
+    moves = machine(transfer_steps=3)
+    early, late = long_arrival("early", 20), long_arrival("late", 40)
+    moves.scheduler.add_request(early.request())
+    for _ in range(6):
+        moves.step()
+    moves.scheduler.add_request(late.request())
+    moves.step()
+    for _ in range(4):
+        assert moves.step().num_scheduled_tokens == {"early": 1}
+    assert moves.step().num_scheduled_tokens == {"early": 1, "late": 1}
+    moves.finish()
+    assert moves.received == {each.name: expected_tokens(each) for each in (early, late)}
+
+
+def test_what_the_next_rank_has_in_its_cache_does_not_cross_the_links() -> None:
+    moves = machine()
+    one, same = long_arrival("one", 50), long_arrival("two", 50)
+    moves.scheduler.add_request(one.request())
+    moves.finish()
+    assert moves.sent_tokens == 50
+
+    again = same.request()
+    again.prompt_token_ids[:] = list(one.prompt)
+    again._all_token_ids[:] = list(one.prompt)
+    again.block_hashes = []
+    again.update_block_hashes()
+    moves.scheduler.add_request(again)
+    moves.finish()
+    assert moves.sent_tokens == 50 + 50 - 3 * BLOCK_TOKENS
+
+
+def test_a_request_without_room_waits_and_its_first_rank_keeps_its_blocks() -> None:
+    moves = machine(blocks=12)  # 11 of 16 tokens
+    big, next_one = long_arrival("big", 100, max_tokens=40), long_arrival("next", 80)
+    moves.scheduler.add_request(big.request())
+    for _ in range(5):
+        moves.step()
+    moves.scheduler.add_request(next_one.request())
+    for _ in range(4):
+        moves.step()
+    first, second = (rank.kv_cache_manager.block_pool for rank in moves.scheduler.ranks)
+    assert rank_of(moves, "next") == 1
+    assert len(moves.received["next"]) == 1
+    assert first.get_num_free_blocks() == 11 - 5, "held"
+    assert second.get_num_free_blocks() == 4, "no room"
+    moves.finish()
+    assert moves.received == {each.name: expected_tokens(each) for each in (big, next_one)}
+
+
+def test_a_cancelled_request_frees_the_blocks_of_both_ranks() -> None:
+    moves = machine(transfer_steps=2)
+    for name in ("waits", "travels"):
+        moves.scheduler.add_request(long_arrival(name).request())
+    moves.step()
+    moves.scheduler.finish_requests("waits", RequestStatus.FINISHED_ABORTED)
+    moves.step()
+    assert [each.request_id for _, each in moves.sending] == ["travels"]
+    moves.scheduler.finish_requests("travels", RequestStatus.FINISHED_ABORTED)
+    assert moves.scheduler.has_requests(), "the blocks that are written are not free yet"
+    moves.finish()
+    for rank in moves.scheduler.ranks:
+        pool = rank.kv_cache_manager.block_pool
+        assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+        assert not rank.requests
+    assert not moves.scheduler._places
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_rank_that_is_lost_at_any_moment_loses_no_token(lost: int, steps: int) -> None:
+    moves = machine(3, transfer_steps=2)
+    arrivals = [long_arrival(name, 30) for name in ("one", "two")]
+    for arrival in arrivals:
+        moves.scheduler.add_request(arrival.request())
+    for _ in range(steps):
+        moves.step()
+    moves.step(lost=(lost,), up=(True, True, True))
+    moves.finish()
+    assert moves.received == {each.name: expected_tokens(each) for each in arrivals}
+    assert set(moves.ended.values()) <= {FinishReason.LENGTH, FinishReason.STOP}
+
+
+def test_without_a_rank_that_decodes_prefilling_ranks_decode() -> None:
+    moves = machine()
+    moves.step(lost=(1,))
+    one = long_arrival("one")
+    moves.scheduler.add_request(one.request())
+    for _ in range(5):
+        moves.step()
+    assert rank_of(moves, "one") == 0
+    moves.step(up=(True, True))
+    assert rank_of(moves, "one") == 1
+    moves.finish()
+    assert moves.received["one"] == expected_tokens(one)
+    assert moves.sent_tokens == 20 + 5
+
+
+def test_without_a_rank_that_prefills_the_others_take_requests() -> None:
+    moves = machine()
+    moves.step(lost=(0,))
+    one = long_arrival("one")
+    moves.scheduler.add_request(one.request())
+    assert rank_of(moves, "one") == 1
+    moves.finish()
+    assert moves.received["one"] == expected_tokens(one)
+
+
+def test_kv_goes_to_ranks_with_the_weights_that_made_it_and_to_no_other() -> None:
+    moves = machine(3)
+    one = long_arrival("one")
+    moves.scheduler.add_request(one.request())
+    moves.step(weights=("old", "new", "old"))
+    assert rank_of(moves, "one") == 2
+    two = long_arrival("two")
+    moves.scheduler.add_request(two.request())
+    moves.step(weights=("old", "new", "new"))
+    assert rank_of(moves, "two") == 0
+    moves.finish()
+    assert moves.received["two"] == expected_tokens(two)
+
+
+def test_requests_that_vllm_could_not_load_stay_where_they_are() -> None:
+    moves = machine()
+    scored = long_arrival("scored").request()
+    assert scored.sampling_params is not None
+    scored.sampling_params.prompt_logprobs = 1
+    scored.skip_reading_prefix_cache = True
+    moves.scheduler.add_request(scored)
+    moves.step()
+    moves.step()
+    assert rank_of(moves, "scored") == 0
+
+
+def test_the_caches_are_not_emptied_while_kv_is_held() -> None:
+    moves = machine(transfer_steps=1)
+    moves.scheduler.add_request(long_arrival("one").request())
+    moves.step()
+    assert not moves.scheduler.reset_prefix_cache(reset_running_requests=True)
+    moves.finish()
+    assert moves.scheduler.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("prefill_policy", ["none", "balanced:4:32:64", "staggered:2"])
+@pytest.mark.parametrize("prefill_ranks", [1, 2])
+def test_a_random_workload_has_the_same_text_with_losses(
+    prefill_policy: str, prefill_ranks: int
+) -> None:
+    moves = Machine(
+        4,
+        blocks=30,
+        transfer_steps=1,
+        prefill_ranks=prefill_ranks,
+        prefill_policy=prefill_policy,
+    )
+    rng = np.random.default_rng(1)
+    arrivals = {}
+    aborted: set[str] = set()
+    for turn in random_workload(3, turns=60, rate=0.8):
+        for arrival in turn.arrivals:
+            arrivals[arrival.name] = arrival
+            moves.scheduler.add_request(arrival.request())
+        gone = moves.scheduler.finish_requests(
+            [*turn.aborts, *turn.late_aborts], RequestStatus.FINISHED_ABORTED
+        )
+        aborted |= {request.request_id for request in gone}
+        lost = (int(rng.integers(4)),) if rng.random() < 0.1 else ()
+        moves.step(lost=lost, up=(True,) * 4)
+    moves.finish()
+    assert moves.sent_tokens > 0
+    for name in arrivals.keys() - aborted:
+        assert moves.received[name] == expected_tokens(arrivals[name]), name

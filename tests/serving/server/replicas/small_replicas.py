@@ -1,0 +1,230 @@
+"""A service before small replicas: HTTP servers in this process whose text a seed decides.
+
+A replica's pieces are cut at places of its own, as those of an engine under load are.
+"""
+
+import asyncio
+import json
+import random
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import httpx
+from aiohttp import web
+
+from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.server.replicas.live_replicas import LiveReplicas
+from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_service import ReplicaService, ServiceSettings
+from tests.e2e.server_process import HOST, free_port
+
+DILATION = 2.0
+PROMPT_TOKENS = 5
+
+
+def made_text(prompt: str, seed: int | None, tokens: int) -> str:
+    draw = random.Random(f"{prompt} {seed}")
+    return "".join(draw.choice("abcdefgh") for _ in range(tokens))
+
+
+class SmallReplica:
+    """One replica's process and server. `refuses` is a status with which it answers requests;
+    `gap_s` its time between two pieces of a stream.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.gap_s = 0.0
+        self.refuses: int | None = None
+        self.not_ready: str | None = None
+        self.is_silent = False
+        self.starts = 0
+        self.fails_to_start = False
+        self.answered: list[dict[str, Any]] = []
+        self.cut_off = 0
+        self._ended = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+        self._open: set[asyncio.Transport] = set()
+        self._chance = random.Random(number)
+
+    # ---- as ReplicaProcess
+
+    @property
+    def is_started(self) -> bool:
+        return self.starts > 0
+
+    async def start(self) -> tuple[int, str]:
+        self.starts += 1
+        self._ended.clear()
+        if self.fails_to_start:
+            self._ended.set()
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/models", self._models),
+                web.post("/v1/completions", self._completions),
+            ]
+        )
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, HOST, 0)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        return 1000 + self.number, f"http://{HOST}:{port}"
+
+    async def ended(self, wall_s: float | None = None) -> int | None:
+        try:
+            await asyncio.wait_for(self._ended.wait(), wall_s)
+        except TimeoutError:
+            return None
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+        return -9
+
+    def signal(self, number: signal.Signals) -> None:
+        """End it, and every connection in the middle of what it says."""
+        del number
+        for transport in list(self._open):
+            transport.abort()
+        self._ended.set()
+
+    # ---- its server
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        del request
+        if self.is_silent:
+            await asyncio.sleep(60.0)
+        return web.Response(text=self.not_ready or "ok", status=503 if self.not_ready else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(
+            text="# HELP vllm:steps_total Steps.\n# TYPE vllm:steps_total counter\n"
+            f'vllm:steps_total{{engine="0"}} {self.number + 1}.0\n'
+            "# HELP ultraserve_admission_in_flight Inside.\n"
+            "# TYPE ultraserve_admission_in_flight gauge\nultraserve_admission_in_flight 9.0\n"
+        )
+
+    async def _models(self, request: web.Request) -> web.Response:
+        del request
+        return web.json_response({"object": "list", "data": [{"id": "small"}]})
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        if not request.headers["Authorization"].startswith("Bearer us-"):
+            return web.Response(status=401)
+        if self.refuses is not None:
+            error = {"error": {"message": f"refused by {self.number}", "code": "ttft_target"}}
+            return web.json_response(error, status=self.refuses)
+        asked = await request.json()
+        self.answered.append({**asked, "class": request.headers.get("x-ultraserve-class")})
+        transport = request.transport
+        assert transport is not None
+        self._open.add(transport)
+        try:
+            return await self._answer(request, asked)
+        except asyncio.CancelledError:
+            self.cut_off += 1
+            raise
+        finally:
+            self._open.discard(transport)
+
+    async def _answer(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        tokens = asked["max_tokens"]
+        text = made_text(str(asked["prompt"]), asked.get("seed"), tokens)
+        usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens}
+        same = {"id": f"cmpl-{self.number}", "created": self.number, "model": "small"}
+        if not asked.get("stream"):
+            await asyncio.sleep(self.gap_s * tokens)
+            choice = {"index": 0, "text": text, "finish_reason": "length"}
+            return web.json_response({**same, "choices": [choice], "usage": usage})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while text:
+            size = self._chance.randint(1, 3)
+            piece, text = text[:size], text[size:]
+            finish = None if text else "length"
+            choice = {"index": 0, "text": piece, "finish_reason": finish}
+            await _send(response, {**same, "choices": [choice]})
+            await asyncio.sleep(self.gap_s)
+        if (asked.get("stream_options") or {}).get("include_usage"):
+            version = {"system_fingerprint": f"v{self.number}"}
+            await _send(response, {**same, "choices": [], "usage": usage, **version})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+async def _send(response: web.StreamResponse, said: dict[str, Any]) -> None:
+    await response.write(b"data: " + json.dumps(said).encode() + b"\n\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallService:
+    replicas: Sequence[SmallReplica]
+    live: LiveReplicas
+    http: httpx.AsyncClient
+    running: "asyncio.Task[int]"
+    ends: list[int] = field(default_factory=list)
+
+    async def ready(self, count: int) -> None:
+        async with asyncio.timeout(20.0):
+            while len(self.live.ready) != count:
+                await asyncio.sleep(0.01)
+
+    async def metric(self, sample: str) -> float:
+        page = (await self.http.get("/metrics")).text
+        (line,) = [each for each in page.splitlines() if each.startswith(f"{sample} ")]
+        return float(line.rpartition(" ")[2])
+
+
+@asynccontextmanager
+async def small_service(
+    *, count: int = 2, router: str = "least-loaded", ready: bool = True, **gateway: Any
+) -> AsyncIterator[SmallService]:
+    """A running service; `gateway` are its GatewaySettings."""
+    places = tuple(
+        ReplicaPlace(
+            number=number,
+            ultraserver="0",
+            first_chip=number,
+            chips=1,
+            visible_cores="0-3",
+            control_port=0,
+            console_port=0,
+        )
+        for number in range(count)
+    )
+    settings = ServiceSettings(
+        host=HOST,
+        port=free_port(),
+        gateway=GatewaySettings(**gateway),
+        places=places,
+        words=("serve",),
+        router=router,
+        dilation=DILATION,
+        context_tokens=512,
+    )
+    replicas = [SmallReplica(number) for number in range(count)]
+    key = {"Authorization": "Bearer us-internal"}
+    async with aiohttp.ClientSession(headers=key) as session:
+        live = LiveReplicas(places, replicas, session, router=router)  # type: ignore[arg-type]
+        service = ReplicaService(settings, live, session)
+        live.start()
+        running = asyncio.create_task(service.run())
+        url = f"http://{HOST}:{settings.port}"
+        async with httpx.AsyncClient(base_url=url, timeout=20.0, trust_env=False) as http:
+            made = SmallService(replicas=replicas, live=live, http=http, running=running)
+            if ready:
+                await made.ready(count)
+            try:
+                yield made
+            finally:
+                service._server.should_exit = service._server.force_exit = True
+                await asyncio.gather(running, return_exceptions=True)
+                await live.stop(at_once=True)

@@ -1,0 +1,96 @@
+"""Ranks that prefill: live engine and simulator serve the same requests in the same steps."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.partition import Partition
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import parse_lengths
+from loadgen.workloads.traffic import Traffic
+from serving.simulator import SchedulerLimits, SimulatedDeployment, TimedCall, simulate
+from serving.wire.control_call import InjectRequest
+from tests.serving.simulator.live_serving import SeenSteps, serve_live
+
+MODEL = "qwen3-30b-a3b"
+LENGTHS = IndependentLengths(
+    prompt=parse_lengths("lognormal:300,200,1-600"), output=parse_lengths("uniform:1-40")
+)
+
+
+def drawn(rate: float, requests: int = 40) -> Traffic:
+    return Traffic.drawn(rate_per_s=rate, lengths=LENGTHS, seed=5, requests=requests)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("rate", "prefill_ranks", "policy", "partition"),
+    [
+        (15.0, 1, None, Partition(chips=4, ep=4, lnc=2)),
+        (400.0, 1, None, Partition(chips=4, ep=4, lnc=2)),
+        (400.0, 3, "none", Partition(chips=4, ep=4, lnc=2)),
+        (60.0, 2, "capped:100", Partition(chips=8, tp=2, ep=4, lnc=1)),
+    ],
+    ids=["idle at times", "busy", "one rank decodes", "ranks of two chips"],
+)
+def test_every_step_every_token_and_every_joule_is_the_same(
+    rate: float, prefill_ranks: int, policy: str | None, partition: Partition
+) -> None:
+    asked = drawn(rate)
+    live = serve_live(
+        asked,
+        model=MODEL,
+        chips=partition.chips,
+        tp=partition.tp,
+        ep=partition.ep,
+        lnc=partition.lnc,
+        prefill_ranks=prefill_ranks,
+        prefill_policy=policy,
+    )
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        MODEL,
+        partition,
+        schedulers=SchedulerLimits(prefill_policy=policy),
+        prefill_ranks=prefill_ranks,
+    )
+    steps = SeenSteps()
+    virtual = simulate(deployment, asked, on_step=steps).served
+
+    assert live.steps == steps.seen
+    assert live.first_token_s.tolist() == virtual.first_token_s.tolist()
+    assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+    assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
+    prompts = sum(new for step in steps.seen for rank, new, _ in step.rows if rank < prefill_ranks)
+    assert prompts == asked.prompt_tokens.sum(), "and nothing else is computed there"
+    together = simulate(SimulatedDeployment.of("trn3-nl72x2", MODEL, partition), asked).served
+    assert not np.array_equal(together.last_token_s, virtual.last_token_s)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chip", [0, 2])
+def test_a_chip_that_is_lost_on_the_way_takes_the_same_time(chip: int) -> None:
+    asked = drawn(200.0)
+    call = TimedCall(at_s=0.1, call=InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=chip)))
+    settings: dict[str, Any] = {"model": MODEL, "chips": 4, "ep": 4, "lnc": 2}
+    live = serve_live(asked, calls=[call], prefill_ranks=1, **settings)
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks=1
+    )
+    steps = SeenSteps()
+    virtual = simulate(deployment, asked, calls=[call], on_step=steps).served
+
+    assert live.steps == steps.seen
+    assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+    assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
+
+
+@pytest.mark.parametrize("prefill_ranks", [-1, 4])
+def test_roles_that_do_not_fit_are_refused(prefill_ranks: int) -> None:
+    with pytest.raises(ConfigError, match="prefill_ranks"):
+        SimulatedDeployment.of(
+            "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks=prefill_ranks
+        )
