@@ -6,7 +6,7 @@ A question of `QUESTIONS` is planned as `ultraserve plan` plans it. Then, from f
 partition, number of replicas and prefill policy, and each two pools on a machine, that the steady
 state does not rule out (queues would grow without end) is simulated as the plan's race does: out
 is what surely misses the target by 150, 600 or 2,400 requests, and what four fresh runs of 3,000,
-or then sixteen of other seeds, do not surely show to keep it. The first size that passes is the
+or then eight of other seeds, do not surely show to keep it. The first size that passes is the
 best there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's.
 
 Before that, engines for prompts are simulated without any that decode. Nothing goes back to them,
@@ -44,15 +44,7 @@ from serving.analysis.plan.plan_check import (
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import (
-    ANEW_TIMES,
-    FIRST_SHARE,
-    FRESH_RUNS,
-    FRESH_TIMES,
-    LAST_TIMES,
-    NO_POLICY,
-    Race,
-)
+from serving.analysis.plan.plan_race import FIRST_SHARE, FRESH_TIMES, LAST_TIMES, NO_POLICY, Race
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of
@@ -86,8 +78,6 @@ QUESTIONS: Final = {
 }
 """Those of `TRACES` need public data, beside the project or where ULTRASERVE_TRACES says."""
 FRESH_SEEDS: Final = range(1_000, 1_010)
-JUDGED_RUNS: Final = ANEW_TIMES * FRESH_RUNS
-"""By which what stands was judged at last; rows of fewer are of an easier judgement."""
 DATA: Final = Path(__file__).parent / "data" / "plan_exhaustive.csv"
 AT_ONCE: Final = 64
 
@@ -271,7 +261,6 @@ def main(arguments: Sequence[str]) -> int:
         "settings": sum(map(len, everything.values())),
         "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
         "fresh_seeds_passed": f"{fresh} of {len(FRESH_SEEDS)}",
-        "judged_runs": JUDGED_RUNS,
     }
     print(row)
     rows = {}

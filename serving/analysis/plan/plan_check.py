@@ -7,7 +7,6 @@ at the end have missed the target; a size loaded above its steady state has too.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from math import exp, log
 from typing import Final
 
 import numpy as np
@@ -55,8 +54,6 @@ Int64s = NDArray[np.int64]
 _IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), Ending.HOPELESS)
 _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
-_SHORTEST_S: Final = 1e-9
-_LONGEST_S: Final = 1e9  # of a percentile that is not known
 RUNS_AT_ONCE: Final = 2
 """Of several that follow each other, however many workers there are: the same everywhere."""
 LEAST_LOADED: Final = "least-loaded"
@@ -67,9 +64,8 @@ SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 class CheckTerms:
     """A rank's limits, requests to judge in each of `runs` runs, and the seed of the first run.
 
-    With `window` runs are judged by so many requests after each other, too, and where `further` is
-    above 0 by what as many more runs would reach. `early_end` ends a run once it misses the target
-    by far, which leaves percentiles open.
+    With `window` runs are judged by so many requests after each other, too. `early_end` ends a run
+    once it misses the target by far, which leaves percentiles open.
     """
 
     schedulers: SchedulerLimits
@@ -77,7 +73,6 @@ class CheckTerms:
     seed: int
     runs: int = 1
     window: int | None = None
-    further: int = 0
     early_end: bool = True
 
 
@@ -150,7 +145,7 @@ def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[C
         for seed in range(task.terms.seed, task.terms.seed + task.terms.runs)
     ]
     runs = iter(workers.map(_share_runs, seeds))
-    return [_check(task, [*islice(runs, task.terms.runs)]) for task in tasks]
+    return [_check(task, [*chain.from_iterable(islice(runs, task.terms.runs))]) for task in tasks]
 
 
 def check_in_turn(
@@ -165,8 +160,8 @@ def check_in_turn(
         runs += workers.map(_share_runs, given)
         if not _may_be_sure(task, runs):
             worst = min(range(len(runs)), key=lambda number: _least_share(task, runs[number]))
-            return _check(task, runs), seeds[worst]
-    return _check(task, runs), None
+            return _check(task, [*chain.from_iterable(runs)]), seeds[worst]
+    return _check(task, [*chain.from_iterable(runs)]), None
 
 
 def check_by_seed(
@@ -177,7 +172,7 @@ def check_by_seed(
     """
     runs = workers.map(_share_runs, [(task, seed) for task in tasks])
     return [
-        (_check(task, [run]), _may_be_sure(task, [run]))
+        (_check(task, run), _may_be_sure(task, [run]))
         for task, run in zip(tasks, runs, strict=True)
     ]
 
@@ -192,18 +187,7 @@ def _may_be_sure(task: SizeTask, runs: Sequence[Sequence[ShareRun]]) -> bool:
         count = round(len(known) * task.terms.runs / len(runs))
         if count > 1 and known and again_low_at_most(known, count) < bound.share:
             return False
-        if not _may_be_fast_again(task, bound, runs):
-            return False
     return True
-
-
-def _may_be_fast_again(task: SizeTask, bound: Bound, runs: Sequence[Sequence[ShareRun]]) -> bool:
-    known, further = _run_speeds(bound, runs), task.terms.further
-    if not further or not known:
-        return True
-    count = max(len(known), task.terms.runs)
-    most = again_low_at_most(known, count, further=further, highest=-log(_SHORTEST_S))
-    return most >= -log(bound.limit_s)
 
 
 def _least_share(task: SizeTask, runs: Sequence[ShareRun]) -> float:
@@ -224,8 +208,7 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     return [_serve(share, deployment, task, early_end=early_end) for share in shares]
 
 
-def _check(task: SizeTask, by_seed: Sequence[Sequence[ShareRun]]) -> Check:
-    runs = [*chain.from_iterable(by_seed)]
+def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
     limits = _deployment(task, task.candidate).limits
     first = runs[0]
     hit_share = sum(run.hit_tokens for run in runs) / max(1, sum(r.prompt_tokens for r in runs))
@@ -243,7 +226,7 @@ def _check(task: SizeTask, by_seed: Sequence[Sequence[ShareRun]]) -> Check:
         begin_s=first.begin_s,
         end_s=first.end_s,
         warmup_s=first.warmup_s,
-        terms=_terms(task, by_seed, times_s),
+        terms=_terms(task, runs, times_s),
         percentiles_s={
             name: tuple(_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
             for name, each in times_s.items()
@@ -356,9 +339,9 @@ def _longest_allowed_s(share: Share, slo: Slo, classes: int) -> float:
 
 
 def _terms(
-    task: SizeTask, by_seed: Sequence[Sequence[ShareRun]], times_s: dict[str, Float64s]
+    task: SizeTask, runs: Sequence[ShareRun], times_s: dict[str, Float64s]
 ) -> tuple[TermCheck, ...]:
-    checks, runs = [], [*chain.from_iterable(by_seed)]
+    checks = []
     for number, bound in enumerate(task.slo.bounds):
         kept = [run.kept[number] for run in runs]
         share = _share(np.concatenate(kept), runs)
@@ -377,30 +360,9 @@ def _terms(
                 share_low=share.low,
                 share_high=share.high,
                 again_low=again_low(_window_shares(task, runs, number)),
-                again_s=_again_s(bound, by_seed, task.terms.further),
             )
         )
     return tuple(checks)
-
-
-def _again_s(bound: Bound, by_seed: Sequence[Sequence[ShareRun]], further: int) -> float | None:
-    """What the bound's percentile of none of so many further runs is above, surely."""
-    if not further:
-        return None
-    low = again_low(_run_speeds(bound, by_seed), further=further)
-    return None if low is None else exp(-low)
-
-
-def _run_speeds(bound: Bound, by_seed: Sequence[Sequence[ShareRun]]) -> list[float]:
-    """Of each seed's requests the bound's percentile, as its logarithm below 0: of times that a
-    queue makes, the spread grows with the mean, and a share within a limit does not tell how near
-    to it they came.
-    """
-    traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
-    name = measure_of(traffic_class, bound.name)
-    times_s = (np.concatenate([run.times_s[name] for run in runs]) for runs in by_seed)
-    reached_s = (known_percentile(each, bound.percentile) for each in times_s if len(each))
-    return [-log(_LONGEST_S if each is None else max(each, _SHORTEST_S)) for each in reached_s]
 
 
 def _window_shares(task: SizeTask, runs: Sequence[ShareRun], number: int) -> list[float]:

@@ -52,8 +52,8 @@ FRESH_TIMES: Final = 5
 """Runs of seeds that no heat has seen, and times the requests to judge in each, by which the best
 two are judged at last. What won by luck fails, and so does a queue that grows slowly.
 """
-ANEW_TIMES: Final = 4
-FURTHER: Final = 10  # runs would keep what so many times as many, of other seeds, judge at last
+ANEW_TIMES: Final = 2
+"""Times as many runs, of other seeds, judge what was found."""
 FEWER: Final = 2  # and longer runs, where the lead of one has more requests than are judged in it
 _CONFIRMED: Final = 2
 KEPT: Final = 3
@@ -69,7 +69,8 @@ HOPELESS: Final = 0.5
 so many, none of clearly fewer chips are tried.
 """
 CLEARLY: Final = 0.9
-NEAREST: Final = 3  # settings that are tried under other batch limits, at a time
+NEAREST: Final = 3
+"""Settings that are tried under other batch limits, at a time."""
 TASKS_OF_WORKER: Final = 2
 """At once, between two looks at the time."""
 
@@ -369,7 +370,7 @@ class Race:
         task = self.task(setting, judged=FRESH_TIMES * self._question.check.judged, is_fresh=True)
         runs = task.terms.runs
         terms = replace(task.terms, seed=task.terms.seed + runs, runs=ANEW_TIMES * runs)
-        return replace(task, terms=replace(terms, further=FURTHER))
+        return replace(task, terms=terms)
 
     def _unrefuted(self, settings: Sequence[Setting]) -> list[Setting]:
         return [each for each in settings if (each.replicas, each.kind) not in self._refuted]

@@ -312,9 +312,6 @@ def _confidence(term: TermCheck) -> str:
     if term.share_low is None or term.share_high is None:
         return ""
     words = f" (95 % confidence: {100 * term.share_low:.4g} to {100 * term.share_high:.4g} %)"
-    again_s = None if term.reached_s is None else term.again_s
-    if again_s is not None and again_s > term.limit_s:
-        words += f", in another run up to {four_digits(1e3 * again_s)} ms"
     return words if term.is_sure else f"{words}, too close to {term.percentile:g} % to be sure"
 
 
@@ -397,7 +394,7 @@ def _named(of: object, *names: str) -> dict[str, Any]:
 
 
 def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
-    shares = ("share", "share_low", "share_high", "again_low", "again_s")
+    shares = ("share", "share_low", "share_high")
     terms = (
         "name",
         "traffic_class",

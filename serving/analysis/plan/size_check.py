@@ -18,9 +18,8 @@ class TermCheck:
     It is judged by `requests`: all, or those of a traffic class. `share` of these kept it, and with
     95 % confidence `share_low` to `share_high` do: requests that wait for each other count for
     fewer. After an early end it is an upper bound, without an interval. With the same confidence
-    one more window of requests keeps it for at least `again_low` of them, and the percentile of no
-    further run, of as many as the terms name, is above `again_s`; None for fewer than two windows,
-    and runs.
+    one more window of requests keeps it for at least `again_low` of them; None for fewer than two
+    windows.
     """
 
     name: str
@@ -31,7 +30,6 @@ class TermCheck:
     share_low: float | None
     share_high: float | None
     again_low: float | None = None
-    again_s: float | None = None
     requests: int = 0
     traffic_class: str = ""
 
@@ -75,8 +73,6 @@ class TermCheck:
     @property
     def is_surely_kept(self) -> bool:
         """Whether no interval leaves a doubt that it is; a bound does."""
-        if self.again_s is not None and self.again_s > self.limit_s:
-            return False
         lows = (self.share_low, self.share_low if self.again_low is None else self.again_low)
         return all(low is not None and low >= self.percentile / 100 for low in lows)
 

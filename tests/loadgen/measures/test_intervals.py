@@ -234,32 +234,7 @@ def test_equal_further_shares_come_up_to_the_most(known: list[float], more: int)
     reached = [again_low([*known, *(more * [value])]) for value in values.tolist()]
 
     most = max(each for each in reached if each is not None)
-    assert most == pytest.approx(again_low_at_most(known, len(known) + more), abs=1e-2)
-
-
-def test_all_of_ten_further_values_are_above_their_bound_as_often_as_it_says() -> None:
-    chance = np.random.default_rng(3)
-    tries, kept = 2_000, 0
-    for _ in range(tries):
-        values = chance.normal(5.0, 2.0, size=26)
-        bound = again_low([*values[:16]], further=10)
-        assert bound is not None
-        kept += bool((values[16:] >= bound).all())
-
-    assert 0.97 < kept / tries < 0.99  # 2.5 % on the one side that counts, not quite ten times each
-
-
-@given(known=SHARES, more=SHARES, further=st.integers(1, 20))
-def test_without_a_highest_value_the_bound_is_higher_and_still_one(
-    known: list[float], more: list[float], further: int
-) -> None:
-    count = len(known) + len(more)
-    reached = again_low([*known, *more], further=further)
-    most = again_low_at_most(known, count, further=further, highest=20.0)
-
-    assert reached is not None
-    assert reached <= most + 1e-9
-    assert most >= again_low_at_most(known, count, further=further) - 1e-9
+    assert most == pytest.approx(again_low_at_most(known, len(known) + more), abs=2e-3)
 
 
 @given(known=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=20))

@@ -1,8 +1,6 @@
 """A size held against a target, by simulation."""
 
-import logging
 from dataclasses import dataclass, replace
-from math import exp, log
 
 import numpy as np
 import pytest
@@ -10,13 +8,12 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.calibration import ROOFLINE
 from emulator.ultraserver.step_cost import StepCostModel
-from loadgen.measures.intervals import again_low
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_in_turn, check_size
 from serving.analysis.plan.plan_demand import Share, TraceDemand
-from serving.analysis.plan.size_check import Check, TermCheck
+from serving.analysis.plan.size_check import Check
 from serving.simulator import THIS_PROCESS, SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
@@ -298,51 +295,3 @@ def test_runs_in_turn_come_to_what_all_of_them_do(ttft: str) -> None:
         ((alone, may_be_sure),) = check_by_seed([several], worst, THIS_PROCESS)
         assert not may_be_sure
         assert alone.requests == 40
-
-
-def test_what_further_runs_reach_follows_from_the_spread_of_those_there_are() -> None:
-    runs = 4
-    whole = check_size(task(terms=replace(CHECK_FEW, runs=runs, further=10)))
-    seeds = range(CHECK_FEW.seed, CHECK_FEW.seed + runs)
-    alone = [check_size(task(terms=replace(CHECK_FEW, seed=seed))) for seed in seeds]
-
-    for number, term in enumerate(whole.terms):
-        reached_s = [check.terms[number].reached_s for check in alone]
-        low = again_low([-log(each) for each in reached_s if each is not None], further=10)
-        assert low is not None
-        assert term.again_s is not None
-        assert term.again_s == pytest.approx(exp(-low))
-        assert term.again_s > max(each for each in reached_s if each is not None)
-        assert alone[0].terms[number].again_s is None
-
-
-def test_a_limit_is_not_surely_kept_where_further_runs_may_miss_it() -> None:
-    term = TermCheck(
-        name="ttft", limit_s=2.0, percentile=99.0, reached_s=1.6, share=1.0, share_low=0.999,
-        share_high=1.0, again_low=0.998, again_s=1.99,
-    )  # fmt: skip
-
-    assert term.is_surely_kept
-    assert not replace(term, again_s=2.01).is_surely_kept
-
-
-@pytest.mark.parametrize("ttft", ["60ms", "90ms", "150ms"])
-def test_runs_in_turn_end_early_where_further_ones_could_not_keep_the_limit(ttft: str) -> None:
-    terms = replace(CHECK_FEW, judged=40, runs=8, window=20, further=10)
-    several = task(slo=Slo.parse(f"ttft={ttft}@p90"), terms=terms)
-    whole = check_size(several)
-
-    found, worst = check_in_turn(several, range(terms.seed, terms.seed + 8), THIS_PROCESS)
-
-    assert found.surely_meets == whole.surely_meets == (worst is None)
-
-
-def test_a_check_of_a_loss_says_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
-    two_chips = [each for _, each in SWEEP.tasks() if each.partition.chips == 2]
-    check = check_size(task(candidate=two_chips[0], lost=(1,)))
-
-    assert check.requests == CHECK_FEW.judged
-    assert capsys.readouterr().err == ""

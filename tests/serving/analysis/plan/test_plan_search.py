@@ -155,4 +155,3 @@ def test_a_search_without_time_has_an_answer_that_stands(monkeypatch: pytest.Mon
     assert not found.is_whole
     assert found.check.surely_meets
     assert found.check.requests == ANEW_TIMES * FRESH_RUNS * FRESH_TIMES * ASKED.check.judged
-    assert all(term.again_s is not None for term in found.check.terms)
