@@ -19,8 +19,8 @@ class BeginStep:
     """Compute a rank's batch until its tokens or sums leave the chip.
 
     `grammar_bitmask`: [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty
-    without constraints. `sampled_tokens`: [len(sampled_ids)] int32, one per request, drawn by the
-    rank's leading chip since the last command; empty for the leader.
+    without constraints. `sampled_tokens`: [len(sampled_ids)] int32, of each request in order,
+    drawn by the rank's leading chip since the last command; empty for the leader.
     """
 
     step: RankStep

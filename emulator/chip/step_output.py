@@ -42,6 +42,8 @@ def sample_step(
     if not rows:
         return no_output(command.step.rank, prompt_rows)
     names = [item.request_id for item in sampled]
+    drafted = [requests[item.request_id].sampling for item in sampled if item.draft_tokens]
+    assert not any(spec.wants_logprobs for spec in drafted), "log-probabilities are one row each"
     bitmask = bitmask_rows(command.step.grammar_rows, command.grammar_bitmask, names)
     drawn = _draw(shard, x[rows], [requests[name] for name in names], bitmask)
     texts = [[token_id] for token_id in drawn.token_ids.tolist()]

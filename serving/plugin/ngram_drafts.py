@@ -1,4 +1,4 @@
-"""Draft tokens by n-grams: what followed the last time that a text ended as it does now.
+"""Draft tokens by n-grams: what followed the first time that a text ended as it does now.
 
 vLLM's own search, after each step, for each request that decodes; drafts lie in the request, where
 vLLM's scheduler looks for them.
@@ -35,12 +35,14 @@ class NgramDrafts:
             return cls(min_tokens=0, max_tokens=0, count=0, max_model_len=0)
         assert speculative.prompt_lookup_min is not None
         assert speculative.prompt_lookup_max is not None
-        return cls(
+        drafts = cls(
             min_tokens=speculative.prompt_lookup_min,
             max_tokens=speculative.prompt_lookup_max,
             count=speculative.num_speculative_tokens,
             max_model_len=vllm_config.model_config.max_model_len,
         )
+        drafts.after([0])  # compiles the search
+        return drafts
 
     def propose(self, ranks: Iterable[Scheduler]) -> None:
         """Draft for every request that decodes, whose grammar and log-probabilities allow it."""
@@ -70,5 +72,5 @@ def _may_draft(request: Request) -> bool:
         and request.num_output_tokens > 0
         and not request.use_structured_output
         and params is not None
-        and params.logprobs is None
+        and params.num_logprobs is None
     )

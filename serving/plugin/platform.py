@@ -17,7 +17,7 @@ from vllm.v1.metrics.buckets import BucketFamilyKey, histogram_buckets
 from emulator.specs.systems import system_by_name
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import UnsupportedFlag
-from serving.plugin.stored_weights import STORED
+from serving.plugin.stored_weights import STORED, STORED_METHODS
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 from serving.traffic.engine_limits import SchedulerLimits
@@ -127,11 +127,14 @@ class UltraServePlatform(Platform):
     def verify_quantization(cls, quant: str) -> None:
         """Refuse all methods but what checkpoints are stored in; raises UnsupportedFlag."""
         if quant != STORED:
+            # Of such a checkpoint it is asked only where the installation lacks `stored_weights`.
+            stored = "; a checkpoint stored so is read after `make install`"
             raise UnsupportedFlag(
                 flag=f"--quantization {quant}",
                 reason="vLLM's own quantized layers are not computed; use `ultraserve serve`, "
                 "which reads this flag itself, or "
-                '--additional-config \'{"ultraserve": {"quantization": NAME}}\'',
+                '--additional-config \'{"ultraserve": {"quantization": NAME}}\''
+                + (stored if quant in STORED_METHODS else ""),
             )
 
     @classmethod

@@ -181,7 +181,8 @@ class RankThrottle:
 
 
 def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
-    """Tokens that a rank could prefill, counted up to `enough`, and its decodes.
+    """Tokens that a rank could prefill, counted up to `enough`, and those of its decodes, with
+    their drafts.
 
     Waiting requests count as far as seats and KV reach: one that cannot start must not delay other
     ranks. Cached prefixes are not known yet and count; those with KV from another rank decode once
@@ -192,7 +193,7 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
         if request.is_prefill_chunk:
             pending += request.num_tokens - request.num_computed_tokens
         else:
-            decodes += 1
+            decodes += 1 + len(request.spec_token_ids)
     manager = rank.kv_cache_manager
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))

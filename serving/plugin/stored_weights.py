@@ -10,7 +10,8 @@ from typing import Any
 STORED = "ultraserve-stored"
 """The method's name in vLLM, in place of the one in config.json."""
 
-_READ = ("fp8", "mxfp4")
+STORED_METHODS = ("fp8", "mxfp4", "gpt_oss_mxfp4")
+"""vLLM's names of the methods whose place it takes."""
 
 
 def register() -> None:
@@ -54,7 +55,11 @@ def register() -> None:
             """Take the place of methods that chips read, unless the user names another."""
             del hf_config
             method = hf_quant_cfg.get("quant_method")
-            return STORED if method in _READ and user_quant in (None, method, STORED) else None
+            return (
+                STORED
+                if method in STORED_METHODS and user_quant in (None, method, STORED)
+                else None
+            )
 
         def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> None:
             """None: there are no layers."""
