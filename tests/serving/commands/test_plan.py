@@ -265,14 +265,6 @@ def test_what_machines_cost_is_not_minimised_for_several_models() -> None:
         args.run(args)
 
 
-def test_a_loss_is_not_asked_of_several_models() -> None:
-    mixed = ("--model", "gpt-oss-20b=1,gpt-oss-120b=1", "--slo", "tpot=1s", "--rate", "1")
-    args = parsed(*mixed, "--lose", "tray")
-
-    with pytest.raises(ConfigError, match="lose=tray: expected nothing with several models"):
-        args.run(args)
-
-
 def test_carbon_comes_from_an_option_or_from_the_file_of_prices(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(

@@ -434,11 +434,6 @@ export interface Telemetry {
   empty_rank_steps: number;
   expert_rebalances: number;
   expert_moved_bytes: number;
-  kv_transfers: number;
-  kv_transfers_failed: number;
-  kv_transfer_bytes: number;
-  kv_transfer_joules: number;
-  kv_transfer_s: number;
   model_version: number;
   rollout_blocks_pending: number;
   handovers: number;
@@ -449,6 +444,11 @@ export interface Telemetry {
   clock_epoch: number;
   epoch_emulated_s: number;
   epoch_unix_s: number;
+  kv_transfers: number;
+  kv_transfers_failed: number;
+  kv_transfer_bytes: number;
+  kv_transfer_joules: number;
+  kv_transfer_s: number;
 }
 
 export interface TokensPerMegawatt {
