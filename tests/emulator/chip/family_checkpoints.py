@@ -61,7 +61,7 @@ _DEEPSEEK: dict[str, Any] = {
     "rope_parameters": _DEEPSEEK_YARN,
 }
 _LARGE_EPS = {"rms_norm_eps": 1e-2}
-_FULL_AT_ENDS = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+_FULL_AT_END = [*["sliding_attention"] * 3, "full_attention"]
 _GPT_OSS: dict[str, Any] = {
     **_PLAIN,
     "intermediate_size": 32,
@@ -168,7 +168,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
             **_GPT_OSS,
             "attention_bias": False,
             "swiglu_alpha": 1.0,
-            "layer_types": _FULL_AT_ENDS,
+            "layer_types": _FULL_AT_END,
             **_LARGE_EPS,
         },
     ),
