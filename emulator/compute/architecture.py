@@ -4,7 +4,7 @@ A model family reads it from a Hugging Face config.json (`emulator.compute.famil
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from emulator.compute.rope_settings import RopeSettings
@@ -59,7 +59,8 @@ class Architecture:
         windows: by layer, the last tokens that a token attends to, itself included; 0 for all.
         latent: of multi-head latent attention; `kv_heads` is then `heads`.
         score_scale: factor of a query's product with a key.
-        fp8_block: rows and columns of a stored FP8 matrix that share a scale; None without.
+        fp8_block: rows and columns of a stored FP8 matrix that share a scale; None without. How
+            weights are stored makes no other architecture, so that it is not compared.
     """
 
     family: str
@@ -88,7 +89,7 @@ class Architecture:
     tied_embeddings: bool
     norm_eps: float
     rope: RopeSettings
-    fp8_block: tuple[int, int] | None = None
+    fp8_block: tuple[int, int] | None = field(default=None, compare=False)
 
     @property
     def groups(self) -> int:

@@ -41,11 +41,12 @@ def _architecture(config: ConfigReader) -> Architecture:
 def check_weights(directory: Path) -> Architecture:
     """Check the shapes of all tensors in `directory`, unread; returns the architecture.
 
-    Raises CheckpointError for another architecture, or the first missing or misshapen tensor.
+    Raises CheckpointError for another architecture, or the first tensor that is missing, misshapen,
+    or FP8 without its scales.
     """
     arch = read_architecture(directory)
     family = FAMILIES[arch.family]
-    tensors = Tensors(directory)
+    tensors = Tensors(directory, arch.fp8_block)
     tensors.check("model.embed_tokens.weight", (arch.vocab, arch.hidden))
     if not arch.tied_embeddings:
         tensors.check("lm_head.weight", (arch.vocab, arch.hidden))

@@ -54,10 +54,13 @@ class ConfigReader:
         return float(value)
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """The switch under `key`; `default` where it is missing or null."""
-        value = self.values.get(key)
-        if value is None:
-            return default
+        """The switch under `key`; `default` where it is missing.
+
+        null is false, as transformers takes it, and refused where that is not the default.
+        """
+        value = self.values.get(key, default)
+        if value is None and not default:
+            return False
         if type(value) is not bool:
             raise self.refusal(key, "must be true or false")
         return value

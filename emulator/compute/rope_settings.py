@@ -64,12 +64,15 @@ class RopeSettings:
         return f"theta={self.theta:g}, scaling={self.scaling}"
 
 
-def read_rope_settings(config: Mapping[str, Any], path: str) -> RopeSettings:
+def read_rope_settings(
+    config: Mapping[str, Any], path: str, *, default_theta: float = DEFAULT_THETA
+) -> RopeSettings:
     """Read the rotary settings of a parsed config.json; `path` names it in errors.
 
-    Raises CheckpointError for unsupported settings, or no numbers.
+    `default_theta` counts where there is no `rope_theta`, inside or beside. Raises CheckpointError
+    for unsupported settings, or no numbers.
     """
-    settings = _Settings(_standardised(config, path), path)
+    settings = _Settings(_standardised(config, path, default_theta), path)
     rope_type = settings.values["rope_type"]
     theta = settings.number("rope_theta")
     if rope_type == "default":
@@ -88,7 +91,7 @@ def read_rope_settings(config: Mapping[str, Any], path: str) -> RopeSettings:
     return RopeSettings(theta=theta, scaling=scaling)
 
 
-def _standardised(config: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _standardised(config: Mapping[str, Any], path: str, default_theta: float) -> dict[str, Any]:
     """One flat table of the settings, including `rope_type` and `rope_theta`."""
     for name in ("rope_scaling", "rope_parameters"):
         if config.get(name) and not isinstance(config[name], Mapping):
@@ -112,7 +115,7 @@ def _standardised(config: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: rope_type={rope['rope_type']}: must be the same as {key}.type={rope['type']}"
         )
-    rope.setdefault("rope_theta", config.get("rope_theta", DEFAULT_THETA))
+    rope.setdefault("rope_theta", config.get("rope_theta", default_theta))
     # One beside the settings counts more than one among them; the pretrained context is the whole
     # context where neither is there.
     if "original_max_position_embeddings" in config:

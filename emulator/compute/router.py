@@ -24,15 +24,15 @@ def route(
     Returns expert ids and weights [tokens, k]. Ids ascend, because outputs are added in this order
     and a sum must not depend on scores.
     """
-    choice_bias = router.choice_bias
     logits = tiled_matmul(hidden, router.matrix, products)  # [tokens, experts]
     if router.bias is not None:
         logits += router.bias
     if routing.score is RouterScore.SOFTMAX:
-        chosen = _best(logits if choice_bias is None else logits + choice_bias, experts_per_token)
+        chosen = _best(logits, experts_per_token)
         return chosen, _softmax(logits, chosen, routing)
-    scores = np.float32(1.0) / (np.float32(1.0) + np.exp(-logits))
-    eligible = scores if choice_bias is None else scores + choice_bias
+    with np.errstate(over="ignore"):  # one over infinity is the 0 that is meant
+        scores = np.float32(1.0) / (np.float32(1.0) + np.exp(-logits))
+    eligible = scores if router.choice_bias is None else scores + router.choice_bias
     chosen = _best(_in_best_groups(eligible, routing), experts_per_token)
     weights = np.take_along_axis(scores, chosen, axis=1)
     if routing.normalise:

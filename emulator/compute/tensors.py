@@ -30,8 +30,11 @@ call for many of them is faster, and hosts have room for copies."""
 
 
 def stored_bytes(directory: Path) -> int:
-    """Bytes of the checkpoint's files."""
-    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    """Bytes of the files that hold the checkpoint's tensors; raises CheckpointError."""
+    try:
+        return sum(path.stat().st_size for path in set(_index(directory).values()))
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be read ({error})") from error
 
 
 def is_mapped(directory: Path) -> bool:
@@ -63,7 +66,7 @@ class Tensors:
         return name in self._file_of
 
     def check(self, name: str, shape: Shape) -> NDArray[Any]:
-        """The stored tensor `name`, unread, whose shape must be `shape`."""
+        """The stored tensor `name`, unread, whose shape must be `shape`; FP8 must have scales."""
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
@@ -78,6 +81,8 @@ class Tensors:
                 f"{path.name}: tensor {name} has shape {list(stored.shape)}, "
                 f"config.json asks {list(shape)}"
             )
+        if stored.dtype == ml_dtypes.float8_e4m3fn:
+            self.check(name + _FP8_SCALES, self._scale_shape(name, shape))
         return stored
 
     def read(self, name: str, *shape: int) -> Float32s:
@@ -121,19 +126,28 @@ class Tensors:
             return np.empty(layers, dtype=object)
         return np.zeros((layers, inputs, outputs), dtype=np.float32)
 
-    def _fp8(self, name: str, codes: NDArray[Any]) -> Fp8Rows:
-        if self._fp8_block is None or codes.ndim != 2:
+    def _scale_shape(self, name: str, shape: Shape) -> Shape:
+        if self._fp8_block is None or len(shape) != 2:
             raise CheckpointError(
                 f"{self._directory}: tensor {name} is FP8, and config.json has no"
                 " quantization_config.weight_block_size for it"
             )
-        blocks = (-(-side // size) for side, size in zip(codes.shape, self._fp8_block, strict=True))
-        return Fp8Rows(codes, self.read(name + _FP8_SCALES, *blocks), self._fp8_block)
+        return tuple(-(-side // size) for side, size in zip(shape, self._fp8_block, strict=True))
+
+    def _fp8(self, name: str, codes: NDArray[Any]) -> Fp8Rows:
+        scales = self.read(name + _FP8_SCALES, *self._scale_shape(name, codes.shape))
+        assert self._fp8_block is not None, name
+        return Fp8Rows(codes, scales, self._fp8_block)
 
     def check_mxfp4(
         self, name: str, matrices: int, outputs: int, inputs: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The stored blocks and scales of what `mxfp4` reads, unread, after a check of shapes."""
+        if inputs % BLOCK:
+            raise CheckpointError(
+                f"{self._directory}: tensor {name}_blocks is MXFP4, in blocks of {BLOCK} inputs, "
+                f"and config.json asks {inputs}"
+            )
         parts = inputs // BLOCK
         blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))

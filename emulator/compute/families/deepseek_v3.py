@@ -7,8 +7,12 @@ from typing import Any
 
 from emulator.compute.architecture import Architecture, RouterScore, Routing
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily, Named, network_tensors
-from emulator.compute.rope_settings import YarnScaling
+from emulator.compute.families.family import (
+    ModelFamily,
+    Named,
+    experts_per_token,
+    network_tensors,
+)
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import LatentWeights, RouterWeights
 from emulator.specs.latent_attention import LatentAttention
@@ -26,20 +30,27 @@ class DeepseekV3(ModelFamily):
         config.require("scoring_func", ("sigmoid",))
         config.require("topk_method", ("noaux_tc",))
         config.require("moe_layer_freq", (1,))
-        config.require("rope_interleave", (True,))
+        if config.values.get("rope_interleave", True) is not True:
+            raise config.refusal("rope_interleave", "must be true to be computed here")
         fields = self.fields(config)
         fields |= self._latent_fields(config, fields)
         layers, experts = fields["layers"], config.whole("n_routed_experts")
         groups = config.whole("n_group", default=8)
         if experts % groups or experts // groups < 2:
             raise config.refusal("n_group", f"must divide {experts} experts in groups of 2 or more")
-        dense = min(config.whole("first_k_dense_replace", default=3, least=0), layers)
+        groups_chosen = config.whole("topk_group", default=4)
+        if groups_chosen > groups:
+            raise config.refusal("topk_group", f"must be at most n_group={groups}")
+        dense = config.whole("first_k_dense_replace", default=3, least=0)
+        if dense >= layers:
+            wanted = f"must leave one of the {layers} layers with experts"
+            raise config.refusal("first_k_dense_replace", wanted)
         width = config.whole("moe_intermediate_size")
         fields["routing"] = Routing(
             score=RouterScore.SIGMOID,
             normalise=config.flag("norm_topk_prob", default=True),
             groups=groups,
-            groups_chosen=config.whole("topk_group", default=4),
+            groups_chosen=groups_chosen,
             scale=config.real("routed_scaling_factor", default=2.5),
         )
         return Architecture(
@@ -47,13 +58,15 @@ class DeepseekV3(ModelFamily):
             dense_layers=tuple(range(dense)),
             dense_intermediate=config.whole("intermediate_size") if dense else 0,
             experts=experts,
-            experts_per_token=config.whole("num_experts_per_tok"),
+            experts_per_token=experts_per_token(config, groups_chosen * experts // groups),
             expert_intermediate=width,
             shared_intermediate=width * config.whole("n_shared_experts", default=1),
             fp8_block=_fp8_block(config),
         )
 
     def _latent_fields(self, config: ConfigReader, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if config.values.get("q_lora_rank", 0) is None:
+            raise config.refusal("q_lora_rank", "a query of full rank is not computed here")
         latent = LatentAttention(
             query_rank=config.whole("q_lora_rank"),
             kv_rank=config.whole("kv_lora_rank"),
@@ -62,11 +75,12 @@ class DeepseekV3(ModelFamily):
             value_dim=config.whole("v_head_dim"),
         )
         scale = latent.query_width_per_head**-0.5
-        rope = config.values.get("rope_scaling") or config.values.get("rope_parameters") or {}
+        key = "rope_scaling" if config.values.get("rope_scaling") else "rope_parameters"
+        rope = ConfigReader(config.values.get(key) or {}, f"{config.path}: {key}")
         scaling = fields["rope"].scaling
-        if isinstance(scaling, YarnScaling) and rope.get("mscale_all_dim"):
-            longer = 0.1 * rope["mscale_all_dim"] * math.log(scaling.factor) + 1.0
-            scale *= longer**2
+        if scaling is not None and rope.values.get("mscale_all_dim"):
+            growth = 0.1 * rope.real("mscale_all_dim", default=0.0) * math.log(scaling.factor)
+            scale *= (growth + 1.0) ** 2
         return {
             "kv_heads": fields["heads"],
             "head_dim": latent.value_dim,
@@ -147,6 +161,10 @@ def _fp8_block(config: ConfigReader) -> tuple[int, int] | None:
     quantisation.require("quant_method", ("fp8",))
     quantisation.require("fmt", ("e4m3",))
     block = values.get("weight_block_size")
-    if not isinstance(block, list) or [type(side) for side in block] != [int, int]:
-        raise quantisation.refusal("weight_block_size", "must be two whole numbers")
+    if (
+        not isinstance(block, list)
+        or [type(side) for side in block] != [int, int]
+        or min(block) < 1
+    ):
+        raise quantisation.refusal("weight_block_size", "must be two whole numbers above 0")
     return block[0], block[1]

@@ -15,7 +15,7 @@ from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.rope import attention_factor
-from emulator.compute.rope_settings import read_rope_settings
+from emulator.compute.rope_settings import DEFAULT_THETA, RopeSettings, read_rope_settings
 from emulator.compute.tensors import Shape, Tensors
 from emulator.compute.weights import (
     DenseWeights,
@@ -29,9 +29,14 @@ Named = Iterator[tuple[str, Shape]]
 
 
 class ModelFamily:
-    """Models of one architecture; `names` are those in config.json's `architectures`."""
+    """Models of one architecture; `names` are those in config.json's `architectures`.
+
+    `default_theta` and `default_norm_eps` are transformers' where config.json says none.
+    """
 
     names: ClassVar[tuple[str, ...]]
+    default_theta: ClassVar[float] = DEFAULT_THETA
+    default_norm_eps: ClassVar[float] = 1e-6
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """Read `config`; raises CheckpointError for what is not computed, by name."""
@@ -60,10 +65,14 @@ class ModelFamily:
             "vocab": config.whole("vocab_size"),
             "max_context_tokens": config.whole("max_position_embeddings"),
             "tied_embeddings": config.flag("tie_word_embeddings"),
-            "norm_eps": config.real("rms_norm_eps", default=1e-6),
-            "rope": read_rope_settings(config.values, config.path),
+            "norm_eps": config.real("rms_norm_eps", default=self.default_norm_eps),
+            "rope": self.rope(config),
             "routing": Routing(normalise=True),
         }
+
+    def rope(self, config: ConfigReader) -> RopeSettings:
+        """The rotary settings."""
+        return read_rope_settings(config.values, config.path, default_theta=self.default_theta)
 
     def dense_fields(self, config: ConfigReader, layers: int) -> dict[str, Any]:
         """Fields of a model whose layers are all dense."""
@@ -190,6 +199,15 @@ class ModelFamily:
         gate_up = (tensors.whole(name, width, hidden) for name in (gate, up))
         into.gate_up[slot] = tensors.linear(*gate_up)
         into.down[slot] = tensors.linear(tensors.whole(down, hidden, width))
+
+
+def experts_per_token(config: ConfigReader, experts: int) -> int:
+    """The experts of a token, no more than the `experts` that it may choose from."""
+    chosen = config.whole("num_experts_per_tok")
+    if chosen > experts:
+        wanted = f"must be at most {experts}, the experts that a token may choose from"
+        raise config.refusal("num_experts_per_tok", wanted)
+    return chosen
 
 
 def _projections(arch: Architecture, prefix: str) -> Iterator[tuple[str, int, int]]:

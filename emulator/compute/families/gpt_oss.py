@@ -7,27 +7,28 @@ import numpy as np
 
 from emulator.compute.architecture import Architecture, SwiGlu
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily, Named
-from emulator.compute.rope_settings import read_rope_settings
+from emulator.compute.families.family import ModelFamily, Named, experts_per_token
+from emulator.compute.rope_settings import RopeSettings, read_rope_settings
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import ExpertSet, RouterWeights
 
 _ROPE = {
     "rope_type": "yarn",
-    "rope_theta": 150_000.0,
     "factor": 32.0,
     "beta_fast": 32.0,
     "beta_slow": 1.0,
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""transformers' default where config.json has no rotary settings."""
+"""transformers' default where config.json has no rotary settings but perhaps `rope_theta`."""
 
 
 class GptOss(ModelFamily):
     """Experts' gate and up columns alternate in the checkpoint; all experts are in one tensor."""
 
     names = ("GptOssForCausalLM",)
+    default_theta = 150_000.0
+    default_norm_eps = 1e-5
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
@@ -37,15 +38,13 @@ class GptOss(ModelFamily):
             )
         fields = self.fields(config)
         fields["windows"] = self._windows(config, fields["layers"])
-        if not (config.values.get("rope_scaling") or config.values.get("rope_parameters")):
-            settings = {**config.values, "rope_parameters": _ROPE}
-            fields["rope"] = read_rope_settings(settings, config.path)
+        experts = config.whole("num_local_experts")
         return Architecture(
             **fields,
             attention_bias=config.flag("attention_bias", default=True),
             sinks=True,
-            experts=config.whole("num_local_experts"),
-            experts_per_token=config.whole("num_experts_per_tok"),
+            experts=experts,
+            experts_per_token=experts_per_token(config, experts),
             expert_intermediate=config.whole("intermediate_size"),
             expert_bias=True,
             gate=SwiGlu(
@@ -54,6 +53,13 @@ class GptOss(ModelFamily):
                 limit=config.real("swiglu_limit", default=7.0),
             ),
         )
+
+    def rope(self, config: ConfigReader) -> RopeSettings:
+        """See `ModelFamily.rope`."""
+        if config.values.get("rope_parameters") is None and not config.values.get("rope_scaling"):
+            settings = {**config.values, "rope_parameters": _ROPE}
+            return read_rope_settings(settings, config.path, default_theta=self.default_theta)
+        return super().rope(config)
 
     def _windows(self, config: ConfigReader, layers: int) -> tuple[int, ...]:
         kinds = config.values.get("layer_types")

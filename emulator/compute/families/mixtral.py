@@ -2,23 +2,26 @@
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily
+from emulator.compute.families.family import ModelFamily, experts_per_token
 
 
 class Mixtral(ModelFamily):
     """Llama's attention; a sliding window over all layers is refused by name."""
 
     names = ("MixtralForCausalLM",)
+    default_theta = 1e6
+    default_norm_eps = 1e-5
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
         config.require("sliding_window", ())
         config.require("attention_bias", ())
         config.require("quantization_config", ())
+        experts = config.whole("num_local_experts")
         return Architecture(
             **self.fields(config),
-            experts=config.whole("num_local_experts"),
-            experts_per_token=config.whole("num_experts_per_tok"),
+            experts=experts,
+            experts_per_token=experts_per_token(config, experts),
             expert_intermediate=config.whole("intermediate_size"),
         )
 

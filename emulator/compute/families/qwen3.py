@@ -4,7 +4,7 @@ from typing import Any
 
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily
+from emulator.compute.families.family import ModelFamily, experts_per_token
 
 
 class Qwen3(ModelFamily):
@@ -47,10 +47,11 @@ class Qwen3Moe(Qwen3):
                 "dense_intermediate": config.whole("intermediate_size"),
             }
         spellings = ("num_experts", "num_local_experts")
-        experts = next((key for key in spellings if key in config.values), spellings[0])
+        key = next((key for key in spellings if key in config.values), spellings[0])
+        experts = config.whole(key)
         fields |= {
-            "experts": config.whole(experts),
-            "experts_per_token": config.whole("num_experts_per_tok"),
+            "experts": experts,
+            "experts_per_token": experts_per_token(config, experts),
             "expert_intermediate": config.whole("moe_intermediate_size"),
             "routing": Routing(normalise=config.flag("norm_topk_prob")),
         }

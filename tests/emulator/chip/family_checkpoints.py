@@ -24,6 +24,7 @@ _PLAIN: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _DEFAULT = {"rope_type": "default", "rope_theta": 10_000.0}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -59,6 +60,8 @@ _DEEPSEEK: dict[str, Any] = {
     "num_nextn_predict_layers": 0,
     "rope_parameters": _DEEPSEEK_YARN,
 }
+_LARGE_EPS = {"rms_norm_eps": 1e-2}
+_FULL_AT_END = [*["sliding_attention"] * 3, "full_attention"]
 _GPT_OSS: dict[str, Any] = {
     **_PLAIN,
     "intermediate_size": 32,
@@ -154,6 +157,32 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
             "kv_lora_rank": 40,
             "rope_parameters": {**_DEEPSEEK_YARN, "factor": 32.0, "beta_fast": 1.0},
         },
+    ),
+    "llama-linear-rope": ("Llama", {**_PLAIN, "rope_parameters": _LINEAR, **_LARGE_EPS}),
+    "qwen3-large-eps": ("Qwen3", {**_PLAIN, "head_dim": 16, **_LARGE_EPS}),
+    "qwen3-moe-large-eps": ("Qwen3Moe", {**_MOE, **_LARGE_EPS}),
+    "mixtral-large-eps": ("Mixtral", {**_MIXTRAL, **_LARGE_EPS}),
+    "gpt-oss-other-settings": (
+        "GptOss",
+        {
+            **_GPT_OSS,
+            "attention_bias": False,
+            "swiglu_alpha": 1.0,
+            "layer_types": _FULL_AT_END,
+            **_LARGE_EPS,
+        },
+    ),
+    "deepseek-two-mscales": (
+        "DeepseekV3",
+        {
+            **_DEEPSEEK,
+            "rope_parameters": {**_YARN, "mscale": 0.5, "mscale_all_dim": 0.8},
+            **_LARGE_EPS,
+        },
+    ),
+    "deepseek-linear-rope": (
+        "DeepseekV3",
+        {**_DEEPSEEK, "rope_parameters": {**_LINEAR, "mscale_all_dim": 1.0}},
     ),
 }
 

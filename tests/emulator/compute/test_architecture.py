@@ -1,14 +1,18 @@
+import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.checkpoint import architecture_from_config, read_architecture
-from emulator.compute.rope_settings import RopeSettings
+from emulator.compute.rope_settings import RopeSettings, YarnScaling
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
+from tests.emulator.compute.test_model_spec import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -154,6 +158,101 @@ def test_settings_that_change_nothing_are_let_through() -> None:
 @pytest.mark.parametrize("value", ["many", None, [4]])
 def test_a_value_that_is_no_number_is_one_line(value: Any) -> None:
     assert "vocab_size" in refusal(CONFIG | {"vocab_size": value})
+
+
+class TestFamilies:
+    """What families have otherwise than the base."""
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            CONFIG,
+            CONFIG | {"architectures": ["Qwen3ForCausalLM"]},
+            LLAMA,
+            MIXTRAL,
+            GPT_OSS,
+            DEEPSEEK,
+        ],
+        ids=lambda config: config["architectures"][0],
+    )
+    def test_what_is_left_out_has_transformers_defaults(self, config: dict[str, Any]) -> None:
+        optional = ("rms_norm_eps", "rope_theta", "rope_scaling", "quantization_config")
+        short = {key: value for key, value in config.items() if key not in optional}
+        short["intermediate_size"] = 48
+        name = config["architectures"][0].replace("ForCausalLM", "Config")
+        theirs = getattr(transformers, name)(**copy.deepcopy(short))
+
+        ours = architecture_from_config(short, "c")
+
+        assert ours.norm_eps == theirs.rms_norm_eps
+        assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
+        assert (ours.rope.scaling is None) == (theirs.rope_parameters["rope_type"] == "default")
+
+    def test_gpt_oss_has_its_own_rotary_scaling_with_a_theta_beside(self) -> None:
+        silent = {key: value for key, value in GPT_OSS.items() if key != "rope_scaling"}
+
+        rope = architecture_from_config(silent | {"rope_theta": 7e4}, "c").rope
+
+        assert rope.theta == 7e4
+        assert isinstance(rope.scaling, YarnScaling)
+        assert rope.scaling.factor == 32
+        plain = architecture_from_config(silent | {"rope_parameters": {}}, "c").rope
+        assert plain == RopeSettings(theta=150_000.0), "settings that are empty are plain RoPE's"
+
+    def test_an_mscale_of_all_dimensions_sharpens_deepseeks_scores_in_every_scaling(self) -> None:
+        rope = {"rope_type": "linear", "factor": 4.0, "mscale_all_dim": 0.5}
+        sharper = (0.1 * 0.5 * math.log(4.0) + 1.0) ** 2
+
+        def scale(rope: dict[str, Any]) -> float:
+            return architecture_from_config(DEEPSEEK | {"rope_scaling": rope}, "c").score_scale
+
+        assert scale(rope) == pytest.approx(sharper * (128 + 64) ** -0.5, rel=1e-12)
+        assert scale(rope | {"rope_type": "default"}) == (128 + 64) ** -0.5
+        bad = DEEPSEEK | {"rope_scaling": rope | {"mscale_all_dim": "much"}}
+        assert "rope_scaling: mscale_all_dim=much: must be a number" in refusal(bad)
+
+    @pytest.mark.parametrize(
+        ("config", "key", "value"),
+        [
+            (DEEPSEEK, "rope_interleave", False),
+            (DEEPSEEK, "rope_interleave", None),
+            (DEEPSEEK, "norm_topk_prob", None),
+            (DEEPSEEK, "topk_group", 9),
+            (DEEPSEEK, "num_experts_per_tok", 4 * 256 // 8 + 1),
+            (DEEPSEEK, "first_k_dense_replace", 61),
+            (DEEPSEEK, "q_lora_rank", None),
+            (GPT_OSS, "attention_bias", None),
+            (GPT_OSS, "num_experts_per_tok", 129),
+            (MIXTRAL, "num_experts_per_tok", 9),
+            (CONFIG, "num_experts_per_tok", 17),
+        ],
+    )
+    def test_what_a_family_cannot_compute_is_refused_by_name(
+        self, config: dict[str, Any], key: str, value: Any
+    ) -> None:
+        assert f"config.json: {key}={value}: " in refusal(config | {key: value})
+
+    def test_the_most_that_a_family_computes_is_let_through(self) -> None:
+        most = {"topk_group": 8, "num_experts_per_tok": 256, "first_k_dense_replace": 60}
+
+        arch = architecture_from_config(DEEPSEEK | most | {"rope_interleave": True}, "c")
+
+        assert (arch.experts_per_token, arch.expert_layers) == (256, (60,))
+
+    @pytest.mark.parametrize("block", [None, [128], [128, 0], [128, 128.0]])
+    def test_a_block_of_fp8_scales_must_have_two_sides(self, block: Any) -> None:
+        stored = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": block}
+
+        message = refusal(DEEPSEEK | {"quantization_config": stored})
+
+        assert f"quantization_config: weight_block_size={block}: must be two" in message
+
+    def test_the_same_model_in_another_format_has_the_same_architecture(self) -> None:
+        plain = architecture_from_config(DEEPSEEK | {"quantization_config": None}, "c")
+        stored = architecture_from_config(DEEPSEEK, "c")
+
+        assert (plain.fp8_block, stored.fp8_block) == (None, (128, 128))
+        assert plain == stored
 
 
 class TestFile:

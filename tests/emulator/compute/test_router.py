@@ -133,6 +133,15 @@ class TestGroups:
         assert chosen.tolist() == [[0, 1]]
         np.testing.assert_allclose(weights, [[3 * 0.9, 3 * 0.1]], rtol=1e-6)
 
+    @pytest.mark.filterwarnings("error")
+    def test_a_score_beyond_the_range_of_exp_is_none(self) -> None:
+        hidden = np.array([[-500.0, 500.0, -500.0, -500.0]], dtype=np.float32)
+
+        chosen, weights = route(hidden, PLAIN, experts_per_token=2, routing=self.ROUTING)
+
+        assert chosen.tolist() == [[0, 1]]
+        assert weights.tolist() == [[0.0, 3.0]]
+
     def test_a_routers_bias_is_in_its_logits(self) -> None:
         bias = np.log(np.array([1, 1, 1, 4], dtype=np.float32))
         hidden = np.log(np.array([[2, 1, 1, 1]], dtype=np.float32))

@@ -1,5 +1,6 @@
 """Checkpoints whose matrices are stored in FP8 blocks or MXFP4: the values they stand for."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 from emulator.compute.checkpoint import check_weights, load_shard
 from emulator.compute.mapped_matrix import MappedMatrix, mapped_matrices
+from emulator.compute.tensors import Tensors, stored_bytes
 from emulator.compute.weights import MoeWeights
 from emulator.errors import CheckpointError
 from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
@@ -67,16 +69,67 @@ def test_fp8_without_its_block_size_is_refused(
     name = "model.layers.0.self_attn.o_proj.weight"
     tensors[name] = tensors[name].to(torch.float8_e4m3fn)
     directory = save(tmp_path / "fp8", source, tensors, {})
-    arch = check_weights(directory)
 
     with pytest.raises(CheckpointError, match=f"{name} is FP8, and config.json has no"):
-        load_shard(directory, arch, [[0]] * len(arch.expert_layers))
+        check_weights(directory)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [(None, "is missing"), ((2, 5), r"has shape \[2, 5\], config.json asks")]
+)
+@pytest.mark.parametrize("name", ["self_attn.q_a_proj", "mlp.experts.5.up_proj"])
+def test_fp8_without_the_scales_of_its_shape_is_refused(
+    name: str,
+    shape: tuple[int, int] | None,
+    words: str,
+    checkpoints: Mapping[str, Path],
+    tmp_path: Path,
+) -> None:
+    stored, _ = in_fp8(checkpoints["deepseek-plain"], tmp_path, BLOCK)
+    tensors, scales = all_tensors(stored), f"model.layers.1.{name}.weight_scale_inv"
+    del tensors[scales]
+    if shape is not None:
+        tensors[scales] = torch.ones(shape)
+    directory = save(tmp_path / "broken", stored, tensors, {})
+
+    with pytest.raises(CheckpointError, match=f"tensor {scales} {words}"):
+        check_weights(directory)
 
 
 def test_mxfp4_experts_are_what_transformers_unpacks(
     checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:
     assert_same_shards(*in_mxfp4(checkpoints["gpt-oss-plain"], tmp_path))
+
+
+def test_mxfp4_of_rows_that_end_within_a_block_is_refused(
+    checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    stored, _ = in_mxfp4(checkpoints["gpt-oss-plain"], tmp_path)
+    tensors = Tensors(stored)
+    name = "model.layers.0.mlp.experts.down_proj"
+    tensors.check_mxfp4(name, 8, 64, 32)
+
+    with pytest.raises(
+        CheckpointError, match=f"{name}_blocks is MXFP4, in blocks of 32 .* asks 40"
+    ):
+        tensors.check_mxfp4(name, 8, 64, 40)
+
+
+def test_only_the_files_of_the_index_are_a_checkpoints_bytes(
+    checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(checkpoints["llama-plain"], tmp_path / "copy"))
+    files = sorted(directory.glob("*.safetensors"))
+    assert len(files) > 1
+    held = sum(path.stat().st_size for path in files)
+
+    shutil.copy(files[0], directory / "consolidated.safetensors")
+
+    assert stored_bytes(directory) == held
+    files[1].unlink()
+    with pytest.raises(CheckpointError, match=files[1].name):
+        stored_bytes(directory)
 
 
 def test_gate_and_up_columns_that_alternate_are_laid_side_by_side(
