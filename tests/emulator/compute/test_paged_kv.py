@@ -24,6 +24,28 @@ def tokens(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return keys.astype(np.float32), values.astype(np.float32)
 
 
+@pytest.mark.parametrize(
+    ("latent", "groups", "expected"),
+    [
+        (None, 3, (3, 8, 5, 8)),  # heads, key's and blocks' numbers, value's
+        (None, 0, (1, 8, 1, 8)),
+        (LATENT, 2, (1, 12 + 4, 5, 12)),
+        (LATENT, 0, (1, 12 + 4, 1, 12)),
+    ],
+)
+def test_a_chips_pool_is_as_wide_as_its_head_groups_or_as_the_latent(
+    latent: LatentShape | None, groups: int, expected: tuple[int, int, int, int]
+) -> None:
+    arch = make_architecture(latent)
+    heads, key_dim, blocks, value_dim = expected
+
+    kv = PagedKv.of(arch, groups=groups, blocks=5, block_tokens=16)
+
+    keys, values = kv.read_blocks(range(kv.blocks))
+    assert keys.shape == (arch.layers, heads, key_dim, blocks, 16)
+    assert values.shape == (arch.layers, heads, blocks, 16 * value_dim)
+
+
 def test_a_token_is_found_where_its_slot_says() -> None:
     kv = pool(blocks=4, block_tokens=64)
     keys, values = tokens(1)
