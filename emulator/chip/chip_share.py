@@ -85,5 +85,5 @@ def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDon
     directory = Path(share.weights_dir)
     mapped = maps_weights(directory, share.formats)
     read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
-    store_experts(read, share.formats)
+    store_experts(read, share.formats, chip.architecture)
     return chip.take_experts(command.layer, command.slots, read)

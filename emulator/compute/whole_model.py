@@ -35,8 +35,8 @@ _LOGITS_AT_ONCE: Final = 1 << 26
 
 
 class WholeModel:
-    """The model in `directory` in `formats`; raises CheckpointError as chips do, also when this host
-    has not the memory for it.
+    """The model in `directory` in `formats`; raises CheckpointError as chips do, also without the
+    host memory for it.
     """
 
     def __init__(self, directory: Path, formats: ModelFormats) -> None:

@@ -1,7 +1,7 @@
 """FP8 weights with a float32 scale for every block of 128 x 128, as DeepSeek-V3's checkpoints.
 
 The array has no such scales: the matrix is turned into MXFP8 when it is loaded (assumed, also by
-the cost model), which rounds a second time.
+the cost model), which rounds a second time. Weights that are stored in FP8 have the blocks already.
 """
 
 from typing import Final

@@ -1,11 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.compute.checkpoint import read_architecture
 from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
+from emulator.data import SMALL_MOE_DIR
+from emulator.specs.latent_attention import LatentAttention
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 4
+LATENT = LatentAttention(query_rank=9, kv_rank=12, nope_dim=6, rope_dim=4, value_dim=7)
 
 
 def pool(*, blocks: int, block_tokens: int) -> PagedKv:
@@ -34,9 +40,9 @@ def tokens(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_a_chips_pool_is_as_wide_as_its_head_groups_or_as_the_latent(
-    latent: LatentShape | None, groups: int, expected: tuple[int, int, int, int]
+    latent: LatentAttention | None, groups: int, expected: tuple[int, int, int, int]
 ) -> None:
-    arch = make_architecture(latent)
+    arch = replace(read_architecture(SMALL_MOE_DIR), head_dim=8, latent=latent)
     heads, key_dim, blocks, value_dim = expected
 
     kv = PagedKv.of(arch, groups=groups, blocks=5, block_tokens=16)
