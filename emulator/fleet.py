@@ -347,28 +347,38 @@ class Fleet:
         meanwhile; the fleet's placement then has the written slots.
         """
         held = self.placement.padded(placement.slots)
+        directories = {self._weights_of[each.chip] for each in transfers}
+        mapped = {each for each in directories if maps_weights(each, self._formats)}
         try:
             for layer in sorted({transfer.layer for transfer in transfers}):
-                self._move([transfer for transfer in transfers if transfer.layer == layer], held)
+                of_layer = [transfer for transfer in transfers if transfer.layer == layer]
+                self._move(of_layer, mapped, held)
         except ChipLost:
             self._set_placement(replace(self.placement, expert_of_slot=held))
             raise
         self._set_placement(placement)
 
-    def _move(self, transfers: Sequence[ExpertTransfer], held: Int64s) -> None:
-        """Carry out one layer's transfers, and note in `held` the written slots."""
+    def _move(
+        self, transfers: Sequence[ExpertTransfer], mapped: Collection[Path], held: Int64s
+    ) -> None:
+        """Carry out one layer's transfers, and note in `held` the written slots.
+
+        Chips map the experts of the checkpoints in `mapped`, and load them.
+        """
         layer = transfers[0].layer
         wanted: dict[int, list[int]] = {}  # slots to read, by chip
+        moves: dict[int, list[ExpertTransfer]] = {}
+        loads: dict[int, list[ExpertTransfer]] = {}
         for each in transfers:
-            if self._moves(each) and each.source_slot not in wanted.get(each.source_chip, []):
+            if not self._moves(each, mapped):
+                loads.setdefault(each.chip, []).append(each)
+                continue
+            moves.setdefault(each.chip, []).append(each)
+            if each.source_slot not in wanted.get(each.source_chip, []):
                 wanted.setdefault(each.source_chip, []).append(each.source_slot)
         read = self._tell(
             {chip: SendExperts(layer=layer, slots=slots) for chip, slots in wanted.items()}
         )
-        moves: dict[int, list[ExpertTransfer]] = {}
-        loads: dict[int, list[ExpertTransfer]] = {}
-        for each in transfers:
-            (moves if self._moves(each) else loads).setdefault(each.chip, []).append(each)
         take: dict[int, Command] = {}
         for chip, arriving in moves.items():
             parts = []
@@ -417,11 +427,11 @@ class Fleet:
             }
         )
 
-    def _moves(self, transfer: ExpertTransfer) -> bool:
+    def _moves(self, transfer: ExpertTransfer, mapped: Collection[Path]) -> bool:
         """Whether weights go from chip to chip; mapped ones are in every chip's reach."""
         source, weights_dir = transfer.source_chip, self._weights_of[transfer.chip]
         same = source >= 0 and self._weights_of[source] == weights_dir
-        return same and not maps_weights(weights_dir, self._formats)
+        return same and weights_dir not in mapped
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)

@@ -37,14 +37,10 @@ def load_chip(share: ChipShare) -> Chip:
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     shard = _load_shard(share, arch)
-    attends = shard.groups > 0
-    latent = arch.latent
-    kv = PagedKv(
-        layers=arch.layers,
-        kv_heads=shard.groups if attends and latent is None else 1,
-        key_dim=latent.cached_width if latent else arch.head_dim,
-        value_dim=latent.kv_rank if latent else arch.head_dim,
-        blocks=share.kv_blocks if attends else 1,
+    kv = PagedKv.of(
+        arch,
+        groups=shard.groups,
+        blocks=share.kv_blocks,
         block_tokens=share.block_tokens,
         formats=share.formats,
     )
@@ -89,5 +85,5 @@ def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDon
     directory = Path(share.weights_dir)
     mapped = maps_weights(directory, share.formats)
     read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
-    store_experts(read, share.formats)
+    store_experts(read, share.formats, chip.architecture)
     return chip.take_experts(command.layer, command.slots, read)

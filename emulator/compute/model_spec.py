@@ -5,7 +5,9 @@ from pathlib import Path
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.registry import family_of
+from emulator.errors import ConfigError
 from emulator.specs.model import ModelSpec
+from emulator.specs.precisions import STORED
 from emulator.specs.weight_format import WeightFormat
 
 _BYTES_OF_DTYPE = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -62,8 +64,19 @@ def spec_from_config(name: str, config: ConfigReader) -> ModelSpec:
     )
 
 
+def check_stored(directory: Path) -> None:
+    """Raise ConfigError for a checkpoint that is not computed in the formats it is stored in."""
+    if _dtype(ConfigReader.of_checkpoint(directory)) == "float16":
+        expected = f"bf16, or none: FP16, as {directory} is stored, is not computed"
+        raise ConfigError("quantization", STORED, expected)
+
+
+def _dtype(config: ConfigReader) -> str:
+    return str(config.values.get("dtype") or config.values.get("torch_dtype") or "bfloat16")
+
+
 def _bytes_per_element(config: ConfigReader) -> int:
-    dtype = config.values.get("dtype") or config.values.get("torch_dtype") or "bfloat16"
+    dtype = _dtype(config)
     if dtype not in _BYTES_OF_DTYPE:
         key = "dtype" if config.values.get("dtype") else "torch_dtype"
         raise config.refusal(key, f"must be {', '.join(_BYTES_OF_DTYPE)}")

@@ -8,10 +8,12 @@ without transposing (DECISIONS.md).
 import math
 import mmap
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
+from emulator.compute.architecture import Architecture
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 CHUNK_TOKENS = 128
@@ -42,6 +44,31 @@ class PagedKv:
         self._formats = formats
         self._keys = _untouched_zeros(layers, kv_heads, key_dim, blocks, block_tokens)
         self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * value_dim)
+
+    @classmethod
+    def of(
+        cls,
+        arch: Architecture,
+        *,
+        groups: int,
+        blocks: int,
+        block_tokens: int,
+        formats: ModelFormats = FP32_MODEL,
+    ) -> Self:
+        """The pool of a chip with `groups` head groups; one without any keeps no more than a block.
+
+        A latent is one head that all groups share, its values the first `kv_rank` of its keys.
+        """
+        latent = arch.latent
+        return cls(
+            layers=arch.layers,
+            kv_heads=1 if latent else max(1, groups),
+            key_dim=latent.cached_width if latent else arch.head_dim,
+            value_dim=latent.kv_rank if latent else arch.head_dim,
+            blocks=blocks if groups else 1,
+            block_tokens=block_tokens,
+            formats=formats,
+        )
 
     @property
     def blocks_per_chunk(self) -> int:

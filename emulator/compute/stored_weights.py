@@ -1,7 +1,8 @@
 """A chip's weights in the formats that they are stored in, as the numbers that their codes mean.
 
 Matrices are rounded as the kernels hold them: a block of FP8's 128 x 128 lies within a head group,
-a part of a dense network, or an expert. Norms and biases stay in float32.
+a part of a dense network, or an expert. Those of a checkpoint in FP8 have its own blocks already,
+and are turned into MXFP8 alone. Norms and biases stay in float32.
 """
 
 from dataclasses import fields, replace
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from emulator.compute.architecture import Architecture
 from emulator.compute.mapped_matrix import MappedMatrix
 from emulator.compute.tensors import is_mapped
 from emulator.compute.weights import (
@@ -23,6 +25,7 @@ from emulator.compute.weights import (
 )
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.formats.product_formats import ProductFormat
+from emulator.specs.weight_format import WeightFormat
 
 _MATRICES = {
     "gate_up",
@@ -52,12 +55,14 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
     if formats == FP32_MODEL:
         return shard
     assert not isinstance(shard.lm_head, MappedMatrix), "mapped matrices are as stored"
-    plain, projections = formats.plain_products, formats.projection_products
+    arch = shard.architecture
+    of_weights = _not_twice(formats, arch)
+    plain, projections = of_weights.plain_products, of_weights.projection_products
     layers = []
     for layer in shard.layers:
         network = layer.feed_forward
         if isinstance(network, MoeWeights):
-            store_experts(network.experts, formats)
+            store_experts(network.experts, formats, arch)
             shared = network.shared
             network = replace(
                 network,
@@ -77,14 +82,27 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
     )
 
 
-def store_experts(experts: ExpertSet, formats: ModelFormats) -> None:
+def store_experts(experts: ExpertSet, formats: ModelFormats, arch: Architecture) -> None:
     """Round experts in place; slots of zeros stay unwritten, and take no memory."""
     if formats == FP32_MODEL:
         return
-    products = formats.expert_products
+    products = _not_twice(formats, arch).expert_products
     for matrices in (experts.gate_up, experts.down):
         for slot in np.flatnonzero(matrices.any(axis=(1, 2))):
             matrices[slot] = products.store(matrices[slot])
+
+
+def _not_twice(formats: ModelFormats, arch: Architecture) -> ModelFormats:
+    """`formats` in which to round: FP8's blocks, but for weights that are stored in such."""
+    if arch.fp8_block is None:
+        return formats
+    return replace(
+        formats, projections=_of_fp8(formats.projections), experts=_of_fp8(formats.experts)
+    )
+
+
+def _of_fp8(storage: WeightFormat) -> WeightFormat:
+    return WeightFormat.MXFP8 if storage is WeightFormat.FP8_BLOCK128 else storage
 
 
 def _stored(weights: _Weights, products: ProductFormat) -> _Weights:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import psutil
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.checkpoint import load_shard, read_architecture
@@ -21,8 +22,9 @@ from emulator.compute.decoder import (
     run_dense_part,
 )
 from emulator.compute.experts import run_experts
+from emulator.compute.host_memory import host_need
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.stored_weights import store_shard
+from emulator.compute.stored_weights import maps_weights, store_shard
 from emulator.compute.token_batch import Span, make_token_batch
 from emulator.compute.weights import ModelShard, MoeWeights
 from emulator.formats.model_formats import ModelFormats
@@ -33,12 +35,18 @@ _LOGITS_AT_ONCE: Final = 1 << 26
 
 
 class WholeModel:
-    """The model in `directory` in `formats`; raises CheckpointError, as the chips do."""
+    """The model in `directory` in `formats`; raises CheckpointError as chips do, also without the
+    host memory for it.
+    """
 
     def __init__(self, directory: Path, formats: ModelFormats) -> None:
         arch = read_architecture(directory)
         every_expert = [range(arch.experts)] * len(arch.expert_layers)
-        self._shard: ModelShard = store_shard(load_shard(directory, arch, every_expert), formats)
+        need = host_need(directory, chips=1, tp=1, slots=arch.experts, formats=formats)
+        need.check(psutil.virtual_memory().available)
+        mapped = maps_weights(directory, formats)
+        shard = load_shard(directory, arch, every_expert, mapped=mapped)
+        self._shard: ModelShard = store_shard(shard, formats)
 
     def logits(self, texts: Int64s) -> Iterator[Float32s]:
         """Of each of `texts` [texts, tokens], in order: [tokens, vocab], each beside its last
@@ -65,7 +73,13 @@ class WholeModel:
             ],
             _BLOCK_TOKENS,
         )
-        kv = self._cache(1 + len(texts) * blocks)
+        kv = PagedKv.of(
+            self._shard.architecture,
+            groups=self._shard.groups,
+            blocks=1 + len(texts) * blocks,
+            block_tokens=_BLOCK_TOKENS,
+            formats=self._shard.formats,
+        )
         angles = batch_rotation(self._shard, batch)
         x = embed(self._shard, batch)
         for layer, weights in enumerate(self._shard.layers):
@@ -77,18 +91,6 @@ class WholeModel:
                 addends = run_dense_part(self._shard, weights.feed_forward, joined)
                 x = add_up(joined.residual, addends)
         return x
-
-    def _cache(self, blocks: int) -> PagedKv:
-        arch, latent = self._shard.architecture, self._shard.architecture.latent
-        return PagedKv(
-            layers=arch.layers,
-            kv_heads=1 if latent else arch.kv_heads,
-            key_dim=latent.cached_width if latent else arch.head_dim,
-            value_dim=latent.kv_rank if latent else arch.head_dim,
-            blocks=blocks,
-            block_tokens=_BLOCK_TOKENS,
-            formats=self._shard.formats,
-        )
 
     def _through_experts(self, weights: MoeWeights, joined: Joined) -> Float32s:
         routed = route_tokens(self._shard, weights, joined)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emulator.compute.checkpoint import check_weights
 from emulator.compute.host_memory import HostNeed, host_need
-from emulator.compute.model_spec import model_spec
+from emulator.compute.model_spec import check_stored, model_spec
 from emulator.data import weights_name
 from emulator.errors import ConfigError
 from emulator.fabric.tiers import rack_of, tray_of
@@ -27,7 +27,7 @@ from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
-from emulator.specs.precisions import AUTO, model_at, mx_precisions_of, with_kv_dtype
+from emulator.specs.precisions import AUTO, STORED, model_at, mx_precisions_of, with_kv_dtype
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
@@ -201,6 +201,8 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     weights = model_spec(weights_name(weights_dir), weights_dir)
     if settings.computes:
         check_weights(weights_dir)
+        if settings.quantization == STORED:
+            check_stored(weights_dir)
     weights = _in_formats(weights, settings, system)
     time_model = (
         _in_formats(model_by_name(settings.model), settings, system) if settings.model else weights

@@ -10,7 +10,7 @@ import numpy as np
 
 from emulator.arrays import Int32s, Int64s
 from emulator.compute.logprobs import log_softmax
-from emulator.compute.model_spec import model_spec
+from emulator.compute.model_spec import check_stored, model_spec
 from emulator.compute.whole_model import WholeModel
 from emulator.data import weights_name
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
@@ -59,9 +59,12 @@ def format_qualities(directory: Path, names: Sequence[str], text: Text) -> Itera
     """The quality of each format; float32's first, which the others are held against.
 
     `names` are those of `--quantization`, each perhaps with KV_SUFFIX. Raises ConfigError for
-    another, and CheckpointError for a model that is not computed.
+    another, and for a checkpoint that is not computed as stored; CheckpointError for a model that
+    is not computed.
     """
     stored = model_spec(weights_name(directory), directory)
+    if any(name.partition(KV_SUFFIX)[0] == STORED for name in names):
+        check_stored(directory)
     specs = {name: _model_in(name, stored) for name in names if name != FP32}
     formats = {name: ModelFormats.of_model(spec) for name, spec in specs.items()}
     wide = replace(

@@ -71,21 +71,7 @@ class InProcessChips:
         self.experts = ExpertMap(self.placement)
         self.chips: list[RecordingChip] = []
         self._sampled: dict[int, RankOutput] = {}
-        latent = arch.latent
-        kv_heads = 1 if latent else arch.kv_heads // tp
-        key_dim = latent.cached_width if latent else arch.head_dim
-        value_dim = latent.kv_rank if latent else arch.head_dim
         for chip in range(chips):
-            kv = PagedKv(
-                layers=arch.layers,
-                kv_heads=kv_heads,
-                key_dim=key_dim,
-                value_dim=value_dim,
-                blocks=kv_blocks,
-                block_tokens=block_tokens,
-                formats=formats,
-            )
-            _fill_with_noise(kv, arch.layers, (kv_heads, key_dim), (kv_heads, value_dim))
             shard = load_shard(
                 directory,
                 arch,
@@ -95,6 +81,14 @@ class InProcessChips:
                 mapped=mapped,
             )
             shard = store_shard(shard, formats)
+            kv = PagedKv.of(
+                arch,
+                groups=shard.groups,
+                blocks=kv_blocks,
+                block_tokens=block_tokens,
+                formats=formats,
+            )
+            _fill_with_noise(kv)
             self.chips.append(RecordingChip(shard, kv, tp=tp, tp_index=chip % tp))
 
     def begin(
@@ -153,17 +147,13 @@ class InProcessChips:
         return np.array([found[position] for position in range(len(found))])
 
 
-def _fill_with_noise(
-    kv: PagedKv, layers: int, key: tuple[int, int], value: tuple[int, int]
-) -> None:
-    slots = np.arange(kv.blocks * kv.block_tokens)
+def _fill_with_noise(kv: PagedKv) -> None:
+    blocks = range(kv.blocks)
     rng = np.random.default_rng(0)
-    for layer in range(layers):
-        keys, values = (
-            10 * rng.standard_normal((len(slots), *shape)).astype(np.float32)
-            for shape in (key, value)
-        )
-        kv.write(layer, slots, keys, values)
+    keys, values = (
+        10 * rng.standard_normal(pool.shape, dtype=np.float32) for pool in kv.read_blocks(blocks)
+    )
+    kv.write_blocks(blocks, keys, values)
 
 
 def serve(

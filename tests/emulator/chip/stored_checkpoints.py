@@ -32,8 +32,23 @@ def save(directory: Path, source: Path, tensors: StoredTensors, more: dict[str, 
     return directory
 
 
-def in_fp8(source: Path, root: Path, block: int) -> tuple[Path, Path]:
-    """Directories under `root`: DeepSeek's way, in squares of `block`, and plainly."""
+def with_dtype(dtype: str, source: Path, directory: Path) -> Path:
+    """The files of `source` in `directory`, where config.json names another `dtype`."""
+    for path in source.iterdir():
+        (directory / path.name).symlink_to(path)
+    config = json.loads((source / "config.json").read_text())
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
+    return directory
+
+
+def in_fp8(
+    source: Path, root: Path, block: int, *, powers_of_two: bool = False
+) -> tuple[Path, Path]:
+    """Directories under `root`: DeepSeek's way, in squares of `block`, and plainly.
+
+    Scales are random, or, as DeepSeek-V3.1's, random `powers_of_two`.
+    """
     plain: StoredTensors = {}
     stored: StoredTensors = {}
     for name, tensor in all_tensors(source).items():
@@ -44,6 +59,8 @@ def in_fp8(source: Path, root: Path, block: int) -> tuple[Path, Path]:
         rows, columns = (-(-side // block) for side in tensor.shape)
         generator = torch.Generator().manual_seed(rows)
         scales = (torch.rand(rows, columns, generator=generator) + 0.5) / 100
+        if powers_of_two:
+            scales = torch.exp2(torch.round(torch.log2(scales)))
         codes = (tensor * 100).to(torch.float8_e4m3fn)
         stored[name], stored[f"{name}_scale_inv"] = codes, scales
         plain[name] = codes.float().clone()

@@ -8,8 +8,10 @@ import pytest
 
 from emulator.chip.commands import LoadExperts, SendExperts, TakeExperts
 from emulator.compute import tensors
+from emulator.compute.stored_weights import maps_weights
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
+from emulator.formats.model_formats import ModelFormats
 from emulator.specs.placement import EMPTY, ExpertTransfer
 from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
 from tests.emulator.chip.in_process import InProcessChips, serve
@@ -52,7 +54,9 @@ def test_a_request_has_the_same_bits_in_every_partition(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("all_mapped")
-def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes() -> None:
+def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fleet = fleet_on(InProcessFleet)
     assert isinstance(fleet, InProcessFleet)
     before = Texts(fleet).of(0)
@@ -76,8 +80,17 @@ def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes() -> No
         )[:1]
     ]
 
+    asked: list[Path] = []
+
+    def counted(directory: Path, formats: ModelFormats) -> bool:
+        asked.append(directory)
+        return maps_weights(directory, formats)
+
+    monkeypatch.setattr("emulator.fleet.maps_weights", counted)
+
     fleet.place(new, transfers)
 
+    assert asked == [SMALL_MOE_DIR]
     kinds = {type(command) for _, command in fleet.host.sent}
     assert LoadExperts in kinds
     assert not kinds & {SendExperts, TakeExperts}

@@ -1,24 +1,27 @@
 """Chips with weights, activations and caches in the chip's number formats."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from emulator.chip.chip_share import ChipShare, load_chip, load_slots, renew_chip
-from emulator.chip.commands import LoadExperts, LoadWeights
-from emulator.chip.effects import CommandDone
-from emulator.compute.checkpoint import load_shard, read_architecture
+from emulator.chip.commands import LoadExperts, LoadWeights, SendExperts
+from emulator.chip.effects import CommandDone, ExpertWeights
+from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
 from emulator.compute.model_spec import model_spec
 from emulator.compute.stored_weights import store_shard
-from emulator.compute.weights import GroupedQueryWeights, ModelShard, MoeWeights
+from emulator.compute.weights import GroupedQueryWeights, LatentWeights, ModelShard, MoeWeights
 from emulator.data import SMALL_MOE_DIR, SMALL_MOE_TRAINED_DIR
 from emulator.errors import ConfigError
 from emulator.formats.minifloat import BF16
 from emulator.formats.model_formats import ModelFormats
 from emulator.formats.mx_blocks import MXFP4, MXFP8, MxFormat, ScaleRule, quantise
 from emulator.specs.weight_format import WeightFormat
+from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
 from tests.emulator.chip.in_process import InProcessChips, serve
+from tests.emulator.chip.stored_checkpoints import in_fp8
 
 PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4", "w4a8")
 
@@ -50,6 +53,53 @@ def test_mxfp4_quantises_experts_alone_and_w4a8_every_matrix_of_a_layer() -> Non
         assert is_in(MXFP4, layer.attention.qkv) == four_bit_attention
         assert is_in(MXFP4, layer.attention.output) == four_bit_attention
         assert not is_in(MXFP8, layer.feed_forward.router.matrix)
+
+
+@pytest.mark.parametrize("precision", ["stored", "fp8"])
+def test_an_fp8_checkpoint_with_scales_of_powers_of_two_is_not_rounded_again(
+    precision: str, tmp_path: Path
+) -> None:
+    source = FamilyCheckpoints(tmp_path)["deepseek-plain"]
+    root = tmp_path / "stored"
+    root.mkdir()
+    directory, _ = in_fp8(source, root, 128, powers_of_two=True)
+    arch = read_architecture(directory)
+    spec = model_spec("fp8", directory)
+    if precision != "stored":
+        spec = spec.at_precision(precision)
+    formats = ModelFormats.of_model(spec)
+    assert formats.experts is WeightFormat.FP8_BLOCK128
+    share = ChipShare(
+        weights_dir=str(directory),
+        experts=[[3, 7]] * len(arch.expert_layers),
+        kv_blocks=2,
+        block_tokens=16,
+        formats=formats,
+    )
+    chip = load_chip(share)
+    load_slots(chip, share, LoadExperts(layer=1, slots=[0], experts=[5]))
+
+    found = chip.handle(SendExperts(layer=1, slots=[0, 1]))
+
+    expected = load_experts(directory, arch, 1, [5, 7])
+    assert isinstance(found, ExpertWeights)
+    assert_saturated_at_most(found.gate_up, expected.gate_up)
+    assert_saturated_at_most(found.down, expected.down)
+    plain = load_shard(directory, arch, share.experts)
+    stored = store_shard(plain, formats)
+    assert stored.formats is formats
+    attention, as_stored = stored.layers[0].attention, plain.layers[0].attention
+    assert isinstance(attention, LatentWeights)
+    assert isinstance(as_stored, LatentWeights)
+    assert_saturated_at_most(attention.query_down, as_stored.query_down)
+
+
+def assert_saturated_at_most(found: Any, expected: Any) -> None:
+    """By OCP's rule a block whose largest is 480 times its scale has 448 times in its place."""
+    changed = found != expected
+    assert changed.mean() < 0.01
+    assert (np.abs(np.frexp(expected[changed])[0]) == 480 / 512).all()
+    assert (found[changed] == expected[changed] * np.float32(448 / 480)).all()
 
 
 def test_embedding_and_router_and_lm_head_are_in_bf16_beside_quantised_matrices() -> None:

@@ -1,11 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.compute.checkpoint import read_architecture
 from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
+from emulator.data import SMALL_MOE_DIR
+from emulator.specs.latent_attention import LatentAttention
 
 LAYERS, KV_HEADS, HEAD_DIM = 2, 3, 4
+LATENT = LatentAttention(query_rank=9, kv_rank=12, nope_dim=6, rope_dim=4, value_dim=7)
 
 
 def pool(*, blocks: int, block_tokens: int) -> PagedKv:
@@ -22,6 +28,28 @@ def pool(*, blocks: int, block_tokens: int) -> PagedKv:
 def tokens(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     keys, values = np.random.default_rng(seed).standard_normal((2, count, KV_HEADS, HEAD_DIM))
     return keys.astype(np.float32), values.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("latent", "groups", "expected"),
+    [
+        (None, 3, (3, 8, 5, 8)),  # heads, key's and blocks' numbers, value's
+        (None, 0, (1, 8, 1, 8)),
+        (LATENT, 2, (1, 12 + 4, 5, 12)),
+        (LATENT, 0, (1, 12 + 4, 1, 12)),
+    ],
+)
+def test_a_chips_pool_is_as_wide_as_its_head_groups_or_as_the_latent(
+    latent: LatentAttention | None, groups: int, expected: tuple[int, int, int, int]
+) -> None:
+    arch = replace(read_architecture(SMALL_MOE_DIR), head_dim=8, latent=latent)
+    heads, key_dim, blocks, value_dim = expected
+
+    kv = PagedKv.of(arch, groups=groups, blocks=5, block_tokens=16)
+
+    keys, values = kv.read_blocks(range(kv.blocks))
+    assert keys.shape == (arch.layers, heads, key_dim, blocks, 16)
+    assert values.shape == (arch.layers, heads, blocks, 16 * value_dim)
 
 
 def test_a_token_is_found_where_its_slot_says() -> None:

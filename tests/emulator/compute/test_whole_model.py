@@ -1,11 +1,17 @@
 """A whole model in one process computes the bits that chips do."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import psutil
 import pytest
 
+from emulator.compute import tensors
+from emulator.compute.mapped_matrix import MappedMatrix
 from emulator.compute.model_spec import model_spec
 from emulator.compute.whole_model import WholeModel
 from emulator.data import SMALL_MOE_TRAINED_DIR
+from emulator.errors import CheckpointError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.formats.product_formats import ProductFormat, product_format
 from emulator.specs.weight_format import WeightFormat
@@ -31,6 +37,37 @@ def test_logits_have_the_bits_of_chips(precision: str) -> None:
 
     assert (first == machine.rows("a")).all()
     assert (second == machine.rows("b")).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["fp32", "mxfp4"])
+def test_a_large_checkpoints_matrices_stay_in_its_pages_where_those_of_chips_do(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", 0)
+    formats = formats_at(precision)
+    text = np.random.default_rng(1).integers(0, 1024, 150)
+    mapped = precision == "fp32"
+    machine = InProcessChips(SMALL_MOE_TRAINED_DIR, chips=1, mapped=mapped, formats=formats)
+    serve(machine, {"a": text.tolist()}, new_tokens=1)
+    multiply, multiplied = MappedMatrix.multiply, []
+
+    def recorded(self: MappedMatrix, rows: np.ndarray) -> np.ndarray:
+        multiplied.append(self)
+        return multiply(self, rows)
+
+    monkeypatch.setattr(MappedMatrix, "multiply", recorded)
+    (scores,) = WholeModel(SMALL_MOE_TRAINED_DIR, formats).logits(text[None])
+
+    assert (scores == machine.rows("a")).all()
+    assert bool(multiplied) is mapped
+
+
+def test_a_model_that_does_not_fit_this_host_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000_000))
+
+    with pytest.raises(CheckpointError, match=r"0\.01 GB of this host's memory are available"):
+        WholeModel(SMALL_MOE_TRAINED_DIR, FP32_MODEL)
 
 
 def test_each_matrix_is_multiplied_in_its_own_format(monkeypatch: pytest.MonkeyPatch) -> None:

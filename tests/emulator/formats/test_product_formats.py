@@ -118,6 +118,19 @@ class TestFp8Blocks:
 
         assert (fp8_block_numbers(weights) == theirs).all()
 
+    @pytest.mark.parametrize("units", [0, 1, 71, 223, 225, 671, 673, 10_000, 1 << 23])
+    def test_blocks_near_float32s_smallest_number_stay_numbers_and_zeros_zeros(
+        self, units: int
+    ) -> None:
+        weights = np.zeros((4, 4), dtype=np.float32)
+        weights[0, :2] = np.array([1.0, -1.0], dtype=np.float32) * np.float32(units * 2.0**-149)
+
+        numbers = fp8_block_numbers(weights)
+
+        assert (numbers[weights == 0] == 0).all()
+        assert (np.abs(numbers - weights) <= np.abs(weights) / 3).all()
+        assert np.isfinite(product_format(WeightFormat.FP8_BLOCK128).store(weights)).all()
+
 
 def test_a_cache_in_fp8_is_clamped_at_448() -> None:
     numbers = np.array([1e9, -449.0, 448.0, 17.0, 1e-3], dtype=np.float32)

@@ -17,6 +17,7 @@ from emulator.specs.placement import EMPTY
 from emulator.specs.weight_format import WeightFormat
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.settings import Settings
+from tests.emulator.chip.stored_checkpoints import with_dtype
 
 QWEN = "qwen3-30b-a3b"
 CONTEXT_BYTES = 4 * 2 * 4 * 16  # layers x K and V x heads x head size of the small MoE, in elements
@@ -62,6 +63,17 @@ def test_a_catalog_model_is_timed_on_stand_in_weights() -> None:
 
 def test_tokens_are_computed_in_float32_unless_formats_are_asked_for() -> None:
     assert resolved().formats == resolved(model=QWEN).formats == FP32_MODEL
+
+
+def test_an_fp16_checkpoint_is_not_computed_as_stored_and_can_be_timed_so(tmp_path: Path) -> None:
+    directory = with_dtype("float16", SMALL_MOE_DIR, tmp_path)
+
+    with pytest.raises(ConfigError, match="quantization=stored: expected bf16, or none: FP16"):
+        resolve_deployment(Settings(quantization="stored"), directory)
+
+    assert resolve_deployment(Settings(), directory).formats == FP32_MODEL
+    timed = resolve_deployment(Settings(quantization="stored", computes=False), directory)
+    assert timed.time_model.dtype == "bf16"
 
 
 def test_one_name_sets_the_formats_of_time_memory_and_products() -> None:

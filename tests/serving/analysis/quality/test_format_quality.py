@@ -13,6 +13,7 @@ from serving.analysis.quality.format_quality import FormatQuality, Text, format_
 from serving.main import main
 from serving.server.training.batch_order import IGNORED
 from tests.emulator.chip.family_checkpoints import SHAPES, FamilyCheckpoints
+from tests.emulator.chip.stored_checkpoints import with_dtype
 
 
 def held_out(windows: int, length: int) -> Text:
@@ -59,6 +60,16 @@ def test_a_format_that_is_not_computed_is_refused_before_anything_is(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         next(format_qualities(SMALL_MOE_TRAINED_DIR, [name], held_out(1, 4)))
+
+
+@pytest.mark.parametrize("name", ["stored", "stored+fp8-kv"])
+def test_an_fp16_checkpoint_is_not_computed_as_stored(name: str, tmp_path: Path) -> None:
+    directory = with_dtype("float16", SMALL_MOE_TRAINED_DIR, tmp_path)
+
+    with pytest.raises(ConfigError, match="quantization=stored: expected bf16, or none: FP16"):
+        next(format_qualities(directory, ["bf16", name], held_out(1, 4)))
+
+    assert len(qualities("bf16", directory=directory)) == 2
 
 
 @pytest.mark.long
