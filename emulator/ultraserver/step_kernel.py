@@ -77,8 +77,6 @@ class StepKernel:
         chips = layout.partition.chips
         exchange = exchange_tables(counter.experts, layout)
         self._carries = exchange is not None
-        # Chips that are out send nothing, so it is nothing that no links lead from them.
-        self._is_stuck = exchange is not None and (exchange.stuck & layout.chips_up).any()
         experts, column_of = expert_tables(counter.experts, layout)
         self._tables = CountTables(
             heads=head_tables(layout.model, counter.phases.shape),
@@ -145,7 +143,7 @@ class StepKernel:
 
     def step_tables(self, power: PowerTables, slow: Float64s) -> StepTables | None:
         """What `cost_kernel.drawn` needs of expected loads; None where it needs more each step."""
-        if self.has_experts and (not self._carries or self._is_stuck):
+        if self.has_experts and (not self._carries or self._tables.exchange.stuck.any()):
             return None
         return StepTables(tables=(self._tables, self._time, power), given=self._given, slow=slow)
 

@@ -100,7 +100,7 @@ def test_the_commands_are_those_that_the_parser_knows() -> None:
         *("explain", "recipe", "fleet"),
         *("demo", "key", "state", "watch", "fault", "profile", "validate", "train", "day"),
         *("drain", "lend", "resume", "daynight", "publish", "rollback", "engine"),
-        "replicas",
+        *("quality", "replicas"),
         *("top", "monitor", "ls", "console"),
     }
 

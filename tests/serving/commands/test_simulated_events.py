@@ -1,12 +1,14 @@
 """`ultraserve simulate` with faults, timeouts, and prompts on chips of their own."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serving.main import main
+from serving.simulator.simulated_machine import RECOVERIES
 
 SMALL = [
     *("simulate", "--model", "qwen3-30b-a3b", "--chips", "8"),
@@ -21,8 +23,11 @@ def figures(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]
 
 
 def test_what_a_machine_does_after_a_fault_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What configures logging in this process, as vLLM, may have disabled it.
+    monkeypatch.setattr(RECOVERIES, "disabled", False)
+    monkeypatch.setattr(RECOVERIES, "level", logging.WARNING)
     calls = tmp_path / "calls.jsonl"
     calls.write_text(
         '{"at_s": 1, "call": {"method": "inject", "fault": {"kind": "lose-chip", "chip": 3}}}\n'
