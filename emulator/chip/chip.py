@@ -44,8 +44,8 @@ from emulator.compute.decoder import (
     embed,
     route_tokens,
     run_dense_part,
+    run_expert_set,
 )
-from emulator.compute.experts import run_experts
 from emulator.compute.mapped_matrix import are_mapped
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
@@ -91,9 +91,8 @@ class Chip:
         self._kv = kv
         self._tp = tp
         self._tp_index = tp_index
-        self._moe_layer = {
-            layer: place for place, layer in enumerate(shard.architecture.expert_layers)
-        }
+        self._expert_layers = shard.architecture.expert_layers
+        self._moe_layer = {layer: place for place, layer in enumerate(self._expert_layers)}
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
 
@@ -200,23 +199,13 @@ class Chip:
         )
 
     def _run_experts(self, command: RunExperts) -> ExpertRows:
-        experts = self._experts(command.layer)
         rows = command.rows[command.row_of_pair]  # [pairs, hidden]
-        used = len(command.counts)  # slots beyond are for placements to come
-        arch = self._shard.architecture
-        out = run_experts(
-            rows,
-            command.counts,
-            experts.gate_up[:used],
-            experts.down[:used],
-            experts.biases[:used] if arch.expert_bias else None,
-            arch.gate,
-            self._shard.formats.expert_products,
-        )
+        # Slots that are not counted are for placements to come.
+        out = run_expert_set(self._shard, self._experts(command.layer), rows, command.counts)
         return ExpertRows(layer=command.layer, rows=out)
 
     def _experts(self, moe_layer: int) -> ExpertSet:
-        weights = self._shard.layers[self._shard.architecture.expert_layers[moe_layer]].feed_forward
+        weights = self._shard.layers[self._expert_layers[moe_layer]].feed_forward
         assert isinstance(weights, MoeWeights), moe_layer
         return weights.experts
 

@@ -2,7 +2,7 @@
 
 `attend` on every chip of a rank, over its head groups; `add_attention` on the groups' sums; then a
 dense network, `run_dense_part` on every chip and `add_up` on the sums, or experts: `route_tokens`,
-`run_experts` on the experts' chips (see experts), `combine_experts` back on the owner.
+`run_expert_set` on the experts' chips, `combine_experts` back on the owner.
 
 Products are one per head group or part, added in their order, so that the text does not depend on
 how many chips divide them.
@@ -15,7 +15,7 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.attention import Scoring
 from emulator.compute.attention import attend as attend_items
-from emulator.compute.experts import combine, run_dense
+from emulator.compute.experts import combine, run_dense, run_experts
 from emulator.compute.latent import attend_latent
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
@@ -25,6 +25,7 @@ from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
 from emulator.compute.weights import (
     DenseWeights,
+    ExpertSet,
     GroupedQueryWeights,
     LatentWeights,
     ModelShard,
@@ -150,6 +151,24 @@ def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Rout
         products=shard.formats.plain_products,
     )
     return Routed(joined=joined, chosen=chosen, weights=expert_weights)
+
+
+def run_expert_set(
+    shard: ModelShard, experts: ExpertSet, rows: Float32s, counts: Int64s
+) -> Float32s:
+    """Apply the first of a layer's `experts`, those that are counted, to their rows; see
+    `run_experts`.
+    """
+    arch, used = shard.architecture, len(counts)
+    return run_experts(
+        rows,
+        counts,
+        experts.gate_up[:used],
+        experts.down[:used],
+        experts.biases[:used] if arch.expert_bias else None,
+        arch.gate,
+        shard.formats.expert_products,
+    )
 
 
 def combine_experts(

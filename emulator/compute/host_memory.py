@@ -1,4 +1,4 @@
-"""The host memory that chips need, before they are started: a host that swaps serves nobody.
+"""The host memory that chips need, checked before they start: a host that swaps is of no use.
 
 KV pools come beside it: they take memory as they are written, and their owner sizes them by what is
 left.

@@ -20,8 +20,8 @@ from emulator.compute.decoder import (
     logits,
     route_tokens,
     run_dense_part,
+    run_expert_set,
 )
-from emulator.compute.experts import run_experts
 from emulator.compute.host_memory import host_need
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import maps_weights, store_shard
@@ -94,18 +94,15 @@ class WholeModel:
 
     def _through_experts(self, weights: MoeWeights, joined: Joined) -> Float32s:
         routed = route_tokens(self._shard, weights, joined)
-        arch, experts = self._shard.architecture, weights.experts
+        arch = self._shard.architecture
         chosen = routed.chosen.ravel()  # [pairs]
         by_expert = np.argsort(chosen, kind="stable")
         answers = np.empty((len(chosen), arch.hidden), dtype=np.float32)
-        answers[by_expert] = run_experts(
+        answers[by_expert] = run_expert_set(
+            self._shard,
+            weights.experts,
             joined.hidden[by_expert // routed.chosen.shape[1]],
             np.bincount(chosen, minlength=arch.experts),
-            experts.gate_up,
-            experts.down,
-            experts.biases if arch.expert_bias else None,
-            arch.gate,
-            self._shard.formats.expert_products,
         )
         rows = answers.reshape(*routed.chosen.shape, -1)  # [tokens, k, hidden]
         return combine_experts(self._shard, weights, routed, rows)

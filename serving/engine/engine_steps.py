@@ -164,7 +164,7 @@ class EngineSteps:
             return None
         if abandoned:
             done = self._carry_pause(held, done)
-        self._finish(done, held.begin_ns, held.queues, made_up=False)
+        self._finish(done, held.begin_ns, held.queues, is_warm_up=False)
         self._held = None
         return done.live
 
@@ -195,18 +195,18 @@ class EngineSteps:
         """
         begin_ns = self._time.begin_ns(continues=continues)
         held = _HeldStep(steps=steps, queues=queues, begin_ns=begin_ns)
-        done = self._compute(held, made_up=True)
+        done = self._compute(held, is_warm_up=True)
         if self._time.wall_left_s(begin_ns + done.pause_ns) > WAIT_WALL_S_MAX:
             done = self._carry_pause(held, done)
             self.hold(done.cost.duration_ns)
-        self._finish(done, begin_ns, queues, made_up=True)
+        self._finish(done, begin_ns, queues, is_warm_up=True)
         return done.live, done.cost
 
-    def _compute(self, held: _HeldStep, *, made_up: bool = False) -> _Computed:
+    def _compute(self, held: _HeldStep, *, is_warm_up: bool = False) -> _Computed:
         work_ns = max(held.begin_ns, self.held_until_ns)
         silent_ns = self._live.silence_left_ns()
         started = time.perf_counter()
-        if made_up:
+        if is_warm_up:
             live = self._live.warm_up(held.steps)
         else:
             live = self._live.step(held.steps, held.bitmasks, begin_ns=work_ns)
@@ -239,7 +239,7 @@ class EngineSteps:
         )
 
     def _finish(
-        self, done: _Computed, begin_ns: int, queues: tuple[RankQueues, ...], *, made_up: bool
+        self, done: _Computed, begin_ns: int, queues: tuple[RankQueues, ...], *, is_warm_up: bool
     ) -> None:
         chips = done.live.seating.chip_of_position
         recording = self._recording.current
@@ -266,7 +266,7 @@ class EngineSteps:
             chips,
             begin_ns=begin_ns,
             end_ns=self._time.accounted_ns,
-            output_tokens=None if made_up else done.output_tokens,
+            output_tokens=None if is_warm_up else done.output_tokens,
         )
 
     def stall(self) -> StallState | None:

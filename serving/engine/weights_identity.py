@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def check_successor(directory: Path, served: Path) -> None:
 
 
 def _differences(ours: Any, theirs: Any) -> str:
-    names = ours.__dataclass_fields__
+    names = [field.name for field in fields(ours) if field.compare]
     return ", ".join(
         f"{name} {getattr(theirs, name)} instead of {getattr(ours, name)}"
         for name in names

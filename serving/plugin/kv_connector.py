@@ -58,7 +58,7 @@ class HeldKv:
 
 
 class PromptKv:
-    """KV that requests left behind, by request, until another rank has it or nobody needs it."""
+    """KV that requests left behind, by request, until another rank has it or none needs it."""
 
     def __init__(self) -> None:
         self._held: dict[str, HeldKv] = {}

@@ -5,6 +5,7 @@ network in each layer. A family overrides what it has otherwise. Kernels are sha
 arithmetic of its own.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from emulator.compute.weights import (
 Named = Iterator[tuple[str, Shape]]
 
 
-class ModelFamily:
+class ModelFamily(ABC):
     """Models of one architecture; `names` are those in config.json's `architectures`.
 
     `default_theta` and `default_norm_eps` are transformers' where config.json says none.
@@ -38,9 +39,9 @@ class ModelFamily:
     default_theta: ClassVar[float] = DEFAULT_THETA
     default_norm_eps: ClassVar[float] = 1e-6
 
+    @abstractmethod
     def architecture(self, config: ConfigReader) -> Architecture:
         """Read `config`; raises CheckpointError for what is not computed, by name."""
-        return Architecture(**self.fields(config))
 
     def fields(self, config: ConfigReader) -> dict[str, Any]:
         """The fields of `Architecture` that every family reads alike."""

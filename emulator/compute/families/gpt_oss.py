@@ -8,7 +8,7 @@ import numpy as np
 from emulator.compute.architecture import Architecture, SwiGlu
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import ModelFamily, Named, experts_per_token
-from emulator.compute.rope_settings import RopeSettings, read_rope_settings
+from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import ExpertSet, RouterWeights
 
@@ -57,8 +57,7 @@ class GptOss(ModelFamily):
     def rope(self, config: ConfigReader) -> RopeSettings:
         """See `ModelFamily.rope`."""
         if config.values.get("rope_parameters") is None and not config.values.get("rope_scaling"):
-            settings = {**config.values, "rope_parameters": _ROPE}
-            return read_rope_settings(settings, config.path, default_theta=self.default_theta)
+            config = ConfigReader({**config.values, "rope_parameters": _ROPE}, config.path)
         return super().rope(config)
 
     def _windows(self, config: ConfigReader, layers: int) -> tuple[int, ...]:

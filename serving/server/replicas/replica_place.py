@@ -10,7 +10,7 @@ from serving.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlace:
-    """One replica's place; `visible_cores` are its logical cores as the Neuron runtime is told.
+    """One replica's place; `visible_cores` are its logical cores as the Neuron runtime spells them.
 
     A port of 0 is none.
     """

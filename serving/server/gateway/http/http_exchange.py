@@ -136,7 +136,7 @@ class HttpExchange:
         for each in kept:
             await self._send(each)
         if self._streams_events and self.written is not None and not is_last:
-            self.written.is_lent = True
+            self.written.takes_chunks = True
         return False
 
     async def _replace(self, error: HttpError) -> None:
@@ -171,7 +171,7 @@ class HttpExchange:
 
     def _take_back(self) -> None:
         if self.written is not None:
-            self.written.is_lent = False
+            self.written.takes_chunks = False
 
     async def _tell(self, error: HttpError) -> None:
         if not self.began:

@@ -11,20 +11,20 @@ WRITTEN_BODY: Final = "ultraserve.written_body"
 class WrittenBody:
     """Of uvicorn's `cycle`, one request and its response.
 
-    `is_lent` while whoever makes the response may write here, behind what the app has sent.
+    `takes_chunks` while the maker of the response may write here, behind what the app has sent.
     """
 
-    __slots__ = ("_cycle", "is_lent")
+    __slots__ = ("_cycle", "takes_chunks")
 
     def __init__(self, cycle: Any) -> None:
         self._cycle = cycle
-        self.is_lent = False
+        self.takes_chunks = False
 
     def is_open(self) -> bool:
         """Whether the connection takes a chunk at once."""
         cycle = self._cycle
         return (
-            self.is_lent
+            self.takes_chunks
             and cycle.chunked_encoding
             and not cycle.response_complete
             and not cycle.disconnected
