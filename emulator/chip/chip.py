@@ -235,7 +235,7 @@ class Chip:
     def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
         experts = self._experts(command.layer)
         if isinstance(command, SendExperts):
-            assert not are_mapped(experts.gate_up), "mapped experts are loaded, not sent"
+            assert not self.maps_experts(command.layer), "mapped experts are loaded, not sent"
             return ExpertWeights(
                 layer=command.layer,
                 gate_up=experts.gate_up[command.slots],
@@ -244,6 +244,10 @@ class Chip:
             )
         arriving = ExpertSet(gate_up=command.gate_up, down=command.down, biases=command.biases)
         return self.take_experts(command.layer, command.slots, arriving)
+
+    def maps_experts(self, moe_layer: int) -> bool:
+        """Whether a layer's experts are in the checkpoint's pages."""
+        return are_mapped(self._experts(moe_layer).gate_up)
 
     def take_experts(self, moe_layer: int, slots: list[int], arriving: ExpertSet) -> CommandDone:
         """Replace the experts in `slots` of a layer, one each, between steps."""

@@ -82,8 +82,7 @@ def renew_chip(
 
 def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDone:
     """Load the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
-    directory = Path(share.weights_dir)
-    mapped = maps_weights(directory, share.formats)
+    directory, mapped = Path(share.weights_dir), chip.maps_experts(command.layer)
     read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
     store_experts(read, share.formats, chip.architecture)
     return chip.take_experts(command.layer, command.slots, read)

@@ -84,6 +84,8 @@ class KvMoves:
 
         Returns further ranks that were lost meanwhile: a transfer of theirs fails too.
         """
+        if not self._under_way:
+            return ()
         self._fail(lost_ranks)
         due = sorted(
             (each for each in self._under_way if each.end_ns <= now_ns),

@@ -154,7 +154,7 @@ class LiveEngine:
         return None if live is None else self._end(live)
 
     def go_on(self, *, abandoned: bool = False) -> tuple[dict[int, RankOutput], StepReport] | None:
-        """Go on with the step that has begun; with `abandoned` nobody waits for it any more."""
+        """Go on with the step that has begun; with `abandoned` no request waits for it."""
         live = self._steps.go_on(abandoned=abandoned)
         return None if live is None else self._end(live)
 
@@ -170,8 +170,10 @@ class LiveEngine:
             report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
         self._follows_step = False
         silent = tuple(rank for rank in live.lost_ranks if rank not in live.result.outputs)
-        report = replace(self._with_transfers(report), energy=energy, silent_ranks=silent)
-        return live.result.outputs, report
+        received, failed = self._kv.take_ended()
+        return live.result.outputs, replace(
+            report, energy=energy, silent_ranks=silent, kv_received=received, kv_failed=failed
+        )
 
     def _begin_transfers(self, *, continues: bool) -> None:
         """Begin those of the decision just heard, with it."""
@@ -200,7 +202,7 @@ class LiveEngine:
         )
 
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
-        """A made-up prompt on ranks that have just come back, in a step of its own."""
+        """A synthetic prompt on ranks that have just come back, in a step of its own."""
         steps = [warm_up_step(rank) for rank in ranks]
         queues, continues = self._heard.rank_states, self._follows_step
         live, cost = self._steps.warm_up(steps, queues, continues=continues)

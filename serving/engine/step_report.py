@@ -72,6 +72,15 @@ class StepReport:
     energy: StepEnergy | None = None
     silent_ranks: tuple[int, ...] = ()
 
+    def ranks_up_after(self, before: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The ranks that are up from now on, of those that were `before`: both [ranks]."""
+        up = before.copy()
+        up[list(self.lost_ranks)] = False
+        if self.ranks_up is not None:
+            assert len(self.ranks_up) == len(up)
+            up[:] = self.ranks_up
+        return up
+
     @property
     def dilation(self) -> float:
         """Wall seconds per emulated second; 0 in virtual time."""

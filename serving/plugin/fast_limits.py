@@ -1,6 +1,6 @@
 """What the fast engine leaves out, refused by name: flags at the start, parameters at a request.
 
-It knows when a token comes, and makes words up as `SyntheticTokens` does, without any scores.
+It knows when a token comes, and draws words as `SyntheticTokens` does, without any scores.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from vllm.sampling_params import SamplingParams
 
 from serving.errors import UnsupportedFlag
 from serving.plugin.requests import NotComputed
+from serving.settings import Settings
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -40,7 +41,7 @@ _FLAGS: Final[tuple[tuple[str, Callable[["VllmConfig"], bool]], ...]] = (
     ),
     (
         "--prefill-ranks",
-        lambda c: c.additional_config.get("ultraserve", {}).get("prefill_ranks", 0) > 0,
+        lambda c: Settings.from_additional_config(c.additional_config).prefill_ranks > 0,
     ),
 )
 

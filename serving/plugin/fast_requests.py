@@ -51,7 +51,7 @@ class FastRequests:
         self._block_tokens = block_tokens
         self._by_priority = scheduler.policy == "priority"
         self._levels: list[int] = [0]  # priorities of live requests, the most urgent first
-        self._arrivals = 0
+        self.arrivals = 0
         self._idle_row = self._idle_rows(1)[0]
         bounds = SchedulerBounds(
             seats=scheduler.max_num_active_seqs or scheduler.max_num_seqs,
@@ -147,13 +147,13 @@ class FastRequests:
         if not self._unused:
             self._double()
         row = self._unused.pop()
-        self._arrivals += 1
+        self.arrivals += 1
         records = self.records
         records[row] = self._idle_row
         records["tokens"][row] = request.num_tokens
         most = min(request.max_tokens, self._context_tokens - request.num_tokens)
         records["tokens_left"][row] = max(1, most)
-        records["arrival_ns"][row] = self._arrivals
+        records["arrival_ns"][row] = self.arrivals
         if self._by_priority:
             records["arrival_ns"][row] = int(request.arrival_time * _ORDER_PER_S)
             records["level"][row] = self._level(request.priority)
@@ -235,7 +235,7 @@ class FastRequests:
         return emptied
 
     def compile_kernels(self) -> None:
-        """Compile what steps call, or read it from the disk; leaves no request."""
+        """Compile what steps call, or read it from the disk; the instance is then of no use."""
         for ends in (True, False):
             self.records[0] = self._idle_row
             self.records["tokens"][0] = self.records["tokens_left"][0] = 1
@@ -245,7 +245,6 @@ class FastRequests:
                 self.schedulers.give_tokens(0)
             else:
                 self.schedulers.abort(0)
-        self.records[0] = self._idle_row
 
 
 def _lengthened(array: NDArray, rows: int) -> NDArray:  # type: ignore[type-arg]

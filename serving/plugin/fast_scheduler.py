@@ -6,6 +6,7 @@ one output of each, which is what vLLM's front reads. What it leaves out is in `
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,10 +32,11 @@ from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
 from serving.plugin.fast_decision import FastDecision
 from serving.plugin.fast_requests import FastRequests
-from serving.plugin.platform import deployment_of
+from serving.plugin.merge import last_output
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
+from serving.settings import Settings
 from serving.simulator.scheduler_arrays import NONE, SchedulerBounds
 
 if TYPE_CHECKING:
@@ -69,21 +71,20 @@ class FastScheduler(SchedulerInterface):
         del structured_output_manager, mm_registry
         assert hash_block_size == block_size, "one group of KV blocks"
         assert not include_finished_set, "one engine"
-        deployment = deployment_of(vllm_config)
+        settings = Settings.from_additional_config(vllm_config.additional_config)
         pool = {"kv_blocks": kv_cache_config.num_blocks, "block_tokens": block_size}
         FastRequests(vllm_config, **pool).compile_kernels()
         self._requests = FastRequests(vllm_config, **pool)
         self._schedulers = self._requests.schedulers
         self._seed: int = vllm_config.model_config.seed or 0
-        self._words = SyntheticTokens(deployment.weights_dir, deployment.partition.ranks)
+        self._words = SyntheticTokens(Path(vllm_config.model_config.model), settings.ranks)
         self._stops: dict[int, frozenset[int]] = {}  # words that end a request, by row
         self._log_stats = log_stats
         self._prefix_stats = PrefixCacheStats()
         self._wake = wake_request_of(vllm_config.instance_id)
         self._pause_state = PauseState.UNPAUSED
-        self._ranks_up = np.ones(deployment.partition.ranks, dtype=np.bool_)
+        self._ranks_up = np.ones(settings.ranks, dtype=np.bool_)
         self._closed_ranks: tuple[int, ...] = ()
-        self._arrivals = 0
         self._left: dict[int, int] = {}  # ranks that requests lost, until they have another
         self._moved_requests = 0
         self._moved: list[Moved] = []
@@ -106,7 +107,7 @@ class FastScheduler(SchedulerInterface):
             self._under_way.hand_out_again(
                 lambda: schedulers.queues,
                 is_awaited=bool((self._requests.records["rank"][self._decided] != NONE).any()),
-                arrived_requests=self._arrivals,
+                arrived_requests=self._requests.arrivals,
                 unplaced_requests=schedulers.unplaced,
             )
             return self._under_way
@@ -121,7 +122,7 @@ class FastScheduler(SchedulerInterface):
         moved, self._moved = tuple(self._moved), []
         state = SchedulerState(
             rank_states=schedulers.queues,
-            arrived_requests=self._arrivals,
+            arrived_requests=self._requests.arrivals,
             unplaced_requests=schedulers.unplaced,
             moved_requests=self._moved_requests,
             empty_rank_steps=schedulers.empty_rank_steps,
@@ -187,15 +188,15 @@ class FastScheduler(SchedulerInterface):
         if report is not None:
             stamp_events(self._unstamped, report)
         self._unstamped = []
-        told = EngineCoreOutputs(outputs=self._give_tokens(report))
-        told.scheduler_stats = self.make_stats()
+        merged = EngineCoreOutputs(outputs=self._give_tokens(report))
+        merged.scheduler_stats = self.make_stats()
         self._decided = self._under_way = None
         if report is not None:
-            told.timestamp = report.end_s
-            told.outputs += self._follow(report)
+            merged.timestamp = report.end_s
+            merged.outputs += self._follow(report)
         self._schedulers.take_inbox()
         self._note_placed()
-        told.outputs += [self._error_of(request) for request in self._refused]
+        merged.outputs += [self._error_of(request) for request in self._refused]
         self._refused = []
         for row in self._ended_meanwhile:
             self._let_go(row)
@@ -203,7 +204,7 @@ class FastScheduler(SchedulerInterface):
         # After a step without tokens (a pause) time passes as it does.
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._wake.continues = computed and self.has_unfinished_requests()
-        return {0: told} if told.outputs or self._log_stats else {}
+        return {0: merged} if merged.outputs or self._log_stats else {}
 
     def _give_tokens(self, report: StepReport | None) -> list[EngineCoreOutput]:
         """The outputs of the step's requests, of which the last ones go."""
@@ -276,20 +277,12 @@ class FastScheduler(SchedulerInterface):
 
     def _error_of(self, request: Request) -> EngineCoreOutput:
         request.status = RequestStatus.FINISHED_ERROR
-        return EngineCoreOutput(
-            request_id=request.request_id,
-            new_token_ids=[],
-            finish_reason=request.get_finished_reason(),
-            events=request.take_events(),
-        )
+        return last_output(request)
 
     def _follow(self, report: StepReport) -> list[EngineCoreOutput]:
         """Move requests off ranks that lost their KV or went down; returns the ends of the rest."""
         schedulers, lost = self._schedulers, list(report.lost_ranks)
-        up = self._ranks_up.copy()
-        up[lost] = False
-        if report.ranks_up is not None:
-            up[:] = report.ranks_up
+        up = report.ranks_up_after(self._ranks_up)
         changed = (up != self._ranks_up).any() or report.closed_ranks != self._closed_ranks
         if not (changed or lost or report.renewed_ranks or schedulers.unplaced):
             return []
@@ -360,7 +353,6 @@ class FastScheduler(SchedulerInterface):
         ends = [] if params.eos_token_id is None else [params.eos_token_id]
         if stops := self._words.words_among([*ends, *(params.stop_token_ids or ())]):
             self._stops[row] = stops
-        self._arrivals += 1
         if self._log_stats:
             self._requests.has_news[row] = True
             request.record_event(EngineCoreEventType.QUEUED)
@@ -393,14 +385,14 @@ class FastScheduler(SchedulerInterface):
         return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
-        """Not called: made-up tokens have no drafts."""
-        raise AssertionError("no drafts of made-up tokens")
+        """Not called: synthetic tokens have no drafts."""
+        raise AssertionError("no drafts of synthetic tokens")
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Not called: made-up tokens have no drafts."""
-        raise AssertionError("no drafts of made-up tokens")
+        """Not called: synthetic tokens have no drafts."""
+        raise AssertionError("no drafts of synthetic tokens")
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that steps go on with, or end in error; in a pause, new ones wait."""

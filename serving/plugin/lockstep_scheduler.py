@@ -19,7 +19,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
 from vllm.v1.core.sched.interface import PauseState, SchedulerInterface
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
@@ -31,6 +31,7 @@ from serving.plugin import request_migration as migration
 from serving.plugin.kv_connector import with_connector
 from serving.plugin.merge import (
     LockstepOutput,
+    last_output,
     merge_bitmasks,
     merge_client,
     merge_outputs,
@@ -226,12 +227,7 @@ class LockstepScheduler(SchedulerInterface):
 
     def _evacuate(self, report: StepReport) -> list[Request]:
         """Move requests off ranks that lost their KV or went down; returns those that ended."""
-        ranks_up = self.ranks_up.copy()
-        ranks_up[list(report.lost_ranks)] = False
-        if report.ranks_up is not None:
-            assert len(report.ranks_up) == len(self.ranks)
-            ranks_up[:] = report.ranks_up
-        self.ranks_up = ranks_up
+        self.ranks_up = ranks_up = report.ranks_up_after(self.ranks_up)
         leaving = set(report.lost_ranks) | set(np.flatnonzero(~ranks_up).tolist())
         self._roles.lose(leaving)
         moving = [
@@ -284,14 +280,8 @@ class LockstepScheduler(SchedulerInterface):
     def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:
         """Send the clients the end, by an error, of requests."""
         for request in ended:
-            last = EngineCoreOutput(
-                request_id=request.request_id,
-                new_token_ids=[],
-                finish_reason=request.get_finished_reason(),
-                events=request.take_events(),
-                trace_headers=request.trace_headers,
-            )
-            merge_client(merged, request.client_index, EngineCoreOutputs(outputs=[last]))
+            last = EngineCoreOutputs(outputs=[last_output(request)])
+            merge_client(merged, request.client_index, last)
 
     def _stamp(
         self,

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm.v1.core.sched.output import CachedRequestData, GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
+from vllm.v1.request import Request
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from serving.engine.scheduler_state import RankQueues, SchedulerState
@@ -129,6 +130,17 @@ def merge_client(
     into.outputs.extend(part.outputs)
     if part.finished_requests:
         into.finished_requests = (into.finished_requests or set()) | part.finished_requests
+
+
+def last_output(request: Request) -> EngineCoreOutput:
+    """The end of a request that gets no more tokens."""
+    return EngineCoreOutput(
+        request_id=request.request_id,
+        new_token_ids=[],
+        finish_reason=request.get_finished_reason(),
+        events=request.take_events(),
+        trace_headers=request.trace_headers,
+    )
 
 
 def merge_stats(parts: list[SchedulerStats], ranks: int) -> SchedulerStats:

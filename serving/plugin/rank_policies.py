@@ -169,7 +169,7 @@ class RankThrottle:
             config.long_prefill_token_threshold = self._threshold
             return rank.schedule(throttle_prefills)
         # A load takes no token, but vLLM begins none in a step that has no token left.
-        loads = bool(coming_kv(rank)[1])
+        loads = any(_brings_kv(rank, request) for request in rank.waiting)
         rank.max_num_scheduled_tokens = min(self._tokens_max, decodes + budget + loads)
         if budget:
             thresholds = [budget, *([self._threshold] if self._threshold else [])]
@@ -197,12 +197,11 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     manager = rank.kv_cache_manager
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))
-    ready, to_load = coming_kv(rank)
-    decodes += len(ready)
+    decodes += len(ready_kv(rank))
     startable = (
         request
         for request in rank.waiting
-        if request.status in _STARTABLE and request not in to_load
+        if request.status in _STARTABLE and not _brings_kv(rank, request)
     )
     waiting = 0
     for request in islice(startable, seats):
@@ -212,16 +211,18 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     return min(pending + min(waiting, free_tokens), enough), decodes
 
 
-def coming_kv(rank: Scheduler) -> tuple[list[Request], list[Request]]:
-    """Waiting requests that decode next, as their KV has come from another rank, and those whose
-    KV can be loaded from there.
-    """
+def ready_kv(rank: Scheduler) -> list[Request]:
+    """Waiting requests that decode next, as their KV has come from another rank."""
     if not isinstance(rank.connector, RankKvConnector):
-        return [], []
-    ready = [
+        return []
+    return [
         request
         for request in rank.kv_holding_waiting
         if request.request_id in rank.finished_recving_kv_req_ids
         and request.num_computed_tokens  # else the transfer has failed
     ]
-    return ready, [request for request in rank.waiting if rank.connector.brings_kv(request)]
+
+
+def _brings_kv(rank: Scheduler, request: Request) -> bool:
+    """Whether its KV can be loaded from another rank."""
+    return isinstance(rank.connector, RankKvConnector) and rank.connector.brings_kv(request)

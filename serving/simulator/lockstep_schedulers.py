@@ -1,7 +1,7 @@
 """The schedulers of a partition's ranks in lockstep: `LockstepScheduler` in virtual time."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -257,18 +257,22 @@ class LockstepSchedulers:
             return
         is_open = np.asarray(arrays.ranks["is_open"])
         for request in requests.tolist():
-            hits, tokens, held = (np.zeros(self._ranks, dtype=np.int64) for _ in range(3))
-            kernel.weigh(arrays, bounds, self.cache, request, (hits, tokens, held))
-            rank = self._choose_rank(
-                hit_tokens=hits,
-                load_tokens=tokens,
-                has_seat=held < bounds.seats,
-                is_up=is_open.copy(),
-            )
+            rank = self._choose_rank(**self.weighed(request))
             if rank is None or not 0 <= rank < self._ranks or not is_open[rank]:
                 ranks = ", ".join(map(str, np.flatnonzero(is_open)))
                 raise ConfigError(field="rank", value=rank, expected=f"one that is open: {ranks}")
             kernel.put_in(arrays, bounds, request, int(rank))
+
+    def weighed(self, request: int) -> dict[str, Any]:
+        """What a choice of its rank goes by, all [ranks]."""
+        hits, tokens, held = (np.zeros(self._ranks, dtype=np.int64) for _ in range(3))
+        kernel.weigh(self.arrays, self.bounds, self.cache, request, (hits, tokens, held))
+        return {
+            "hit_tokens": hits,
+            "load_tokens": tokens,
+            "has_seat": held < self.bounds.seats,
+            "is_up": np.array(self.arrays.ranks["is_open"]),
+        }
 
     def set_ranks(self, up: Bools, closed: Bools) -> None:
         """From now on, ranks `up` and not `closed` take requests: both [ranks].

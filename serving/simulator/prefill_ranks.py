@@ -67,23 +67,13 @@ class PrefillRanks:
         self._let_prefill()
 
     def _send(self, request: int, from_rank: int, end_ns: int) -> None:
-        arrays, bounds, cache = (
-            self._schedulers.arrays,
-            self._schedulers.bounds,
-            self._schedulers.cache,
-        )
-        kernel.abort(arrays, cache, request)
+        arrays = self._schedulers.arrays
+        kernel.abort(arrays, self._schedulers.cache, request)
         state = arrays.requests[request]
         computed = int(state["tokens"]) - 1
         state["computed"], state["received"] = 0, computed
-        hits, tokens, held = (np.zeros(len(arrays.ranks), dtype=np.int64) for _ in range(3))
-        kernel.weigh(arrays, bounds, cache, request, (hits, tokens, held))
-        to_rank = choose_rank(
-            hit_tokens=hits,
-            load_tokens=tokens,
-            has_seat=held < bounds.seats,
-            is_up=arrays.ranks["is_open"],
-        )
+        figures = self._schedulers.weighed(request)
+        to_rank, hits = choose_rank(**figures), figures["hit_tokens"]
         assert to_rank is not None, "a rank that decodes is open"
         self._count(request, to_rank, 1)
         there_ns, joules = end_ns, 0.0
