@@ -12,6 +12,10 @@ import setproctitle
 
 from emulator.errors import ConfigError
 
+API_KEY_FLAG: Final = "--api-key"
+API_KEY_VARIABLE: Final = "VLLM_API_KEY"
+"""By which a server is given a key without a command line that shows it."""
+
 _MASK = "*"
 
 

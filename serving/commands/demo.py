@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from emulator.errors import ConfigError
+from serving.access.process_listing import API_KEY_VARIABLE
 from serving.commands.analysis_options import say
-from serving.commands.gateway_arguments import API_KEY_VARIABLE
 from serving.errors import ServerFailed
 from startup.import_path import child_environment
 

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.models import MODELS
@@ -20,16 +19,13 @@ from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
 from serving.access.key_ring import KeyRing
 from serving.access.listen_address import is_loopback
-from serving.access.process_listing import refuse_unsafe_environment
+from serving.access.process_listing import API_KEY_VARIABLE, refuse_unsafe_environment
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
 from startup.typed_options import HIDDEN, add_options, given_options, option, read_options
-
-API_KEY_FLAG: Final = "--api-key"
-API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import urllib.error
@@ -71,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Act, and print; returns the exit code. Raises UltraServeError."""
     listed = read_replicas(getattr(args, "url", "http://127.0.0.1:8000"))
     if args.action is None:
-        shown = msgspec.to_builtins(listed)
-        print(json.dumps(shown) if "json" in args else "\n".join(_lines(listed)))
+        print(json_text(listed) if "json" in args else "\n".join(_lines(listed)))
         return 0
     if args.action == "publish":
         fields = {"weights_dir": str(checkpoint(args.weights)), "note": args.note}

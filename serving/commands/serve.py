@@ -19,10 +19,9 @@ from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
 from serving.access.control_key import console_port_path, control_key_path
 from serving.access.listen_address import check_port
-from serving.access.process_listing import hide_in_process_list
+from serving.access.process_listing import API_KEY_FLAG, hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.gateway_arguments import (
-    API_KEY_FLAG,
     GatewayOptions,
     console_port,
     gateway_options,

@@ -47,6 +47,19 @@ ROUTERS: Final[Mapping[str, Callable[[Any, Sequence[Any]], int]]] = {
 }
 
 
+def routed(
+    router: Callable[[Any, Sequence[Any]], int],
+    request: object,
+    engines: Sequence[object],
+    *,
+    arrived: int,
+) -> int:
+    """The engine for a request that comes after `arrived` others, by one of these rules or
+    another.
+    """
+    return router(arrived if router is round_robin else request, engines)
+
+
 def check_router(name: str) -> None:
     """Raise ConfigError for a name that is none of ROUTERS."""
     if name not in ROUTERS:

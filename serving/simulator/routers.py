@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from serving.policy.routing import ROUTERS, check_router, least_loaded, round_robin
+from serving.policy.routing import ROUTERS, check_router, least_loaded, round_robin, routed
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 
 Router = Callable[[int, Sequence[LockstepSchedulers]], int]
@@ -47,7 +47,7 @@ class ReplicaSet:
         Raises ConfigError where the router names none of them.
         """
         router = ROUTERS[self.router] if isinstance(self.router, str) else self.router
-        number = router(arrived if router is round_robin else request, engines)
+        number = routed(router, request, engines, arrived=arrived)
         if not 0 <= number < len(engines):
             raise ConfigError("router", number, f"an engine, 0 to {len(engines) - 1}")
         return number

@@ -162,27 +162,28 @@ class Readiness:
 
     async def _why_engine_rests(self) -> Refused | None:
         if await while_there(self._engine, self._engine.is_sleeping()):
-            return _refused(RefusalReason.RESTING, SLEEPS, REST_RETRY_S)
+            return refused(RefusalReason.RESTING, SLEEPS, REST_RETRY_S)
         if await while_there(self._engine, self._engine.is_paused()):
-            return _refused(RefusalReason.RESTING, HOLDS_BACK, REST_RETRY_S)
+            return refused(RefusalReason.RESTING, HOLDS_BACK, REST_RETRY_S)
         reply = await ask(self._engine, TelemetryRequest())
         assert isinstance(reply, TelemetryReply), reply
         stall = reply.telemetry.stall
         if stall is not None and stall.left_s >= STALL_S_MIN:
             left_s = math.ceil(stall.wall_left_s)
             message = f"{stall.reason}; {left_s} s of wall time are left"
-            return _refused(RefusalReason.STALLED, message, left_s)
+            return refused(RefusalReason.STALLED, message, left_s)
         return None if reply.telemetry.ranks_up else _no_rank_up()
 
 
 def engine_gone() -> Refused:
     """The refusal, and failure, of requests when the engine has ended."""
-    return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
+    return refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
 
 
 def _no_rank_up() -> Refused:
-    return _refused(RefusalReason.NO_RANK_UP, NO_RANK_UP, REST_RETRY_S)
+    return refused(RefusalReason.NO_RANK_UP, NO_RANK_UP, REST_RETRY_S)
 
 
-def _refused(reason: RefusalReason, message: str, retry_after_s: float) -> Refused:
+def refused(reason: RefusalReason, message: str, retry_after_s: float) -> Refused:
+    """A refusal of a request that no limit refuses."""
     return Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())

@@ -27,11 +27,10 @@ _SERVER_ERRORS: Final = frozenset(
 
 
 class ReplicaFailed(Exception):
-    """A replica ended a request for a reason of its own; `event` is what it said."""
+    """A replica ended a request for a reason of its own: the beginning of what it said."""
 
     def __init__(self, event: bytes) -> None:
         super().__init__(event[:200].decode(errors="replace"))
-        self.event = event
 
 
 class CompletionStream:

@@ -5,6 +5,7 @@ process has ended. One that no longer answers is killed.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -14,7 +15,7 @@ from typing import Final
 import aiohttp
 
 from serving.errors import ServerFailed
-from serving.policy.routing import ROUTERS, round_robin
+from serving.policy.routing import ROUTERS, prefix_aware, routed
 from serving.server.replicas.live_replica import LiveReplica, ReplicaState
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import ReplicaProcess
@@ -85,9 +86,14 @@ class LiveReplicas:
         among = [each for each in ready if each.place.number not in without]
         if not among:
             return None
-        by_turns = self._router is round_robin
+        number = routed(self._router, hashes, among, arrived=self._chosen)
         self._chosen += 1
-        return among[self._router(self._chosen - 1 if by_turns else hashes, among)]
+        return among[number]
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether a replica is chosen by a prompt's blocks."""
+        return self._router is prefix_aware
 
     def distrust(self, replica: LiveReplica, reason: str) -> None:
         """Send it nothing until it has said that it is ready."""
@@ -141,6 +147,7 @@ class LiveReplicas:
         """Ask until the process ends; whether it was ready at any time."""
         ended = asyncio.ensure_future(process.ended())
         soon = self._look_soon[replica.place.number]
+        ended.add_done_callback(lambda _: soon.set())
         was_ready, answered_s = False, time.monotonic()
         try:
             while not ended.done():
@@ -151,12 +158,8 @@ class LiveReplicas:
                     answered_s = time.monotonic()
                 else:
                     self._doubt(replica, process, time.monotonic() - answered_s)
-                waits = {ended, asyncio.ensure_future(soon.wait())}
-                _, left = await asyncio.wait(
-                    waits, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                for each in left - {ended}:
-                    each.cancel()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(soon.wait(), LOOK_EVERY_S)
         finally:
             ended.cancel()
         return was_ready

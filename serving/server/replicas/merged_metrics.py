@@ -28,18 +28,17 @@ class MergedMetrics:
     ) -> None:
         """Add a page's samples with `labels`, of the families that `keeps` names."""
         shown = ",".join(f'{name}="{value}"' for name, value in labels.items())
-        name = ""
+        lines = self._kept("", keeps)
         for line in page.splitlines():
             if line.startswith(("# HELP ", "# TYPE ")):
-                name = line.split(" ", 3)[2]
-                if keeps(name):
-                    lines = self._families.setdefault(name, _FamilyLines())
-                    if line not in lines.headers and len(lines.headers) < 2:
-                        lines.headers.append(line)
-            elif line and not line.startswith("#") and keeps(name):
-                self._families.setdefault(name, _FamilyLines()).samples.append(
-                    _labelled(line, shown)
-                )
+                lines = self._kept(line.split(" ", 3)[2], keeps)
+                if lines is not None and line not in lines.headers and len(lines.headers) < 2:
+                    lines.headers.append(line)
+            elif line and not line.startswith("#") and lines is not None:
+                lines.samples.append(_labelled(line, shown))
+
+    def _kept(self, name: str, keeps: Callable[[str], bool]) -> _FamilyLines | None:
+        return self._families.setdefault(name, _FamilyLines()) if keeps(name) else None
 
     def text(self) -> str:
         """The page."""

@@ -5,7 +5,7 @@ replicas keep the wait for the first token, which they see exactly.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import aiohttp
@@ -45,11 +45,16 @@ class ReplicaMetrics:
     async def page(self, live: LiveReplicas, session: aiohttp.ClientSession) -> bytes:
         """The page now; a replica that does not answer is missing from it."""
         pages = await asyncio.gather(*(_page_of(each, session) for each in live.all))
+        numbers = [str(each.place.number) for each in live.all]
+        of_replicas = dict(zip(numbers, pages, strict=True))
+        # Beside the loop, which other requests' tokens wait for.
+        return await asyncio.to_thread(self._merged, self._own(live), of_replicas)
+
+    def _merged(self, own: str, of_replicas: Mapping[str, str]) -> bytes:
         merged = MergedMetrics()
-        merged.add(self._own(live), {})
+        merged.add(own, {})
         merged.add(generate_latest(self._registry).decode(), {}, keeps=_is_of_service)
-        for replica, page in zip(live.all, pages, strict=True):
-            number = str(replica.place.number)
+        for number, page in of_replicas.items():
             merged.add(page, {"replica": number}, keeps=lambda name: not _is_of_service(name))
         return merged.text().encode()
 

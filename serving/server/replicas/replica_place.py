@@ -45,7 +45,7 @@ def replica_places(
     if fitting < 1:
         expected = f"chips and spares within the {system.chips.count} of {system.name}"
         raise ConfigError("chips", taken_chips, expected)
-    cores = system.chip.logical_cores(_lnc(settings, system))
+    cores = system.chip.logical_cores(settings.partition(system).lnc)
     places = []
     for number in range(count):
         machine, at = divmod(number, fitting)
@@ -64,7 +64,3 @@ def replica_places(
             )
         )
     return tuple(places)
-
-
-def _lnc(settings: Settings, system: SystemSpec) -> int:
-    return system.chip.default_lnc.count if settings.lnc is None else settings.lnc

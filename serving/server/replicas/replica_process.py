@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from emulator.memory.neuron_environment import NUM_CORES, VISIBLE_CORES
+from serving.access.process_listing import API_KEY_FLAG, API_KEY_VARIABLE
 from serving.process.child_launcher import launched
 from serving.server.replicas.replica_place import ReplicaPlace
 from startup.import_path import child_environment
 
 HOST: Final = "127.0.0.1"
-KEY_VARIABLE: Final = "VLLM_API_KEY"
-"""By which a server is given a key without a command line that shows it."""
-
 _DROPPED: Final = frozenset(
     {
         *("--replicas", "--router", "--host", "--port", "--control-port", "--console-port"),
@@ -32,7 +30,6 @@ _DROPPED: Final = frozenset(
 )
 """Options of one value that are the service's own, or each replica's."""
 
-_API_KEY: Final = "--api-key"
 _QUIET: Final = "--disable-uvicorn-access-log"
 """The service asks each replica every second."""
 
@@ -47,8 +44,8 @@ def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[
         is_flag = word.startswith("--")
         name, equals, _ = word.partition("=")
         name = name.replace("_", "-") if is_flag else name
-        if is_flag and name in (*_DROPPED, _API_KEY):
-            skipped = 0 if equals else len(words) if name == _API_KEY else 1
+        if is_flag and name in (*_DROPPED, API_KEY_FLAG):
+            skipped = 0 if equals else len(words) if name == API_KEY_FLAG else 1
         elif skipped and not word.startswith("-"):
             skipped -= 1
         else:
@@ -73,7 +70,7 @@ class ReplicaProcess:
         self._words = words
         self._place = place
         self._environment = child_environment(environment) | {
-            KEY_VARIABLE: key,
+            API_KEY_VARIABLE: key,
             VISIBLE_CORES: place.visible_cores,
         }
         self._environment.pop(NUM_CORES, None)

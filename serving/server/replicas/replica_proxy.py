@@ -23,10 +23,12 @@ import aiohttp
 from yarl import URL
 
 from serving.policy.admission.entry import Counted, Outcome
+from serving.policy.admission.refusal import RefusalReason
 from serving.server.gateway.admission_controller import Permit, current_permit
 from serving.server.gateway.http.asgi import Headers, Message, Receive, Scope, Send, path_of
 from serving.server.gateway.http.http_errors import HttpError, answer
 from serving.server.gateway.http.request_work import CLASS_HEADER, asked_in
+from serving.server.gateway.readiness import REST_RETRY_S
 from serving.server.replicas.completion_stream import CompletionStream, ReplicaFailed
 from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
@@ -64,7 +66,10 @@ _FINGERPRINT: Final = re.compile(rb'"system_fingerprint": ?"([^"\\]+)"')
 
 _LOST: Final = (aiohttp.ClientError, OSError)
 _NONE_READY: Final = HttpError(
-    HTTPStatus.SERVICE_UNAVAILABLE, "no_rank_up", "no replica is ready", retry_after_s=5.0
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    RefusalReason.NO_RANK_UP.value,
+    "no replica is ready",
+    retry_after_s=REST_RETRY_S,
 )
 
 
@@ -189,6 +194,7 @@ class ReplicaProxy:
 
     def _request(self, scope: Scope, body: bytes) -> _Request:
         permit, path = current_permit.get(), path_of(scope)
+        by_prompt = permit is not None and self._replicas.reads_prompts
         target = bytes(scope.get("raw_path") or quote(path).encode())
         if query := bytes(scope.get("query_string", b"")):
             target += b"?" + query
@@ -205,7 +211,7 @@ class ReplicaProxy:
             target=target.decode("latin-1"),
             headers=headers,
             sent=forwarded_body(path, body, self._draw_seed),
-            hashes=() if permit is None else block_hashes(asked_in(body)),
+            hashes=block_hashes(asked_in(body)) if by_prompt else (),
             permit=permit,
         )
 

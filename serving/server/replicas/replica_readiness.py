@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from serving.policy.admission.refusal import RateState, RefusalReason, Refused
-from serving.server.gateway.readiness import REST_RETRY_S
+from serving.policy.admission.refusal import RefusalReason, Refused
+from serving.server.gateway.readiness import REST_RETRY_S, refused
 from serving.server.replicas.live_replicas import LiveReplicas
 
 
@@ -28,9 +28,7 @@ class ReplicaReadiness:
         reason = self._none_ready()
         if reason is None:
             return None
-        return Refused(
-            RefusalReason.NO_RANK_UP, reason, retry_after_s=REST_RETRY_S, rate=RateState()
-        )
+        return refused(RefusalReason.NO_RANK_UP, reason, REST_RETRY_S)
 
     def failure(self) -> Refused | None:
         """Always None: an admitted request waits for a replica."""

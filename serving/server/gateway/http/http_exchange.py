@@ -25,8 +25,8 @@ class HttpExchange:
     """Between the server's `receive` and `send` and the app's.
 
     `headers` are added unless the app has set them. `instead` gives the answer in place of the
-    app's beginning, if any. `on_start` is called when the app begins its response. `written` is
-    lent to the app while its stream of events goes on.
+    app's beginning, if any. `on_start` is called when the app begins its response. `written`
+    takes chunks while the app's stream of events goes on.
     """
 
     def __init__(
