@@ -107,13 +107,13 @@ def find_curve(
     capacity_per_s = (low + high) / 2
     others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
     most_per_s = search.complete(high * _OVERLOAD, others)
-    costs, groups = replica.cost_model(), replica.serving
+    groups = replica.serving
     points = [point for point in search.points() if point.rate_per_s < most_per_s]
     return ReplicaCurve(
         points=tuple(point.of_group(groups) for point in points),
         saturated_per_s=most_per_s / groups,
         required_share=terms.required_share,
-        idle_watts=costs.idle_chip_watts * costs.partition.chips / replica.groups,
+        idle_watts=replica.idle_chip_watts * replica.candidate.partition.chips / replica.groups,
     )
 
 

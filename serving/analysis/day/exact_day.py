@@ -152,8 +152,8 @@ def exact_day(
         output_max=int(replica.lengths.output_tokens.max()),
         ended=counts.add,
     )
-    engines = 1 if replica.group_chips else terms.groups
-    deployment = replace(replica.deployment(), replicas=ReplicaSet(count=engines))
+    replicas = ReplicaSet(count=replica.engines(terms.groups))
+    deployment = replace(replica.deployment(), replicas=replicas)
     settings = _settings(replica, demand, terms, policy)
     samples = serve_stream(deployment, stream, settings, calls=calls)
     return ExactDay(look_s=terms.look_s, requests=counts, samples=samples)
@@ -183,7 +183,7 @@ def _pieces(
 def _settings(
     replica: ReplicaUnderTest, demand: DayDemand, terms: ExactTerms, policy: Policy
 ) -> SimulatedDayNight:
-    group_chips = replica.group_chips or replica.candidate.partition.chips
+    group_chips = replica.chips_per_group
     begins_s, past = demand.begins.timestamp(), demand.past
     ends_s = past.end_s - past.bucket_s * np.arange(len(past))[::-1]
     return SimulatedDayNight(

@@ -155,7 +155,7 @@ def held_day(
     if question.loss_every_s is not None:
         partition = replica.candidate.partition
         calls = drawn_losses(
-            [partition] * (1 if replica.group_chips else terms.groups),
+            [partition] * replica.engines(terms.groups),
             every_s=question.loss_every_s,
             repair_s=question.repair_s,
             seed=terms.seed,

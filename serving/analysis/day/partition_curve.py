@@ -117,8 +117,9 @@ class PartitionCurve:
         load = rates_per_s / self.saturated_at(groups)
         mixed = np.zeros(1)
         for curve, nearness in zip(self.curves, np.eye(len(self.curves)), strict=True):
-            share = np.interp(groups, self.serving, nearness)
-            mixed = mixed + share * of(curve, load * curve.saturated_per_s)
+            share = np.asarray(np.interp(groups, self.serving, nearness))
+            if share.any():
+                mixed = mixed + share * of(curve, load * curve.saturated_per_s)
         return mixed
 
 

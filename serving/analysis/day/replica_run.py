@@ -68,8 +68,21 @@ class ReplicaUnderTest:
     @property
     def groups(self) -> int:
         """That change hands each by itself."""
-        chips = self.candidate.partition.chips
-        return chips // (self.group_chips or chips)
+        return self.candidate.partition.chips // self.chips_per_group
+
+    @property
+    def chips_per_group(self) -> int:
+        """All of a replica's, unless its parts change hands."""
+        return self.group_chips or self.candidate.partition.chips
+
+    def engines(self, groups: int) -> int:
+        """Of so many groups: one, or a replica each."""
+        return 1 if self.group_chips else groups
+
+    @property
+    def idle_chip_watts(self) -> float:
+        """Of a chip that computes nothing."""
+        return self.sweep.system.chip.idle_watts.value
 
     @property
     def serving(self) -> int:
@@ -79,7 +92,7 @@ class ReplicaUnderTest:
     @property
     def away_watts(self) -> float:
         """Of the groups that are away, idle."""
-        return self.away * (self.group_chips or 0) * self.cost_model().idle_chip_watts
+        return self.away * self.chips_per_group * self.idle_chip_watts
 
     def with_away(self, groups: int) -> "ReplicaUnderTest":
         """The same with so many groups away."""
@@ -87,7 +100,7 @@ class ReplicaUnderTest:
 
     def departures(self) -> tuple[TimedCall, ...]:
         """The calls by which the groups that are away have left, one after another."""
-        chips = self.group_chips or 0
+        chips = self.chips_per_group
         firsts = (number * chips for number in range(self.groups - 1, self.serving - 1, -1))
         return tuple(TimedCall(at_s=0.0, call=_drain(range(at, at + chips))) for at in firsts)
 

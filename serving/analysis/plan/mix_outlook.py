@@ -5,13 +5,12 @@ those of all models are packed together, so that a machine is ordered when the f
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from serving.analysis.plan.growth import Growth
 from serving.analysis.plan.model_mix import MixedModel, ModelMix
-from serving.analysis.plan.plan_growth import MachineOrder
+from serving.analysis.plan.plan_growth import MachineOrder, machine_orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +44,20 @@ def fleet_growth(mix: ModelMix) -> FleetGrowth | None:
         return None
     growth = grown[0].growth
     months = [_size(mix, month) for month in range(growth.months + 1)]
+    sizes = [*_sizes(mix, months[0], months[-1])]
+
+    def until(machines: int) -> float:
+        at = bisect_right(sizes, machines, key=lambda size: mix.machines_for(size[1]))
+        return sizes[at][0]
+
     return FleetGrowth(
         any_growth=growth,
         months=tuple(months),
-        orders=tuple(_orders(mix, months, lead_months=growth.lead_months)),
+        orders=tuple(
+            machine_orders(
+                [each.machines for each in months], until, lead_months=growth.lead_months
+            )
+        ),
     )
 
 
@@ -91,22 +100,6 @@ def _replicas_and_rate(each: MixedModel, month: int) -> tuple[int, float]:
         return each.plan.fleet.replicas, each.plan.question.demand.peak_rate_per_s
     size = each.outlook.growth.months[month]
     return size.replicas, size.requests_per_s
-
-
-def _orders(
-    mix: ModelMix, months: Sequence[FleetMonth], *, lead_months: float
-) -> Iterator[MachineOrder]:
-    sizes = [*_sizes(mix, months[0], months[-1])]
-    for before, now in pairwise(months):
-        if now.machines > before.machines:  # which never fall as replicas are added
-            at = bisect_right(sizes, before.machines, key=lambda size: mix.machines_for(size[1]))
-            needed_month, _ = sizes[at]
-            yield MachineOrder(
-                first=before.machines + 1,
-                last=now.machines,
-                needed_month=needed_month,
-                order_month=needed_month - lead_months,
-            )
 
 
 def _sizes(

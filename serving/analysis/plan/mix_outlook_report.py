@@ -11,7 +11,6 @@ from reporting.numbers import four_digits
 from serving.analysis.plan.mix_outlook import (
     FleetGrowth,
     FleetMonth,
-    fleet_growth,
     warm_fleet,
     warm_replicas,
 )
@@ -28,29 +27,26 @@ from serving.analysis.plan.plan_growth_report import (
 )
 
 
-def mix_outlook_sections(mix: ModelMix) -> tuple[Section, ...]:
-    """Growth of the fleet, then the cold starts of each model."""
-    found = fleet_growth(mix)
+def mix_outlook_sections(mix: ModelMix, found: FleetGrowth | None) -> tuple[Section, ...]:
+    """Growth of the fleet, if it was asked for, then the cold starts of each model."""
     return (
         *(() if found is None else _growth_sections(mix, found)),
         *_cold_start_sections(mix),
     )
 
 
-def mix_outlook_charts(mix: ModelMix) -> tuple[TitledChart, ...]:
+def mix_outlook_charts(mix: ModelMix, found: FleetGrowth | None) -> tuple[TitledChart, ...]:
     """For the page."""
     from serving.analysis.plan.plan_growth_chart import growth_chart
 
-    found = fleet_growth(mix)
     if found is None:
         return ()
     machines = [each.machines for each in found.months]
     return (growth_chart(_growth_words(mix), machines, found.orders),)
 
 
-def mix_outlook_data(mix: ModelMix) -> dict[str, Any]:
+def mix_outlook_data(mix: ModelMix, found: FleetGrowth | None) -> dict[str, Any]:
     """The fleet's growth, for JSON; None where it was not asked for."""
-    found = fleet_growth(mix)
     return {
         "growth": found
         and {

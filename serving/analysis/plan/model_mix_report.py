@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import altair as alt
@@ -10,6 +11,7 @@ from loadgen.records.plain_number import counted
 from reporting.charts import COLOURS, GREY, Row, TitledChart, chart_of, titled
 from reporting.document import Document, FigureRow, Lines
 from serving.analysis.plan.machine_packing import PackedMachines
+from serving.analysis.plan.mix_outlook import FleetGrowth, fleet_growth
 from serving.analysis.plan.mix_outlook_report import (
     mix_outlook_charts,
     mix_outlook_data,
@@ -41,12 +43,16 @@ _ASSUMED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelMixReport:
     """The answer in every form; `command` makes it again."""
 
     mix: ModelMix
     command: str
+
+    @cached_property
+    def _growth(self) -> FleetGrowth | None:
+        return fleet_growth(self.mix)
 
     def answer(self) -> Document:
         """For the terminal."""
@@ -69,7 +75,7 @@ class ModelMixReport:
                     )
                     for each in mix.models
                 ),
-                *mix_outlook_sections(mix),
+                *mix_outlook_sections(mix, self._growth),
                 Lines(
                     title="assumed:", rows=(*_ASSUMED, *self._loss_assumed(), *self._assumptions())
                 ),
@@ -175,7 +181,7 @@ class ModelMixReport:
                 for group in mix.packing
             ],
             "assumptions": (*_ASSUMED, *self._loss_assumed(), *self._assumptions()),
-            **mix_outlook_data(mix),
+            **mix_outlook_data(mix, self._growth),
             "models": [
                 {
                     "model": each.name,
@@ -229,7 +235,7 @@ class ModelMixReport:
         about = "Machines with the same replicas are one bar."
         height = _BAR_HEIGHT * len(mix.packing)
         chart = titled("the machines' chips by model", about, bars, height=height)
-        return (chart, *mix_outlook_charts(mix))
+        return (chart, *mix_outlook_charts(mix, self._growth))
 
 
 def _model_lines(each: MixedModel) -> Iterator[str]:

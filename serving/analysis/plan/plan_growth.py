@@ -7,7 +7,7 @@ check the sizes at which machines are added.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -122,7 +122,13 @@ def growth_of(
         in_service_until=sizes.until(plan.fleet.replicas),
         machines_until=sizes.until(held),
         months=tuple(months),
-        orders=tuple(_orders(sizes, months)),
+        orders=tuple(
+            machine_orders(
+                [each.machines for each in months],
+                lambda held: sizes.until(held * plan.replicas_per_machine),
+                lead_months=growth.lead_months,
+            )
+        ),
         why_not=why_not,
     )
 
@@ -222,13 +228,18 @@ class _GrownSizes:
         return replace(check_sizes([task], self._workers)[0], replicas=replicas)
 
 
-def _orders(sizes: _GrownSizes, months: list[MonthSize]) -> Iterator[MachineOrder]:
-    for before, now in pairwise(months):
-        if now.machines > before.machines:
-            needed = sizes.until(before.machines * sizes.plan.replicas_per_machine)
+def machine_orders(
+    machines: Sequence[int], until: Callable[[int], float], *, lead_months: float
+) -> Iterator[MachineOrder]:
+    """Orders of what is added to the `machines` of each month, which never fall; so many do
+    `until` a month.
+    """
+    for before, now in pairwise(machines):
+        if now > before:
+            needed = until(before)
             yield MachineOrder(
-                first=before.machines + 1,
-                last=now.machines,
+                first=before + 1,
+                last=now,
                 needed_month=needed,
-                order_month=needed - sizes.growth.lead_months,
+                order_month=needed - lead_months,
             )
