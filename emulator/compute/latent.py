@@ -42,8 +42,9 @@ def attend_latent(
     down = tiled_matmul(normed, weights.query_down, products)
     down = rms_norm(down, weights.query_norm, LATENT_NORM_EPS)
     query = grouped_matmul(down, weights.query_up, products)
-    query = query.reshape(groups, tokens, -1, _width(arch))
-    by_head = query.transpose(0, 2, 1, 3).reshape(-1, tokens, _width(arch))  # [heads, tokens, ...]
+    query = query.reshape(groups, tokens, -1, latent.query_width_per_head)
+    # [heads, tokens, nope_dim + rope_dim]
+    by_head = query.transpose(0, 2, 1, 3).reshape(-1, tokens, latent.query_width_per_head)
     plain, turning = by_head[..., : latent.nope_dim], by_head[..., latent.nope_dim :]
     shared = tiled_matmul(normed, weights.kv_down, products)  # [tokens, kv_rank + rope_dim]
     cached = rms_norm(shared[:, : latent.kv_rank], weights.kv_norm, LATENT_NORM_EPS)
@@ -61,8 +62,3 @@ def attend_latent(
     values = grouped_matmul(mixed.transpose(1, 0, 2), weights.value_up, products)
     by_group = values.reshape(groups, -1, tokens, latent.value_dim).transpose(0, 2, 1, 3)
     return grouped_matmul(by_group.reshape(groups, tokens, -1), weights.output, products)
-
-
-def _width(arch: Architecture) -> int:
-    assert arch.latent is not None, arch.family
-    return arch.latent.query_width_per_head

@@ -89,7 +89,7 @@ def _read_text(options: QualityOptions, directory: Path) -> Text:
     from serving.analysis.quality.format_quality import Text
     from serving.server.training.batch_order import IGNORED, whole_text
     from serving.server.training.corpus import default_corpus, read_corpus
-    from serving.server.training.token_file import encode_files
+    from serving.server.training.token_file import encode_files, read_tokenizer
 
     if options.text is None:
         contents = [file.content for file in read_corpus(default_corpus()).held_out]
@@ -98,7 +98,7 @@ def _read_text(options: QualityOptions, directory: Path) -> Text:
             contents = [options.text.read_text(encoding="utf-8").encode()]
         except (OSError, ValueError) as error:
             raise ConfigError("text", options.text, f"a file of UTF-8 text ({error})") from error
-    tokens = encode_files(directory, contents)
+    tokens = encode_files(read_tokenizer(directory), contents)
     if len(tokens) < 2:
         raise ConfigError("text", options.text, "at least two tokens")
     length = min(_WINDOW_TOKENS, len(tokens) - 1)

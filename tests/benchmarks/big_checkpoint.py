@@ -76,13 +76,12 @@ def make_checkpoint(directory: Path) -> int:
 def _parts(arch: Architecture) -> Iterator[tuple[str, list[Named]]]:
     """Names and shapes of each file's tensors."""
     family = FAMILIES[arch.family]
-    width, hidden = arch.expert_intermediate, arch.hidden
+    hidden = arch.hidden
     yield "embedding", [("model.embed_tokens.weight", (arch.vocab, hidden))]
     for layer in range(arch.layers):
         named = list(family.layer_tensors(arch, layer))
         for expert in range(arch.experts):
-            gate, up, down = family.expert_names(layer, expert)
-            named += [(gate, (width, hidden)), (up, (width, hidden)), (down, (hidden, width))]
+            named += family.expert_tensors(arch, layer, expert)
         yield f"{layer:02}", named
     yield "head", [("model.norm.weight", (hidden,)), ("lm_head.weight", (arch.vocab, hidden))]
 

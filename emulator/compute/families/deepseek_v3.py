@@ -55,8 +55,7 @@ class DeepseekV3(ModelFamily):
         )
         return Architecture(
             **fields,
-            dense_layers=tuple(range(dense)),
-            dense_intermediate=config.whole("intermediate_size") if dense else 0,
+            **self.dense_fields(config, range(dense)),
             experts=experts,
             experts_per_token=experts_per_token(config, groups_chosen * experts // groups),
             expert_intermediate=width,

@@ -6,7 +6,7 @@ arithmetic of its own.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,12 +75,10 @@ class ModelFamily(ABC):
         """The rotary settings."""
         return read_rope_settings(config.values, config.path, default_theta=self.default_theta)
 
-    def dense_fields(self, config: ConfigReader, layers: int) -> dict[str, Any]:
-        """Fields of a model whose layers are all dense."""
-        return {
-            "dense_layers": tuple(range(layers)),
-            "dense_intermediate": config.whole("intermediate_size"),
-        }
+    def dense_fields(self, config: ConfigReader, layers: Sequence[int]) -> dict[str, Any]:
+        """Fields of a model in which these layers are dense."""
+        width = config.whole("intermediate_size") if layers else 0
+        return {"dense_layers": tuple(layers), "dense_intermediate": width}
 
     # Names and shapes, for a check of the whole checkpoint before it is read.
 
@@ -113,12 +111,17 @@ class ModelFamily(ABC):
 
     def check_experts(self, tensors: Tensors, arch: Architecture, layer: int) -> None:
         """Check the shapes of all experts of a layer."""
-        width, hidden = arch.expert_intermediate, arch.hidden
         for expert in range(arch.experts):
-            gate, up, down = self.expert_names(layer, expert)
-            tensors.check(gate, (width, hidden))
-            tensors.check(up, (width, hidden))
-            tensors.check(down, (hidden, width))
+            for name, shape in self.expert_tensors(arch, layer, expert):
+                tensors.check(name, shape)
+
+    def expert_tensors(self, arch: Architecture, layer: int, expert: int) -> Named:
+        """One expert's gate, up and down."""
+        width, hidden = arch.expert_intermediate, arch.hidden
+        gate, up, down = self.expert_names(layer, expert)
+        yield gate, (width, hidden)
+        yield up, (width, hidden)
+        yield down, (hidden, width)
 
     def expert_names(self, layer: int, expert: int) -> tuple[str, str, str]:
         """One expert's gate, up and down matrices, [outputs, inputs]."""
@@ -195,11 +198,10 @@ class ModelFamily(ABC):
         slot: int,
     ) -> None:
         """Read one expert `into` a slot."""
-        gate, up, down = self.expert_names(layer, expert)
-        width, hidden = arch.expert_intermediate, arch.hidden
-        gate_up = (tensors.whole(name, width, hidden) for name in (gate, up))
-        into.gate_up[slot] = tensors.linear(*gate_up)
-        into.down[slot] = tensors.linear(tensors.whole(down, hidden, width))
+        named = self.expert_tensors(arch, layer, expert)
+        gate, up, down = (tensors.whole(name, *shape) for name, shape in named)
+        into.gate_up[slot] = tensors.linear(gate, up)
+        into.down[slot] = tensors.linear(down)
 
 
 def experts_per_token(config: ConfigReader, experts: int) -> int:

@@ -16,4 +16,4 @@ class Llama(ModelFamily):
         config.require("mlp_bias", ())
         config.require("quantization_config", ())
         fields = self.fields(config)
-        return Architecture(**fields, **self.dense_fields(config, fields["layers"]))
+        return Architecture(**fields, **self.dense_fields(config, range(fields["layers"])))

@@ -15,7 +15,7 @@ class Qwen3(ModelFamily):
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
         fields = self.fields(config)
-        return Architecture(**fields, **self.dense_fields(config, fields["layers"]))
+        return Architecture(**fields, **self.dense_fields(config, range(fields["layers"])))
 
     def fields(self, config: ConfigReader) -> dict[str, Any]:
         """See `ModelFamily.fields`; biases and sliding windows are refused by name."""
@@ -41,15 +41,10 @@ class Qwen3Moe(Qwen3):
         if len(dense) == layers:
             key = "mlp_only_layers" if named else "decoder_sparse_step"
             raise config.refusal(key, "must leave a layer with experts")
-        if dense:
-            fields |= {
-                "dense_layers": dense,
-                "dense_intermediate": config.whole("intermediate_size"),
-            }
         spellings = ("num_experts", "num_local_experts")
         key = next((key for key in spellings if key in config.values), spellings[0])
         experts = config.whole(key)
-        fields |= {
+        fields |= self.dense_fields(config, dense) | {
             "experts": experts,
             "experts_per_token": experts_per_token(config, experts),
             "expert_intermediate": config.whole("moe_intermediate_size"),

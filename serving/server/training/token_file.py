@@ -44,10 +44,11 @@ def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCor
     name = hashlib.sha256(corpus.digest.encode() + path.read_bytes()).hexdigest()[:32]
     kept = {part: cache_dir / f"{part}-{name}.npy" for part in ("training", "held_out")}
     if not all(file.is_file() for file in kept.values()):
+        tokenizer = read_tokenizer(weights_dir)
         cache_dir.mkdir(parents=True, exist_ok=True)
         for part, file in kept.items():
             files: Sequence[CorpusFile] = getattr(corpus, part)
-            _keep(file, encode_files(weights_dir, [each.content for each in files]))
+            _keep(file, encode_files(tokenizer, [each.content for each in files]))
     return TokenisedCorpus(
         digest=corpus.digest,
         training=np.load(kept["training"], mmap_mode="r"),
@@ -63,13 +64,15 @@ def _tokenizer_path(weights_dir: Path) -> Path:
     return path
 
 
-def encode_files(weights_dir: Path, contents: Sequence[bytes]) -> NDArray[np.integer]:
-    """UTF-8 texts by the tokenizer of `weights_dir`, an end-of-text token after each.
-
-    Raises ConfigError without a tokenizer.json, or such a token in it.
-    """
+def read_tokenizer(weights_dir: Path) -> Tokenizer:
+    """The tokenizer of `weights_dir`; raises ConfigError without a tokenizer.json."""
     tokenizer = Tokenizer.from_file(str(_tokenizer_path(weights_dir)))
     tokenizer.encode_special_tokens = True  # a file that spells one out does not end there
+    return tokenizer
+
+
+def encode_files(tokenizer: Tokenizer, contents: Sequence[bytes]) -> NDArray[np.integer]:
+    """UTF-8 texts, an end-of-text token after each; raises ConfigError without such a token."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:
         raise ConfigError("weights", "tokenizer.json", f"a token {END_OF_TEXT} in it")

@@ -31,14 +31,7 @@ TOKENS = 150
 
 def whole_model(directory: Path) -> tuple[ModelShard, PagedKv]:
     arch = check_weights(directory)
-    kv = PagedKv(
-        layers=arch.layers,
-        kv_heads=arch.kv_heads,
-        key_dim=arch.head_dim,
-        value_dim=arch.head_dim,
-        blocks=16,
-        block_tokens=16,
-    )
+    kv = PagedKv.of(arch, groups=arch.groups, blocks=16, block_tokens=16)
     return load_shard(directory, arch, [range(arch.experts)] * arch.layers), kv
 
 
