@@ -1,13 +1,13 @@
 """Live serving chips: start, compute a step, move experts, lose and replace chips.
 
 A step goes layer by layer: every rank's tokens are dispatched to the experts' chips and come back,
-all ranks together. The fleet reports lost chips and carries out decisions; emulated cost and
+all ranks together, through shared memory on one host and by messages between several. The fleet reports lost chips and carries out decisions; emulated cost and
 recovery are decided elsewhere.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,9 @@ import numpy as np
 import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
+from emulator.actors.barrier_kernel import can_wait
 from emulator.actors.chip_watch import ChipWatch
+from emulator.actors.step_exchange import HubExchange, SharedExchange, StepExchange
 from emulator.arrays import Int32s, Int64s
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
@@ -51,8 +53,7 @@ from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import KvTransfer, RankOutput, RankStep
-from emulator.ultraserver.exchange import ExpertMap
-from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep, all_of
+from emulator.ultraserver.lockstep import Interrupted, StepResult, UnfinishedStep, all_of
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
@@ -104,13 +105,13 @@ class Fleet:
         assert placement.experts == self.architecture.experts, placement.experts
         self.tp = tp
         self.placement = placement
-        self._experts = ExpertMap(placement)
         self._weights_of: dict[int, Path] = dict.fromkeys(range(placement.chips), weights_dir)
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
         self._formats = formats
         self._slots = max(slots_max, placement.slots)
         self._processes = ChipProcesses(ray_address)
+        self._exchange: StepExchange = HubExchange(placement, tp)
         self._sampled: dict[int, RankOutput] = {}
         self._step: UnfinishedStep | None = None
         self._hung: set[int] = set()
@@ -132,6 +133,10 @@ class Fleet:
         try:
             self._processes.open()
             self._check_host()
+            if self._processes.channel.is_on_one_host and can_wait():
+                self._exchange = SharedExchange(
+                    self.placement, self.architecture, tp=self.tp, slots_max=self._slots
+                )
             self._start_chips(range(self.chips))
         except BaseException:
             self.stop()
@@ -217,27 +222,27 @@ class Fleet:
     def _drive(self, begin: Mapping[int, BeginStep | RepeatStep]) -> StepResult:
         unfinished = self._step
         assert unfinished is not None
-        lockstep = Lockstep(begin, self._experts, self.tp)
-        commands = lockstep.start()
+        attempt = self._exchange.attempt(begin, self.live_chips)
+        commands = attempt.start()
         try:
             while commands:
                 replies = self._ask(commands)
-                commands = lockstep.advance(replies)
+                commands = attempt.advance(replies)
         except Interrupted as loss:
-            lockstep.note_done(loss.replies)
-            # With an output it broke off in its last round: every layer was computed.
-            if lockstep.outputs and unfinished.whole is None:
-                unfinished.whole = lockstep.result(lockstep.outputs)
-            unfinished.outputs.update(lockstep.outputs)
+            attempt.note_done(loss.replies)
+            if attempt.outputs and attempt.ran_all_layers and unfinished.whole is None:
+                unfinished.whole = attempt.result(attempt.outputs)
+            unfinished.outputs.update(attempt.outputs)
+            self._exchange.forget_chips()
             raise ChipLost(loss.chips) from loss
-        unfinished.outputs.update(lockstep.outputs)
+        unfinished.outputs.update(attempt.outputs)
         self._step = None
         if self.tp > 1:
             # Ranks that were lost on the way have forgotten their requests.
             outputs = unfinished.outputs.items()
             self._sampled.update((rank, out) for rank, out in outputs if rank in unfinished.ranks)
         # Ranks that had to repeat sent the same tokens as in an attempt that had all its layers.
-        counted = unfinished.whole or lockstep.result(unfinished.outputs)
+        counted = unfinished.whole or attempt.result(unfinished.outputs)
         return replace(counted, outputs=unfinished.outputs)
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
@@ -249,22 +254,22 @@ class Fleet:
             channel.send_all(commands)
         except ChipLost as error:
             lost.update(error.chips)
-        expected = set(commands) - self._hung
-        reads = LoadExperts | LoadWeights
-        reading = {chip for chip, command in commands.items() if isinstance(command, reads)}
-        while waiting := expected - replies.keys() - lost:
-            try:
-                arriving = self._watch.receive(channel, waiting, SILENCE_TIMEOUT_S, reading=reading)
-                for chip, reply in arriving:
-                    replies[chip] = reply  # type: ignore[assignment]
-            except (ChipLost, ChipSilent) as error:
-                lost.update(error.chips)
-                self.silent.update(error.chips if isinstance(error, ChipSilent) else ())
         hung = [chip for chip in commands if chip in self._hung]
         if hung:  # nothing but their silence says so
             drained = channel.drain(hung, HUNG_TIMEOUT_S)
             replies.update(drained.replies)  # type: ignore[arg-type]
             lost.update((*drained.lost, *drained.silent))
+        while waiting := commands.keys() - replies.keys() - lost:
+            if lost:
+                self._exchange.break_off()
+            try:
+                for chip, reply in self._arriving(commands, waiting):
+                    replies[chip] = reply
+                    if isinstance(reply, ChipFailed):
+                        self._exchange.break_off()
+            except (ChipLost, ChipSilent) as error:
+                lost.update(error.chips)
+                self.silent.update(error.chips if isinstance(error, ChipSilent) else ())
         for chip, reply in list(replies.items()):
             if isinstance(reply, ChipFailed):  # its state is undefined, and it answers no more
                 logger.error("chip %d failed and is lost: %s", chip, reply.reason)
@@ -273,6 +278,23 @@ class Fleet:
         if lost:
             raise Interrupted(tuple(sorted(lost)), replies)
         return replies
+
+    def _arriving(
+        self, commands: Mapping[int, Command], waiting: Collection[int]
+    ) -> Iterator[tuple[int, Effect]]:
+        """The answers of those `waiting` for to `commands`, as they arrive."""
+
+        def waits(chip: int) -> bool:
+            reads = isinstance(commands[chip], LoadExperts | LoadWeights)
+            return reads or self._exchange.waits(chip)
+
+        return self._watch.receive(  # type: ignore[return-value]
+            self._processes.channel,
+            waiting,
+            SILENCE_TIMEOUT_S,
+            waits=waits,
+            progress=self._exchange.progress,
+        )
 
     def remove(self, chips: Collection[int], lost_ranks: Collection[int]) -> None:
         """Remove `chips` in any state; the rest of `lost_ranks` forget their requests.
@@ -288,6 +310,7 @@ class Fleet:
 
     def _take_out(self, chip: int) -> None:
         self._processes.remove(chip)
+        self._exchange.forget_chips()
         self._hung.discard(chip)
         self.silent.discard(chip)
         self._watch.forget(chip)
@@ -436,7 +459,7 @@ class Fleet:
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)
         self.placement = placement
-        self._experts = ExpertMap(placement)
+        self._exchange.set_placement(placement)
 
     def _tell(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
         try:
@@ -480,4 +503,5 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, also with lost chips."""
+        self._exchange.forget_chips()
         self._processes.stop()

@@ -71,6 +71,11 @@ class Channel:
         self._codec = Codec()
 
     @property
+    def is_on_one_host(self) -> bool:
+        """Whether all chips are on this host."""
+        return self._directory is not None
+
+    @property
     def connected(self) -> frozenset[int]:
         """The chips not known to be lost."""
         return frozenset(self._sockets)
@@ -207,6 +212,10 @@ class Channel:
             self._directory.remove()
 
 
+class HubGone(EOFError):
+    """The hub has closed the channel in the middle of a command."""
+
+
 class ChannelClient:
     """A chip's end of the channel.
 
@@ -230,6 +239,11 @@ class ChannelClient:
     def receive(self) -> Message:
         """Wait for the next command; raises EOFError when the hub is gone."""
         return self._codec.decode(self._socket.receive())
+
+    def check_hub(self) -> None:
+        """Raise HubGone when the hub is gone, while the chip waits for something else."""
+        if self._socket.has_closed():
+            raise HubGone("the hub has closed the channel")
 
     def close(self) -> None:
         """Close the socket."""

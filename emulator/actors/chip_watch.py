@@ -3,13 +3,14 @@
 An answer may take half a minute on a host with more chips than cores, so lateness alone is no sign;
 a thread without CPU time for the whole silence timeout is, unless it waits for a disk or is
 debugged. A chip that reads weights may wait for a file system in another process (FUSE), so it is
-silent only when stopped. On other machines only the caller's longest wait counts.
+silent only when stopped; so is one that waits for other chips. On other machines only the caller's
+longest wait counts.
 """
 
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,16 +77,17 @@ class ChipWatch:
         chips: Collection[int],
         longest_s: float,
         *,
-        reading: Collection[int] = (),
+        waits: Callable[[int], bool] = lambda chip: False,
+        progress: Callable[[], int] = lambda: 0,
     ) -> Iterator[tuple[int, Message]]:
         """`Channel.receive` with `longest_s`, which finds an inactive chip earlier.
 
-        A chip that is `reading` weights is silent only when its process is stopped. ChipSilent
-        names inactive chips, or all late ones.
+        A chip that `waits` for something is silent only when its process is stopped. No chip is
+        late while `progress` is made. ChipSilent names inactive chips, or all late ones.
         """
         left = set(chips)
         seen: dict[int, _LastPulse] = {}
-        last_s = time.monotonic()
+        last_s, made = time.monotonic(), progress()
         slice_s = min(_LOOK_EVERY_S, longest_s) if left & self._threads.keys() else longest_s
         while left:
             try:
@@ -94,13 +96,16 @@ class ChipWatch:
                     last_s = time.monotonic()
                     yield chip, message
             except ChipSilent:
+                before, made = made, progress()
+                if made != before:
+                    last_s = time.monotonic()
                 if time.monotonic() - last_s >= longest_s or slice_s == longest_s:
                     raise
-                silent = [chip for chip in left if self._is_silent(chip, seen, chip in reading)]
+                silent = [chip for chip in left if self._is_silent(chip, seen, waits(chip))]
                 if silent:
                     raise ChipSilent(tuple(sorted(silent)), self.silence_timeout_s) from None
 
-    def _is_silent(self, chip: int, seen: dict[int, _LastPulse], reads: bool) -> bool:
+    def _is_silent(self, chip: int, seen: dict[int, _LastPulse], waits: bool) -> bool:
         now_s, thread = time.monotonic(), self._threads.get(chip)
         if thread is None:
             return False
@@ -111,7 +116,7 @@ class ChipWatch:
             or pulse is None
             or pulse != before.pulse
             or pulse.state in _AT_WORK + _DEBUGGED
-            or (reads and pulse.state not in _STOPPED)
+            or (waits and pulse.state not in _STOPPED)
         ):
             seen[chip] = _LastPulse(pulse, now_s)
             return False

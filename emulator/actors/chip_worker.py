@@ -10,13 +10,25 @@ import time
 import traceback
 from pathlib import Path
 
-from emulator.actors.channel import ChannelClient
+from emulator.actors.channel import ChannelClient, HubGone
+from emulator.actors.chip_exchange import ChipExchange
 from emulator.actors.chip_watch import ready
 from emulator.actors.codec import Message
+from emulator.actors.exchange_segment import ExchangeSegment
 from emulator.chip.chip import Chip
 from emulator.chip.chip_share import ChipShare, load_chip, load_slots, renew_chip
-from emulator.chip.commands import Hang, LoadExperts, LoadWeights, ReportCondition, StopChip
-from emulator.chip.effects import ChipFailed, Condition
+from emulator.chip.commands import (
+    BeginStep,
+    Hang,
+    JoinExchange,
+    JoinStep,
+    LoadExperts,
+    LoadWeights,
+    RepeatStep,
+    ReportCondition,
+    StopChip,
+)
+from emulator.chip.effects import ChipFailed, CommandDone, Condition
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare, load_training_chip
 from emulator.errors import CheckpointError
@@ -71,6 +83,7 @@ class ChipWorker:
         self._key = key
         self._cpu_s = 0.0
         self._share = share
+        self._exchange: ChipExchange | None = None
         self._chip: Chip | TrainingChip
         if isinstance(share, TrainingShare):
             keep_freed_memory()
@@ -101,25 +114,47 @@ class ChipWorker:
             hanging = hanging or isinstance(command, Hang)
             if hanging:
                 continue
-            started_s = time.thread_time()
             try:
-                effect = self._carry_out(command)
+                effect = self._carry_out(command, client)
+            except HubGone:
+                raise
             except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
                 client.send(ChipFailed(reason=traceback.format_exc()))
                 return
-            self._cpu_s += time.thread_time() - started_s
             client.send(effect)
 
-    def _carry_out(self, command: Message) -> Message:
+    def _carry_out(self, command: Message, client: ChannelClient) -> Message:
         if isinstance(command, ReportCondition):
             return self._condition()
+        if isinstance(command, JoinExchange):
+            return self._join(command, client)
+        if self._exchange is not None and isinstance(command, BeginStep | RepeatStep | JoinStep):
+            return self._exchange.run(command)
         if isinstance(self._chip, Chip) and isinstance(self._share, ChipShare):
             if isinstance(command, LoadWeights):
                 self._share, effect = renew_chip(self._chip, self._share, command)
                 return effect
             if isinstance(command, LoadExperts):
                 return load_slots(self._chip, self._share, command)
-        return self._chip.handle(command)  # type: ignore[arg-type]
+        return self._handle(command)
+
+    def _handle(self, command: Message) -> Message:
+        started_s = time.thread_time()
+        effect = self._chip.handle(command)  # type: ignore[arg-type]
+        self._cpu_s += time.thread_time() - started_s
+        return effect
+
+    def _join(self, command: JoinExchange, client: ChannelClient) -> CommandDone:
+        assert isinstance(self._share, ChipShare), "chips that train have a hub"
+        self._exchange = ChipExchange(
+            ExchangeSegment.join(command),
+            chip=self._number,
+            tp=self._share.tp,
+            tp_index=self._share.tp_index,
+            handle=self._handle,  # type: ignore[arg-type]
+            check_hub=client.check_hub,
+        )
+        return CommandDone()
 
     def _condition(self) -> Condition:
         lines = (line.split() for line in _SMAPS.read_text(encoding="ascii").splitlines()[1:])

@@ -35,6 +35,31 @@ class RepeatStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JoinStep:
+    """Compute experts' rows in a step in which the chip has no tokens of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinExchange:
+    """Exchange rows with the other chips through the memory in the file at `path` from now on.
+
+    Its sizes: chips of the partition; layers with experts; experts of each, `experts_per_token`
+    chosen, and slots of a chip; elements of a row; head groups whose sums are exchanged, 0 where no
+    rank has several chips; tokens of a step at most.
+    """
+
+    chips: int
+    layers: int
+    experts: int
+    experts_per_token: int
+    slots: int
+    hidden: int
+    groups: int
+    tokens: int
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
     """Continue with a rank's partial sums [all groups, tokens, hidden] float32, in group order."""
 
@@ -146,6 +171,8 @@ class StopChip:
 Command = (
     BeginStep
     | RepeatStep
+    | JoinStep
+    | JoinExchange
     | Reduce
     | RunExperts
     | Combine

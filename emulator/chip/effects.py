@@ -80,6 +80,11 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepBroken:
+    """The step was broken off while the chip waited for others; it can be repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandDone:
     """The command succeeded."""
 
@@ -115,6 +120,7 @@ Effect = (
     | ExpertWeights
     | KvBlocks
     | StepDone
+    | StepBroken
     | CommandDone
     | NotLoaded
     | Condition

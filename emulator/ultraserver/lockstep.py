@@ -88,6 +88,11 @@ class Lockstep:
             commands.update(dict.fromkeys(chips, command))
         return commands
 
+    @property
+    def ran_all_layers(self) -> bool:
+        """Whether every layer's experts have been computed."""
+        return self._exchange is None and len(self._layers) == len(self._experts.place)
+
     def result(self, outputs: dict[int, RankOutput]) -> StepResult:
         """The step's result with `outputs`; loads are of the layers that this attempt ran."""
         if not self._layers:

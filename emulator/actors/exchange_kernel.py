@@ -1,0 +1,213 @@
+"""One layer's exchange on a chip, in calls that wait inside, compiled.
+
+A chip that dispatches writes its tokens' rows and the place of each pair, and arrives. When all
+have, every chip reads where its slots are wanted, takes those rows, and writes its experts' outputs
+to where the tokens' owners look for them. Owners go on when all chips have answered; nobody writes
+a layer's rows before all have read the last one's.
+
+Outcomes are `barrier_kernel`'s. After LATE a call is repeated without its own rows.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from emulator.actors import barrier_kernel, exchange_segment
+from emulator.actors.barrier_kernel import BROKEN, DONE, arrive, break_word, wait
+from emulator.actors.exchange_segment import (
+    ANSWERED,
+    DISPATCHED,
+    MEMBERS,
+    SLOTS,
+    SOURCES,
+    TURNS,
+    Areas,
+)
+from emulator.arrays import Float32s, Int64s
+from emulator.chip.commands import JoinExchange
+from emulator.specs import placement
+from emulator.specs.placement import EMPTY
+from emulator.ultraserver.compiled import allocating, compiled, kept, sources_of
+
+_SOURCES: Final = sources_of(barrier_kernel, exchange_segment, placement)
+
+_LIMIT_NS: Final = 500_000_000
+"""A chip that waits looks twice a second whether the engine's process is still there."""
+
+UNPLACED: Final = 3
+"""An outcome: tokens for an expert that no chip holds."""
+
+_WORD_BYTES: Final = 4
+
+
+@compiled
+def _wait_at(areas: Areas, chip: int, word: int, target: int) -> int:
+    areas.waiting[chip] = 1
+    outcome = wait(
+        areas.words.ctypes.data + word * _WORD_BYTES, target, areas.step[TURNS], _LIMIT_NS
+    )
+    areas.waiting[chip] = 0
+    return outcome
+
+
+@compiled
+def _arrive_at(areas: Areas, word: int, target: int) -> bool:
+    return arrive(areas.words.ctypes.data + word * _WORD_BYTES, target)
+
+
+@compiled
+def _write_rows(areas: Areas, chip: int, layer: int, hidden: Float32s, chosen: Int64s) -> bool:
+    """Write a chip's rows [tokens, hidden] and the places of its `chosen` [tokens, k] experts."""
+    rows, places, place = areas.hidden, areas.places, areas.place
+    first = areas.first_token[chip]
+    for token in range(len(hidden)):
+        for column in range(hidden.shape[1]):
+            rows[first + token, column] = hidden[token, column]
+        for nth in range(chosen.shape[1]):
+            where = place[layer, chip, chosen[token, nth]]
+            if where == EMPTY:
+                return False
+            places[first + token, nth] = where
+    return True
+
+
+@compiled
+def _count(areas: Areas, chip: int, layer: int, counts: Int64s) -> int:
+    """Note which pairs and tokens come to a chip, in the segment and `counts` [slots].
+
+    Returns the distinct tokens.
+    """
+    places, first_token, sent = areas.places, areas.first_token, areas.sent
+    slots, first_slot, rows = len(counts), chip * len(counts), 0
+    for source in range(len(first_token) - 1):
+        came = 0
+        for token in range(first_token[source], first_token[source + 1]):
+            wanted = 0
+            for nth in range(places.shape[1]):
+                slot = places[token, nth] - first_slot
+                if 0 <= slot < slots:
+                    counts[slot] += 1
+                    wanted = 1
+            came += wanted
+        sent[layer, chip, source] = came
+        rows += came
+    for slot in range(slots):
+        areas.counts[layer, chip, slot] = counts[slot]
+    for slot in range(slots, areas.counts.shape[2]):
+        areas.counts[layer, chip, slot] = 0
+    return rows
+
+
+Work = tuple[int, Float32s, Int64s, Int64s, Int64s]
+"""An outcome; `RunExperts`' rows, row_of_pair and counts; and each pair's row of the answers."""
+
+
+@allocating
+def _take(areas: Areas, chip: int, layer: int) -> Work:
+    counts = np.zeros(areas.step[SLOTS], dtype=np.int64)
+    distinct = _count(areas, chip, layer, counts)
+    slots, first_slot, end = len(counts), chip * len(counts), 0
+    next_pair = np.empty(slots, dtype=np.int64)
+    for slot in range(slots):
+        next_pair[slot] = end
+        end += counts[slot]
+    all_rows, places = areas.hidden, areas.places
+    rows = np.empty((distinct, all_rows.shape[1]), dtype=np.float32)
+    row_of_pair, answer_of_pair = np.empty(end, dtype=np.int64), np.empty(end, dtype=np.int64)
+    row = 0
+    for token in range(areas.first_token[-1]):
+        wanted = False
+        for nth in range(places.shape[1]):
+            slot = places[token, nth] - first_slot
+            if 0 <= slot < slots:
+                wanted = True
+                row_of_pair[next_pair[slot]] = row
+                answer_of_pair[next_pair[slot]] = token * places.shape[1] + nth
+                next_pair[slot] += 1
+        if wanted:
+            for column in range(rows.shape[1]):
+                rows[row, column] = all_rows[token, column]
+            row += 1
+    return DONE, rows, row_of_pair, counts, answer_of_pair
+
+
+@kept(_SOURCES)
+def collect(
+    areas: Areas, chip: int, layer: int, hidden: Float32s, chosen: Int64s, arrives: bool
+) -> Work:
+    """Dispatch a chip's tokens, where it `arrives`, and take the rows for its slots.
+
+    Pairs are in the order of slots, then of their tokens' chips, then of tokens.
+    """
+    target = areas.step[SOURCES] * (layer + 1)
+    outcome = DONE
+    if arrives:
+        if not _write_rows(areas, chip, layer, hidden, chosen):
+            outcome = UNPLACED
+        elif not _arrive_at(areas, DISPATCHED, target):
+            outcome = BROKEN
+    if outcome == DONE:
+        outcome = _wait_at(areas, chip, DISPATCHED, target)
+    if outcome == DONE:
+        return _take(areas, chip, layer)
+    nothing = np.empty(0, dtype=np.int64)
+    return outcome, np.empty((0, 0), dtype=np.float32), nothing, nothing, nothing
+
+
+@kept(_SOURCES)
+def answer(
+    areas: Areas,
+    chip: int,
+    layer: int,
+    rows: Float32s,
+    answer_of_pair: Int64s,
+    arrives: bool,
+    waits: bool,
+) -> int:
+    """Write a chip's outputs [pairs, hidden]; where it `waits`, return when all chips have."""
+    answers, target = areas.answers, areas.step[MEMBERS] * (layer + 1)
+    if arrives:
+        for pair in range(len(answer_of_pair)):
+            for column in range(rows.shape[1]):
+                answers[answer_of_pair[pair], column] = rows[pair, column]
+        if not _arrive_at(areas, ANSWERED, target):
+            return BROKEN
+    return _wait_at(areas, chip, ANSWERED, target) if waits else DONE
+
+
+@kept(_SOURCES)
+def add_sums(
+    areas: Areas, chip: int, word: int, target: int, mine: Float32s, into: Float32s, arrives: bool
+) -> int:
+    """Write a chip's partial sums `mine` into their place, and wait for those of its rank."""
+    if arrives:
+        for each in range(len(mine)):
+            into[each] = mine[each]
+        if not _arrive_at(areas, word, target):
+            return BROKEN
+    return _wait_at(areas, chip, word, target)
+
+
+@kept(_SOURCES)
+def break_off(areas: Areas, stride: int) -> None:
+    """Break off the step in progress: who waits for others, or comes to, hears of it."""
+    for word in range(0, len(areas.words), stride):
+        break_word(areas.words.ctypes.data + word * _WORD_BYTES)
+
+
+def load_kernels() -> None:
+    """Compile the kernels, or read them from the disk, once for all processes forked from here."""
+    one = JoinExchange(
+        chips=1, layers=1, experts=1, experts_per_token=1, slots=1, hidden=1, groups=1, tokens=1
+    )
+    segment = exchange_segment.ExchangeSegment.make(one)
+    areas = segment.areas
+    areas.step[:] = 1
+    areas.first_token[1] = 1
+    row, choice = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64)
+    _, rows, _, _, answer_of_pair = collect(areas, 0, 0, row, choice, True)
+    answer(areas, 0, 0, rows, answer_of_pair, True, True)
+    word = exchange_segment.word_of_rank(0)
+    add_sums(areas, 0, word, 1, row[0], areas.sums[0], True)
+    break_off(areas, exchange_segment.WORD_STRIDE)
+    segment.close()

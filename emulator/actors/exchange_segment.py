@@ -1,0 +1,155 @@
+"""Memory that the chips of one host share with the engine's process, to exchange tokens in.
+
+An anonymous file (memfd) of its maker, which the others open through /proc: private to the user,
+and gone with the last process that has it. Areas are sparse: only what a step uses takes memory.
+
+Tokens of a step lie in the order of the chips that dispatch them, so that a chip reads all of a
+layer as one array. Who writes what, and when, is in `exchange_kernel`.
+"""
+
+import fcntl
+import math
+import mmap
+import os
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from emulator.arrays import Float32s, Int32s, Int64s
+from emulator.chip.commands import JoinExchange
+from emulator.errors import ChannelError
+
+UInt32s = NDArray[np.uint32]
+
+_PAGE_BYTES: Final = mmap.PAGESIZE
+WORD_STRIDE: Final = 32
+"""Words that processes wait at are 128 bytes apart: no two share a cache line, nor a pair."""
+
+SOURCES, MEMBERS, SLOTS, LAYERS, TURNS = range(5)
+"""Columns of `Areas.step`."""
+
+
+class Areas(NamedTuple):
+    """A segment's arrays, as the kernels take them.
+
+    Attributes:
+        words: [words * stride] counters to wait at: chips that have dispatched, chips that have
+            answered, then one of each rank, at its first chip, for their sums.
+        waiting: [chips] 1 while the chip waits at a word.
+        step: of the attempt: chips that dispatch tokens; all chips that take part; slots of a chip
+            in a layer; layers with experts; turns that a wait gives way for before it sleeps.
+        first_token: [chips + 1] where the tokens of each chip begin.
+        place: [layers, chips, experts] as `ExpertMap.place`.
+        hidden: [tokens, hidden] rows to experts.
+        places: [tokens, k] chip * slots + slot of each pair.
+        answers: [tokens * k, hidden] the experts' outputs.
+        sums: [2, tokens * groups * hidden] partial sums of ranks of several chips, in turn.
+        counts: [layers, chips, slots] pairs by slot.
+        sent: [layers, receivers, senders] tokens from chip to chip.
+    """
+
+    words: UInt32s
+    waiting: Int32s
+    step: Int64s
+    first_token: Int64s
+    place: Int32s
+    hidden: Float32s
+    places: Int32s
+    answers: Float32s
+    sums: Float32s
+    counts: Int32s
+    sent: Int32s
+
+
+DISPATCHED: Final = 0
+ANSWERED: Final = WORD_STRIDE
+
+
+_OF_TOKENS: Final = ("hidden", "places", "answers", "sums")
+
+
+def word_of_rank(lead: int) -> int:
+    """The index into `Areas.words` at which the rank of a `lead` chip waits for its chips' sums."""
+    return (2 + lead) * WORD_STRIDE
+
+
+def _shapes(sizes: JoinExchange) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+    chips, layers, tokens = sizes.chips, sizes.layers, sizes.tokens
+    return {
+        "words": (np.uint32, ((2 + chips) * WORD_STRIDE,)),
+        "waiting": (np.int32, (chips,)),
+        "step": (np.int64, (len((SOURCES, MEMBERS, SLOTS, LAYERS, TURNS)),)),
+        "first_token": (np.int64, (chips + 1,)),
+        "place": (np.int32, (layers, chips, sizes.experts)),
+        "hidden": (np.float32, (tokens, sizes.hidden)),
+        "places": (np.int32, (tokens, sizes.experts_per_token)),
+        "answers": (np.float32, (tokens * sizes.experts_per_token, sizes.hidden)),
+        "sums": (np.float32, (2, tokens * sizes.groups * sizes.hidden)),
+        "counts": (np.int32, (layers, chips, sizes.slots)),
+        "sent": (np.int32, (layers, chips, chips)),
+    }
+
+
+def _size_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
+    used = math.prod(shape) * np.dtype(dtype).itemsize
+    return -(-used // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _total_bytes(sizes: JoinExchange) -> int:
+    return sum(_size_bytes(shape, dtype) for dtype, shape in _shapes(sizes).values())
+
+
+class ExchangeSegment:
+    """A mapping of the segment of `sizes` in an open `file`, which it keeps until `close`.
+
+    Raises ChannelError for another file than that.
+    """
+
+    def __init__(self, file: int, sizes: JoinExchange) -> None:
+        status, size = os.fstat(file), _total_bytes(sizes)
+        if (status.st_size, status.st_uid) != (size, os.geteuid()):
+            raise ChannelError(
+                f"exchange memory: {status.st_size} bytes of user {status.st_uid}, expected "
+                f"{size} of user {os.geteuid()}"
+            )
+        self.sizes = sizes
+        self._file = file
+        self._memory = mmap.mmap(file, size)
+        self._rows: list[tuple[int, int]] = []  # first byte and size of areas of tokens
+        arrays = {}
+        start = 0
+        for name, (dtype, shape) in _shapes(sizes).items():
+            arrays[name] = np.ndarray(shape, dtype, self._memory, start)
+            size = _size_bytes(shape, dtype)
+            if name in _OF_TOKENS and size:
+                self._rows.append((start, size))
+            start += size
+        self.areas = Areas(**arrays)
+
+    @classmethod
+    def make(cls, sizes: JoinExchange) -> "ExchangeSegment":
+        """A new segment, all zeros; its own `sizes` say where it is."""
+        file = os.memfd_create("ultraserve-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, _total_bytes(sizes))
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return cls(file, replace(sizes, path=f"/proc/{os.getpid()}/fd/{file}"))
+
+    @classmethod
+    def join(cls, sizes: JoinExchange) -> "ExchangeSegment":
+        """Map another process's segment; raises OSError where it is gone."""
+        segment = cls(os.open(sizes.path, os.O_RDWR | os.O_CLOEXEC), sizes)
+        segment.close()
+        return segment
+
+    def forget_rows(self) -> None:
+        """Give the memory of all tokens' rows back to the system, between steps."""
+        for start, size in self._rows:
+            self._memory.madvise(mmap.MADV_REMOVE, start, size)
+
+    def close(self) -> None:
+        """Let no other process join; the mapping stays as long as its arrays. Idempotent."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

@@ -1,0 +1,299 @@
+"""How the chips of a fleet exchange the rows of a step: by the hub's messages, or, on one host,
+through memory that they share.
+
+Either way a step's attempt says what is sent, takes the answers, and has the same result.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+import numpy as np
+
+from emulator.actors.barrier_kernel import BROKEN_BIT, can_wait
+from emulator.actors.exchange_kernel import break_off
+from emulator.actors.exchange_segment import (
+    ANSWERED,
+    LAYERS,
+    MEMBERS,
+    SLOTS,
+    SOURCES,
+    TURNS,
+    WORD_STRIDE,
+    ExchangeSegment,
+)
+from emulator.arrays import Int64s
+from emulator.chip.commands import BeginStep, Command, JoinExchange, JoinStep, RepeatStep
+from emulator.chip.effects import Effect, StepDone
+from emulator.compute.architecture import Architecture
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.specs.step import RankOutput
+from emulator.ultraserver.exchange import ExpertMap
+from emulator.ultraserver.lockstep import Lockstep, StepResult
+
+Begin = Mapping[int, BeginStep | RepeatStep]
+
+_TOKENS_AT_FIRST: Final = 4_096
+"""Tokens of a step that the first segment has room for; a larger step has a larger one made."""
+
+_ROWS_KEPT_BYTES: Final = 64 << 20
+"""Memory of a step's rows that is kept for the next; more goes back to the system."""
+
+_TURNS: Final = 50
+"""Turns, of a microsecond or so, that a wait gives way for before it sleeps, where chips are few:
+to sleep and be woken costs more than that."""
+
+_FEW_PER_CORE: Final = 2
+
+
+class StepAttempt(Protocol):
+    """One attempt at a step, as `Lockstep` is one."""
+
+    outputs: dict[int, RankOutput]
+
+    def start(self) -> dict[int, Command]:
+        """The first commands, by chip."""
+
+    def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:
+        """Take all answers to the last commands; returns the next ones, none at the end."""
+
+    def note_done(self, replies: Mapping[int, Effect]) -> None:
+        """Keep the outputs of leading chips, also of a step that broke off."""
+
+    @property
+    def ran_all_layers(self) -> bool:
+        """Whether every layer's experts have been computed."""
+
+    def result(self, outputs: dict[int, RankOutput]) -> StepResult:
+        """The step's result with `outputs`; loads are of the layers that this attempt ran."""
+
+
+class StepExchange(Protocol):
+    """Exchanges rows among a fleet's chips."""
+
+    def set_placement(self, placement: ExpertPlacement) -> None:
+        """Send rows to other slots from the next attempt on."""
+
+    def attempt(self, begin: Begin, live: Collection[int]) -> StepAttempt:
+        """Begin a step with a command for each chip that has tokens, among `live` ones."""
+
+    def break_off(self) -> None:
+        """End the attempt for chips that wait for one that does not come; idempotent."""
+
+    def forget_chips(self) -> None:
+        """Have nothing to do any more with chips that were lost."""
+
+    def waits(self, chip: int) -> bool:
+        """Whether `chip` is inactive because it waits for others."""
+
+    def progress(self) -> int:
+        """A number that grows as a step goes on."""
+
+
+class HubExchange:
+    """Rows travel through the hub, between all nodes."""
+
+    def __init__(self, placement: ExpertPlacement, tp: int) -> None:
+        self._experts = ExpertMap(placement)
+        self._tp = tp
+
+    def set_placement(self, placement: ExpertPlacement) -> None:  # noqa: D102
+        self._experts = ExpertMap(placement)
+
+    def attempt(self, begin: Begin, live: Collection[int]) -> Lockstep:  # noqa: D102
+        del live
+        return Lockstep(begin, self._experts, self._tp)
+
+    def break_off(self) -> None:
+        """Nobody waits for another chip."""
+
+    def forget_chips(self) -> None:
+        """There is nothing to forget."""
+
+    def waits(self, chip: int) -> bool:
+        """No chip waits for another."""
+        del chip
+        return False
+
+    def progress(self) -> int:
+        """Answers alone are progress."""
+        return 0
+
+
+class SharedExchange:
+    """Rows travel through memory that the chips of one host share.
+
+    Without a lost chip it is the same memory in all steps; after a loss another one is made, since
+    a chip given up as silent may still write.
+    """
+
+    def __init__(
+        self, placement: ExpertPlacement, arch: Architecture, *, tp: int, slots_max: int
+    ) -> None:
+        self._arch = arch
+        self._tp = tp
+        self._attending = arch.attending_chips(tp)
+        self._slots_max = slots_max
+        self._tokens_of_rank: dict[int, int] = {}
+        self._segment: ExchangeSegment | None = None
+        self._joined: set[int] = set()
+        self._placement = placement
+        self._place = ExpertMap(placement).place
+
+    def set_placement(self, placement: ExpertPlacement) -> None:  # noqa: D102
+        self._placement = placement
+        self._place = ExpertMap(placement).place
+        if self._segment is not None:
+            self._segment.areas.place[:] = self._place
+
+    def attempt(self, begin: Begin, live: Collection[int]) -> "SharedAttempt":  # noqa: D102
+        for chip, command in begin.items():
+            if isinstance(command, BeginStep) and chip % self._tp == 0:
+                scheduled = command.step.scheduled
+                self._tokens_of_rank[chip // self._tp] = sum(each.new_tokens for each in scheduled)
+        tokens = self._tokens_of_chip(begin)
+        segment = self._segment_for(tokens)
+        sources = sum(self._tokens_of_rank[chip // self._tp] > 0 for chip in begin)
+        layers = len(self._arch.expert_layers) if sources else 0
+        commands: dict[int, Command] = dict(begin)
+        if layers:
+            commands = {chip: begin.get(chip) or JoinStep() for chip in sorted(live)}
+        areas = segment.areas
+        areas.words[:] = 0
+        areas.waiting[:] = 0
+        areas.step[SOURCES], areas.step[MEMBERS] = sources, len(commands)
+        areas.step[SLOTS], areas.step[LAYERS] = self._placement.slots, layers
+        few = len(commands) <= _FEW_PER_CORE * (os.cpu_count() or 1)
+        areas.step[TURNS] = _TURNS if few else 0
+        areas.first_token[0] = 0
+        np.cumsum(tokens, out=areas.first_token[1:])
+        join = {chip: segment.sizes for chip in commands if chip not in self._joined}
+        self._joined.update(join)
+        return SharedAttempt(segment, self._placement, self._tp, join=join, commands=commands)
+
+    def _tokens_of_chip(self, begin: Begin) -> Int64s:
+        """The tokens that each chip dispatches, in equal parts of its rank's: [chips]."""
+        tokens = np.zeros(self._placement.chips, dtype=np.int64)
+        parts = self._attending
+        for chip in begin:
+            of_rank, part = self._tokens_of_rank[chip // self._tp], chip % self._tp
+            tokens[chip] = of_rank * (part + 1) // parts - of_rank * part // parts
+        return tokens
+
+    def _segment_for(self, tokens: Int64s) -> ExchangeSegment:
+        wanted = int(tokens.sum())
+        if self._segment is not None and wanted > self._segment.sizes.tokens:
+            self.forget_chips()
+        if self._segment is None:
+            arch, placement = self._arch, self._placement
+            self._segment = ExchangeSegment.make(
+                JoinExchange(
+                    chips=placement.chips,
+                    layers=len(arch.expert_layers),
+                    experts=arch.experts,
+                    experts_per_token=arch.experts_per_token,
+                    slots=max(self._slots_max, placement.slots),
+                    hidden=arch.hidden,
+                    groups=arch.groups if self._attending > 1 else 0,
+                    tokens=max(_TOKENS_AT_FIRST, 1 << (wanted - 1).bit_length()),
+                )
+            )
+            self._segment.areas.place[:] = self._place
+        return self._segment
+
+    def break_off(self) -> None:  # noqa: D102
+        if self._segment is not None:
+            break_off(self._segment.areas, WORD_STRIDE)
+
+    def forget_chips(self) -> None:  # noqa: D102
+        if self._segment is not None:
+            self._segment.close()
+        self._segment = None
+        self._joined.clear()
+
+    def waits(self, chip: int) -> bool:  # noqa: D102
+        return self._segment is not None and bool(self._segment.areas.waiting[chip])
+
+    def progress(self) -> int:  # noqa: D102
+        return 0 if self._segment is None else _arrivals(self._segment)
+
+
+def _arrivals(segment: ExchangeSegment) -> int:
+    return int((segment.areas.words[::WORD_STRIDE] & ~np.uint32(BROKEN_BIT)).sum())
+
+
+class SharedAttempt:
+    """An attempt of which the hub hears the end alone.
+
+    `join`: for chips that do not know the segment yet.
+    """
+
+    def __init__(
+        self,
+        segment: ExchangeSegment,
+        placement: ExpertPlacement,
+        tp: int,
+        *,
+        join: Mapping[int, JoinExchange],
+        commands: Mapping[int, Command],
+    ) -> None:
+        self.outputs: dict[int, RankOutput] = {}
+        self._segment = segment
+        self._placement = placement
+        self._tp = tp
+        self._rounds = [dict[int, Command](each) for each in (join, commands) if each]
+
+    def start(self) -> dict[int, Command]:  # noqa: D102
+        return self._rounds.pop(0) if self._rounds else {}
+
+    def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:  # noqa: D102
+        self.note_done(replies)
+        commands = self.start()
+        areas = self._segment.areas
+        per_token = areas.hidden[:1].nbytes * (1 + areas.places.shape[1])
+        if not commands and int(areas.first_token[-1]) * per_token > _ROWS_KEPT_BYTES:
+            self._segment.forget_rows()
+        return commands
+
+    def note_done(self, replies: Mapping[int, Effect]) -> None:  # noqa: D102
+        for chip, reply in replies.items():
+            if isinstance(reply, StepDone) and chip % self._tp == 0:
+                self.outputs[chip // self._tp] = reply.output
+
+    def result(self, outputs: dict[int, RankOutput]) -> StepResult:  # noqa: D102
+        areas, ran = self._segment.areas, self._layers_run()
+        if not ran:
+            return StepResult(outputs=outputs)
+        counts = areas.counts[:ran, :, : self._placement.slots].astype(np.int64)
+        loads = ExpertLoads(
+            pairs=counts.sum(axis=2),
+            distinct=np.count_nonzero(counts, axis=2),
+            sent=areas.sent[:ran].transpose(0, 2, 1).astype(np.int64),
+        )
+        return StepResult(
+            outputs=outputs, loads=loads, expert_pairs=_expert_pairs(self._placement, counts)
+        )
+
+    @property
+    def ran_all_layers(self) -> bool:  # noqa: D102
+        return self._layers_run() == int(self._segment.areas.step[LAYERS])
+
+    def _layers_run(self) -> int:
+        areas = self._segment.areas
+        answers = int(areas.words[ANSWERED]) & ~BROKEN_BIT
+        return answers // int(areas.step[MEMBERS]) if areas.step[LAYERS] else 0
+
+
+def _expert_pairs(placement: ExpertPlacement, counts: Int64s) -> Int64s:
+    """Add the slots of the same expert: [layers, chips, slots] -> [layers, groups, experts]."""
+    layers, chips, slots = counts.shape
+    groups, experts = chips // placement.ep, placement.experts
+    held = placement.expert_of_slot[:layers]
+    cell = np.arange(layers * groups).reshape(layers, groups, 1) * experts
+    cell = cell + held.reshape(layers, groups, -1)  # [layers, groups, chips of a group * slots]
+    used = held.reshape(layers, groups, -1) != EMPTY
+    pairs = np.bincount(
+        cell[used], weights=counts.reshape(cell.shape)[used], minlength=layers * groups * experts
+    )
+    return pairs.reshape(layers, groups, experts).astype(np.int64)
