@@ -133,9 +133,14 @@ class Fleet:
         try:
             self._processes.open()
             self._check_host()
-            if self._processes.channel.is_on_one_host and can_wait():
+            channel = self._processes.channel
+            if channel.is_on_one_host and can_wait():
                 self._exchange = SharedExchange(
-                    self.placement, self.architecture, tp=self.tp, slots_max=self._slots
+                    self.placement,
+                    self.architecture,
+                    tp=self.tp,
+                    slots_max=self._slots,
+                    send_all=channel.send_all,
                 )
             self._start_chips(range(self.chips))
         except BaseException:

@@ -1,34 +1,18 @@
-"""A Ray actor with one chip: a loop of command, decision, answer.
+"""A Ray actor with one chip.
 
-Ray owns the actor's life; step data goes over the channel. The loop is one long call in the actor's
-only thread: Ray wakes an idle actor 100 times a second, which for 144 took a fifth of two cores.
+Ray owns the actor's life; step data goes over the channel. The chip's loop is one long call in the
+actor's only thread: Ray wakes an idle actor 100 times a second, which for 144 took a fifth of two cores.
 """
 
 import ctypes
 import socket
-import time
-import traceback
 from pathlib import Path
 
-from emulator.actors.channel import ChannelClient, HubGone
-from emulator.actors.chip_exchange import ChipExchange
+from emulator.actors.channel import ChannelClient
+from emulator.actors.chip_loop import ChipLoop
 from emulator.actors.chip_watch import ready
-from emulator.actors.codec import Message
-from emulator.actors.exchange_segment import ExchangeSegment
 from emulator.chip.chip import Chip
-from emulator.chip.chip_share import ChipShare, load_chip, load_slots, renew_chip
-from emulator.chip.commands import (
-    BeginStep,
-    Hang,
-    JoinExchange,
-    JoinStep,
-    LoadExperts,
-    LoadWeights,
-    RepeatStep,
-    ReportCondition,
-    StopChip,
-)
-from emulator.chip.effects import ChipFailed, CommandDone, Condition
+from emulator.chip.chip_share import ChipShare, load_chip
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare, load_training_chip
 from emulator.errors import CheckpointError
@@ -63,9 +47,6 @@ def keep_freed_memory() -> bool:
     return all(done)
 
 
-_SMAPS = Path("/proc/self/smaps_rollup")
-
-
 class ChipWorker:
     """Chip number `chip`, with its `share` of the model.
 
@@ -81,9 +62,7 @@ class ChipWorker:
         self._number = chip
         self._address = address
         self._key = key
-        self._cpu_s = 0.0
         self._share = share
-        self._exchange: ChipExchange | None = None
         self._chip: Chip | TrainingChip
         if isinstance(share, TrainingShare):
             keep_freed_memory()
@@ -102,65 +81,8 @@ class ChipWorker:
             return
         try:
             client.send(ready(self._number))
-            self._answer(client)
+            ChipLoop(self._number, self._chip, self._share, client).run()
         except (EOFError, OSError):  # the hub is gone, and with it the engine
             pass
         finally:
             client.close()
-
-    def _answer(self, client: ChannelClient) -> None:
-        hanging = False
-        while not isinstance(command := client.receive(), StopChip):
-            hanging = hanging or isinstance(command, Hang)
-            if hanging:
-                continue
-            try:
-                effect = self._carry_out(command, client)
-            except HubGone:
-                raise
-            except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
-                client.send(ChipFailed(reason=traceback.format_exc()))
-                return
-            client.send(effect)
-
-    def _carry_out(self, command: Message, client: ChannelClient) -> Message:
-        if isinstance(command, ReportCondition):
-            return self._condition()
-        if isinstance(command, JoinExchange):
-            return self._join(command, client)
-        if self._exchange is not None and isinstance(command, BeginStep | RepeatStep | JoinStep):
-            return self._exchange.run(command)
-        if isinstance(self._chip, Chip) and isinstance(self._share, ChipShare):
-            if isinstance(command, LoadWeights):
-                self._share, effect = renew_chip(self._chip, self._share, command)
-                return effect
-            if isinstance(command, LoadExperts):
-                return load_slots(self._chip, self._share, command)
-        return self._handle(command)
-
-    def _handle(self, command: Message) -> Message:
-        started_s = time.thread_time()
-        effect = self._chip.handle(command)  # type: ignore[arg-type]
-        self._cpu_s += time.thread_time() - started_s
-        return effect
-
-    def _join(self, command: JoinExchange, client: ChannelClient) -> CommandDone:
-        assert isinstance(self._share, ChipShare), "chips that train have a hub"
-        self._exchange = ChipExchange(
-            ExchangeSegment.join(command),
-            chip=self._number,
-            tp=self._share.tp,
-            tp_index=self._share.tp_index,
-            handle=self._handle,  # type: ignore[arg-type]
-            check_hub=client.check_hub,
-        )
-        return CommandDone()
-
-    def _condition(self) -> Condition:
-        lines = (line.split() for line in _SMAPS.read_text(encoding="ascii").splitlines()[1:])
-        kilobytes = {fields[0]: int(fields[1]) for fields in lines}
-        return Condition(
-            cpu_s=self._cpu_s,
-            pss_bytes=kilobytes["Pss:"] * 1024,
-            rss_bytes=kilobytes["Rss:"] * 1024,
-        )

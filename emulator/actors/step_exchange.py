@@ -4,8 +4,9 @@ through memory that they share.
 Either way a step's attempt says what is sent, takes the answers, and has the same result.
 """
 
+import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from emulator.arrays import Int64s
 from emulator.chip.commands import BeginStep, Command, JoinExchange, JoinStep, RepeatStep
 from emulator.chip.effects import Effect, StepDone
 from emulator.compute.architecture import Architecture
+from emulator.errors import ChipLost
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.step import RankOutput
@@ -125,16 +127,23 @@ class SharedExchange:
     """Rows travel through memory that the chips of one host share.
 
     Without a lost chip it is the same memory in all steps; after a loss another one is made, since
-    a chip given up as silent may still write.
+    a chip given up as silent may still write. `send_all` is the channel's.
     """
 
     def __init__(
-        self, placement: ExpertPlacement, arch: Architecture, *, tp: int, slots_max: int
+        self,
+        placement: ExpertPlacement,
+        arch: Architecture,
+        *,
+        tp: int,
+        slots_max: int,
+        send_all: Callable[[Mapping[int, Command]], None],
     ) -> None:
         self._arch = arch
         self._tp = tp
         self._attending = arch.attending_chips(tp)
         self._slots_max = slots_max
+        self._send_all = send_all
         self._tokens_of_rank: dict[int, int] = {}
         self._segment: ExchangeSegment | None = None
         self._joined: set[int] = set()
@@ -170,7 +179,9 @@ class SharedExchange:
         np.cumsum(tokens, out=areas.first_token[1:])
         join = {chip: segment.sizes for chip in commands if chip not in self._joined}
         self._joined.update(join)
-        return SharedAttempt(segment, self._placement, self._tp, join=join, commands=commands)
+        with contextlib.suppress(ChipLost):  # who sends it the step's command will hear of it
+            self._send_all(join)
+        return SharedAttempt(segment, self._placement, self._tp, commands)
 
     def _tokens_of_chip(self, begin: Begin) -> Int64s:
         """The tokens that each chip dispatches, in equal parts of its rank's: [chips]."""
@@ -224,37 +235,31 @@ def _arrivals(segment: ExchangeSegment) -> int:
 
 
 class SharedAttempt:
-    """An attempt of which the hub hears the end alone.
-
-    `join`: for chips that do not know the segment yet.
-    """
+    """An attempt of which the hub hears the end alone; `commands` begin it."""
 
     def __init__(
         self,
         segment: ExchangeSegment,
         placement: ExpertPlacement,
         tp: int,
-        *,
-        join: Mapping[int, JoinExchange],
-        commands: Mapping[int, Command],
+        commands: dict[int, Command],
     ) -> None:
         self.outputs: dict[int, RankOutput] = {}
         self._segment = segment
         self._placement = placement
         self._tp = tp
-        self._rounds = [dict[int, Command](each) for each in (join, commands) if each]
+        self._commands = commands
 
     def start(self) -> dict[int, Command]:  # noqa: D102
-        return self._rounds.pop(0) if self._rounds else {}
+        return self._commands
 
     def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:  # noqa: D102
         self.note_done(replies)
-        commands = self.start()
         areas = self._segment.areas
         per_token = areas.hidden[:1].nbytes * (1 + areas.places.shape[1])
-        if not commands and int(areas.first_token[-1]) * per_token > _ROWS_KEPT_BYTES:
+        if int(areas.first_token[-1]) * per_token > _ROWS_KEPT_BYTES:
             self._segment.forget_rows()
-        return commands
+        return {}
 
     def note_done(self, replies: Mapping[int, Effect]) -> None:  # noqa: D102
         for chip, reply in replies.items():

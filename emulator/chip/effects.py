@@ -1,4 +1,4 @@
-"""Answers of a chip: exactly one effect per command, `Hang` and `StopChip` excepted.
+"""Answers of a chip: one effect per command, but none to `JoinExchange`, `Hang` and `StopChip`.
 
 The layer of an effect to or about experts counts the layers with experts alone.
 """

@@ -30,6 +30,7 @@ from emulator.ultraserver.lockstep import StepResult
 from tests.emulator.fleet_steps import (
     EXPERTS,
     GREEDY,
+    LAYERS,
     RANDOM,
     assert_same,
     decode_steps,
@@ -42,6 +43,11 @@ from tests.emulator.fleet_steps import (
     prefill_steps,
     process_of,
     start,
+)
+from tests.emulator.held_step import (
+    held_before_experts,
+    when_all_answered,
+    when_all_dispatched,
 )
 
 pytestmark = pytest.mark.fleet
@@ -95,21 +101,18 @@ def calm(fleet: Fleet) -> Calm:
 
 
 @contextmanager
-def at_round(fleet: Fleet, number: int, happen: Callable[[], None]) -> Iterator[None]:
-    """Let `happen` before the messages of round `number` of the next step are sent."""
+def before_it_is_sent(fleet: Fleet, happen: Callable[[], None]) -> Iterator[None]:
+    """Let `happen` before the next step's first messages are sent."""
     channel: Any = fleet._processes.channel
-    send_all, rounds = channel.send_all, iter(range(1_000))
+    send_all = channel.send_all
 
     def send(messages: Mapping[int, Any]) -> None:
-        if next(rounds) == number:
-            happen()
+        del channel.send_all
+        happen()
         send_all(messages)
 
     channel.send_all = send
-    try:
-        yield
-    finally:
-        del channel.send_all
+    yield
 
 
 def end_process(process: psutil.Process) -> None:
@@ -127,7 +130,7 @@ def computed_ns(process: psutil.Process) -> int:
 def while_it_computes(fleet: Fleet, process: psutil.Process) -> Iterator[None]:
     """Kill `process` from another thread, 2 ms of its time into the first layer's attention.
 
-    The second round is held until then, so that the step cannot end before.
+    Nobody goes on to the experts, so that the step cannot end before.
     """
     before_ns = computed_ns(process)
 
@@ -138,15 +141,9 @@ def while_it_computes(fleet: Fleet, process: psutil.Process) -> Iterator[None]:
 
     thread = threading.Thread(target=watch)
     thread.start()
-    with at_round(fleet, 1, thread.join):
+    with held_before_experts(fleet):
         yield
     thread.join()
-
-
-# Rounds of messages in a step: BeginStep; for each layer Reduce (of several chips a rank),
-# RunExperts and Combine.
-def last_round(fleet: Fleet) -> int:
-    return 4 * (2 if fleet.tp == 1 else 3)
 
 
 @contextmanager
@@ -154,13 +151,13 @@ def losing(fleet: Fleet, chip: int, way: str) -> Iterator[None]:
     process = process_of(fleet, chip)
     match way:
         case "before it hears of the step":
-            with at_round(fleet, 0, lambda: end_process(process)):
+            with before_it_is_sent(fleet, lambda: end_process(process)):
                 yield
         case "among the layers":
-            with at_round(fleet, 4, lambda: end_process(process)):
+            with when_all_dispatched(fleet, 2, lambda: end_process(process)):
                 yield
         case "as the others finish":
-            with at_round(fleet, last_round(fleet), lambda: end_process(process)):
+            with when_all_answered(fleet, LAYERS - 1, lambda: end_process(process)):
                 yield
         case "while it computes":
             with while_it_computes(fleet, process):
@@ -181,7 +178,7 @@ def read_lost_experts(fleet: Fleet, chip: int) -> None:
         capacity=np.full(CHIPS, SLOTS_MAX),
         groups=np.array([0]),
     )
-    assert len(reloads.transfers) == 4 * EXPERTS // CHIPS  # of each layer the chip's quarter
+    assert len(reloads.transfers) == LAYERS * EXPERTS // CHIPS  # of each layer the chip's quarter
     fleet.place(reloads.placement, reloads.transfers)
 
 
@@ -254,7 +251,7 @@ def test_two_chips_lost_at_once_are_both_named_in_the_end(fleet: Fleet, calm: Ca
             return fleet.step(calm.steps[0], {})
         return fleet.resume({chip // fleet.tp for chip in lost})
 
-    with at_round(fleet, 3, end_both):
+    with when_all_dispatched(fleet, 1, end_both):
         while True:
             try:
                 result = attempt()
