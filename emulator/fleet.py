@@ -1,8 +1,8 @@
 """Live serving chips: start, compute a step, move experts, lose and replace chips.
 
 A step goes layer by layer: every rank's tokens are dispatched to the experts' chips and come back,
-all ranks together, through shared memory on one host and by messages between several. The fleet reports lost chips and carries out decisions; emulated cost and
-recovery are decided elsewhere.
+all ranks together; through shared memory on one host, by messages between several. The fleet
+reports lost chips and carries out decisions; emulated cost and recovery are decided elsewhere.
 """
 
 import contextlib
@@ -16,9 +16,8 @@ import numpy as np
 import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
-from emulator.actors.barrier_kernel import can_wait
 from emulator.actors.chip_watch import ChipWatch
-from emulator.actors.step_exchange import HubExchange, SharedExchange, StepExchange
+from emulator.actors.step_exchange import HubExchange, StepExchange, choose_exchange
 from emulator.arrays import Int32s, Int64s
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
@@ -61,7 +60,7 @@ SILENCE_TIMEOUT_S = 120.0
 """Longest wait for a computing chip's answer: a step of a tray takes milliseconds, the largest
 prefills of 144 chips on two cores 30 s. An inactive chip is given up earlier."""
 HUNG_TIMEOUT_S = 0.5
-"""Wait for a chip that has been made to hang, after all others have answered."""
+"""Wait for a chip that has been made to hang: nothing but its silence says so."""
 
 
 class Fleet:
@@ -133,15 +132,9 @@ class Fleet:
         try:
             self._processes.open()
             self._check_host()
-            channel = self._processes.channel
-            if channel.is_on_one_host and can_wait():
-                self._exchange = SharedExchange(
-                    self.placement,
-                    self.architecture,
-                    tp=self.tp,
-                    slots_max=self._slots,
-                    send_all=channel.send_all,
-                )
+            self._exchange = choose_exchange(
+                self._processes.channel, self.placement, self.architecture, self.tp, self._slots
+            )
             self._start_chips(range(self.chips))
         except BaseException:
             self.stop()
@@ -252,18 +245,12 @@ class Fleet:
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
         """Send every command and wait for each answer; raises `Interrupted`."""
-        channel = self._processes.channel
-        replies: dict[int, Effect] = {}
         lost: set[int] = set()
         try:
-            channel.send_all(commands)
+            self._processes.channel.send_all(commands)
         except ChipLost as error:
             lost.update(error.chips)
-        hung = [chip for chip in commands if chip in self._hung]
-        if hung:  # nothing but their silence says so
-            drained = channel.drain(hung, HUNG_TIMEOUT_S)
-            replies.update(drained.replies)  # type: ignore[arg-type]
-            lost.update((*drained.lost, *drained.silent))
+        replies = self._hear_hung(commands, lost)
         while waiting := commands.keys() - replies.keys() - lost:
             if lost:
                 self._exchange.break_off()
@@ -284,20 +271,25 @@ class Fleet:
             raise Interrupted(tuple(sorted(lost)), replies)
         return replies
 
+    def _hear_hung(self, commands: Mapping[int, Command], lost: set[int]) -> dict[int, Effect]:
+        """The answers of chips that have been made to hang; adds the others to `lost`."""
+        hung = commands.keys() & self._hung
+        if not hung:
+            return {}
+        drained = self._processes.channel.drain(hung, HUNG_TIMEOUT_S)
+        lost.update((*drained.lost, *drained.silent))
+        return drained.replies  # type: ignore[return-value]
+
     def _arriving(
         self, commands: Mapping[int, Command], waiting: Collection[int]
     ) -> Iterator[tuple[int, Effect]]:
-        """The answers of those `waiting` for to `commands`, as they arrive."""
-
-        def waits(chip: int) -> bool:
-            reads = isinstance(commands[chip], LoadExperts | LoadWeights)
-            return reads or self._exchange.waits(chip)
-
+        """The answers to `commands` that are `waiting` to come, as they do."""
+        reads = LoadExperts | LoadWeights
         return self._watch.receive(  # type: ignore[return-value]
             self._processes.channel,
             waiting,
             SILENCE_TIMEOUT_S,
-            waits=waits,
+            waits=lambda chip: isinstance(commands[chip], reads) or self._exchange.waits(chip),
             progress=self._exchange.progress,
         )
 

@@ -7,13 +7,16 @@ or for none. Sleeping is Linux's futex(2); an arrival releases what was written 
 wait that ends acquires it, on every processor.
 """
 
+# mypy: no-disallow-untyped-calls
+# Numba's builders of code have no types.
+
 import platform
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core.cgutils import int32_t
 from numba.extending import intrinsic
 
 from emulator.ultraserver.compiled import compiled
@@ -26,10 +29,7 @@ LATE: Final = 2
 
 _FUTEX_NUMBERS: Final = {"x86_64": 202, "aarch64": 98}
 _FUTEX: Final = _FUTEX_NUMBERS.get(platform.machine(), -1)
-_WAIT, _WAKE, _EVERYBODY = 0, 1, (1 << 31) - 1
-
-_WORD: Final = ir.IntType(32)
-_LONG: Final = ir.IntType(64)
+_WAIT, _WAKE, _EVERYBODY, _NOTHING = 0, 1, (1 << 31) - 1, 0
 
 
 def can_wait() -> bool:
@@ -37,77 +37,41 @@ def can_wait() -> bool:
     return sys.platform == "linux" and _FUTEX >= 0
 
 
-def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, _WORD.as_pointer())
+# Of the C library, by name: code that is kept on disk has no addresses.
+_system_call: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 5))
+_give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 
 
-def _futex(builder: Any, address: Any, operation: int, value: Any, limit: Any) -> Any:
-    """Call futex(2) through the C library, which every process has: code on disk may name it."""
-    name = ir.FunctionType(_LONG, [_LONG] * 5)
-    call = cgutils.get_or_insert_function(builder.module, name, "syscall")
-    number, what = ir.Constant(_LONG, _FUTEX), ir.Constant(_LONG, operation)
-    return builder.call(call, [number, address, what, value, limit])
+def _instruction(function: Callable[..., Any]) -> Any:
+    return intrinsic(function)
 
 
-@intrinsic
-def _load(_: Any, address: Any) -> Any:
-    """The word at `address`, and what was written before it came to be."""
+@_instruction
+def _load(_context: Any, _address: Any) -> Any:
+    """The word at an address, and what was written before it came to be."""
 
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        word = _pointer(builder, arguments[0])
-        return builder.load_atomic(word, "acquire", 4, typ=_WORD)
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        word = builder.inttoptr(arguments[0], int32_t.as_pointer())
+        return builder.load_atomic(word, "acquire", 4, typ=int32_t)
 
     return types.uint32(types.uintp), generate
 
 
-@intrinsic
-def _replace(_: Any, address: Any, before: Any, after: Any) -> Any:
-    """Write `after` if the word is `before`; returns what it was."""
+@_instruction
+def _replace(_context: Any, _address: Any, _before: Any, _after: Any) -> Any:
+    """Write `after` if the word at an address is `before`; returns what it was."""
 
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        place, old, new = arguments
-        done = builder.cmpxchg(_pointer(builder, place), old, new, "acq_rel", "acquire")
-        return builder.extract_value(done, 0)
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        address, before, after = arguments
+        word = builder.inttoptr(address, int32_t.as_pointer())
+        return builder.extract_value(builder.cmpxchg(word, before, after, "acq_rel", "acquire"), 0)
 
     return types.uint32(types.uintp, types.uint32, types.uint32), generate
 
 
-@intrinsic
-def _sleep(_: Any, address: Any, value: Any, limit_ns: Any) -> Any:
-    """Sleep while the word is `value`, until woken, interrupted, or for `limit_ns` below 1 s."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        place, seen, nanoseconds = arguments
-        zero = ir.Constant(_LONG, 0)
-        limit = cgutils.alloca_once_value(builder, cgutils.pack_array(builder, [zero, zero]))
-        builder.store(cgutils.pack_array(builder, [zero, nanoseconds]), limit)
-        seen = builder.zext(seen, _LONG)
-        return _futex(builder, place, _WAIT, seen, builder.ptrtoint(limit, _LONG))
-
-    return types.int64(types.uintp, types.uint32, types.int64), generate
-
-
-@intrinsic
-def _wake(_: Any, address: Any) -> Any:
-    """Wake all that sleep at the word."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        everybody = ir.Constant(_LONG, _EVERYBODY)
-        return _futex(builder, arguments[0], _WAKE, everybody, ir.Constant(_LONG, 0))
-
-    return types.int64(types.uintp), generate
-
-
-@intrinsic
-def _yield_processor(_: Any) -> Any:
-    """Let another runnable process of this processor run."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
-        kind = ir.FunctionType(_WORD, [])
-        call = cgutils.get_or_insert_function(builder.module, kind, "sched_yield")
-        return builder.call(call, [])
-
-    return types.int32(), generate
+@compiled
+def _wake(word: int) -> None:
+    _system_call(_FUTEX, word, _WAKE, _EVERYBODY, _NOTHING)
 
 
 @compiled
@@ -130,10 +94,11 @@ def arrive(word: int, target: int) -> bool:
 
 
 @compiled
-def wait(word: int, target: int, turns: int, limit_ns: int) -> int:
+def wait(word: int, target: int, turns: int, limit: int) -> int:
     """Wait until `target` have arrived at the address `word`: DONE, BROKEN, or LATE.
 
-    Gives way to others for `turns`, then sleeps.
+    Gives way to others for `turns`, then sleeps. `limit`: address of the seconds and nanoseconds,
+    int64, after which it is late.
     """
     while True:
         value = _load(word)
@@ -143,8 +108,8 @@ def wait(word: int, target: int, turns: int, limit_ns: int) -> int:
             return BROKEN
         if turns > 0:
             turns -= 1
-            _yield_processor()
-        elif _sleep(word, value, limit_ns) < 0 and _load(word) == value:
+            _give_way()
+        elif _system_call(_FUTEX, word, _WAIT, value, limit) < 0 and _load(word) == value:
             return LATE
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from emulator.actors.barrier_kernel import BROKEN, DONE, LATE
-from emulator.actors.exchange_kernel import UNPLACED, Work, add_sums, answer, collect
+from emulator.actors.exchange_kernel import UNPLACED, add_sums, answer, collect
 from emulator.actors.exchange_segment import LAYERS, ExchangeSegment, word_of_rank
+from emulator.arrays import Float32s
 from emulator.chip.commands import Combine, Command, JoinStep, Reduce, RunExperts
 from emulator.chip.effects import (
     CommandDone,
@@ -47,100 +48,97 @@ class ChipExchange:
         handle: Callable[[Command], Effect],
         check_hub: Callable[[], None],
     ) -> None:
-        self._segment = segment
+        self._sizes = segment.sizes
+        self._areas = segment.areas
         self._chip = chip
         self._tp = tp
         self._tp_index = tp_index
         self._handle = handle
         self._check_hub = check_hub
+        self._own_tokens = 0
+        self._rank_sums: Float32s = (
+            _NO_SUMS  # [2, elements], of which the last ones may still be read
+        )
+        self._rank_rows: Float32s = _NO_ROWS  # [tokens, k, hidden]
         self._reduced = 0
 
     def run(self, command: Command) -> Effect:
         """Compute a step; raises HubGone when the engine's process is gone."""
-        self._reduced = 0
-        joins = isinstance(command, JoinStep)
-        effect = CommandDone() if joins else self._handle(command)
+        effect = CommandDone() if isinstance(command, JoinStep) else self._begin(command)
         try:
-            for layer in range(int(self._segment.areas.step[LAYERS])):
-                effect = self._exchange(layer, self._reduce(effect))
+            for layer in range(int(self._areas.step[LAYERS])):
+                effect = self._reduce(effect)
+                if isinstance(effect, Dispatch):
+                    assert effect.layer == layer, (effect.layer, layer)
+                    self._compute(layer, effect)
+                    effect = self._handle(Combine(layer=layer, expert_rows=self._rank_rows))
+                else:
+                    self._compute(layer, None)
             return self._reduce(effect)
         except _Broken:
             return effect if isinstance(effect, StepDone) else StepBroken()
 
-    def _exchange(self, layer: int, effect: Effect) -> Effect:
-        """Have a layer's rows computed, its own and others'; returns its next effect, if any."""
-        dispatch = effect if isinstance(effect, Dispatch) else None
-        _, rows, row_of_pair, counts, answer_of_pair = self._collect(layer, dispatch)
-        out = _NO_ROWS
-        if len(row_of_pair):
-            work = RunExperts(layer=layer, rows=rows, row_of_pair=row_of_pair, counts=counts)
-            done = self._handle(work)
-            assert isinstance(done, ExpertRows), done
-            out = np.ascontiguousarray(done.rows)
-        waits = dispatch is not None
-        areas, chip = self._segment.areas, self._chip
-        outcome = answer(areas, chip, layer, out, answer_of_pair, True, waits)
-        while self._is_late(outcome):
-            outcome = answer(areas, chip, layer, out, answer_of_pair, False, waits)
-        if dispatch is None:
-            return effect
-        first, tokens = self._tokens_of_rank()
-        sizes = self._segment.sizes
-        k = sizes.experts_per_token
-        of_rank = areas.answers[first * k : (first + tokens) * k]
-        return self._handle(
-            Combine(layer=layer, expert_rows=of_rank.reshape(tokens, k, sizes.hidden))
-        )
+    def _begin(self, command: Command) -> Effect:
+        """Find what is the rank's own in this step, and begin it."""
+        areas, sizes = self._areas, self._sizes
+        lead, k = self._chip - self._tp_index, sizes.experts_per_token
+        first, end, mine, after = areas.first_token[
+            [lead, lead + self._tp, self._chip, self._chip + 1]
+        ].tolist()
+        self._own_tokens = after - mine
+        self._rank_rows = areas.answers[first * k : end * k].reshape(end - first, k, sizes.hidden)
+        of_token = sizes.groups * sizes.hidden
+        self._rank_sums = areas.sums[:, first * of_token : end * of_token]
+        self._reduced = 0
+        return self._handle(command)
 
-    def _collect(self, layer: int, dispatch: Dispatch | None) -> Work:
-        areas, chip = self._segment.areas, self._chip
-        hidden, chosen = _NO_ROWS, _NO_CHOICES
+    def _compute(self, layer: int, dispatch: Dispatch | None) -> None:
+        """Have the chip's tokens computed, and compute what comes to it."""
+        hidden, chosen, sends = _NO_ROWS, _NO_CHOICES, dispatch is not None
         if dispatch is not None:
-            assert dispatch.layer == layer, (dispatch.layer, layer)
             hidden = np.ascontiguousarray(dispatch.hidden)
             chosen = np.ascontiguousarray(dispatch.chosen)
-            own = areas.first_token[chip + 1] - areas.first_token[chip]
-            assert len(hidden) == own, f"{len(hidden)} tokens to dispatch, and room for {own}"
-        work = collect(areas, chip, layer, hidden, chosen, dispatch is not None)
-        while self._is_late(work[0]):
+            assert len(hidden) == self._own_tokens, (len(hidden), self._own_tokens)
+        areas, chip = self._areas, self._chip
+        work = collect(areas, chip, layer, hidden, chosen, sends)
+        while work[0] != DONE:
+            self._wait_longer(work[0])
             work = collect(areas, chip, layer, hidden, chosen, False)
-        return work
-
-    def _tokens_of_rank(self) -> tuple[int, int]:
-        """The first of the rank's tokens, and how many they are."""
-        first_token, lead = self._segment.areas.first_token, self._chip - self._tp_index
-        first = int(first_token[lead])
-        return first, int(first_token[lead + self._tp]) - first
+        _, rows, row_of_pair, counts, answer_of_pair = work
+        out = _NO_ROWS
+        if len(row_of_pair):
+            done = self._handle(
+                RunExperts(layer=layer, rows=rows, row_of_pair=row_of_pair, counts=counts)
+            )
+            assert isinstance(done, ExpertRows), done
+            out = np.ascontiguousarray(done.rows)
+        outcome = answer(areas, chip, layer, out, answer_of_pair, True, sends)
+        while outcome != DONE:
+            self._wait_longer(outcome)
+            outcome = answer(areas, chip, layer, out, answer_of_pair, False, sends)
 
     def _reduce(self, effect: Effect) -> Effect:
         """Exchange partial sums until the chip is done with them."""
         while isinstance(effect, PartialSums):
-            areas, sizes = self._segment.areas, self._segment.sizes
-            first, tokens = self._tokens_of_rank()
-            start, size = first * sizes.groups * sizes.hidden, tokens * sizes.groups * sizes.hidden
-            # Others of the rank may still read the last ones.
-            sums = areas.sums[self._reduced % 2, start : start + size]
-            own = size // self._tp
+            areas, chip, index = self._areas, self._chip, self._tp_index
+            sums = self._rank_sums[self._reduced % 2]
             mine = np.ascontiguousarray(effect.rows).reshape(-1)
-            assert len(mine) == own, f"{len(mine)} elements of sums, and room for {own}"
-            into = sums[self._tp_index * own : (self._tp_index + 1) * own]
+            assert len(mine) * self._tp == len(sums), (effect.rows.shape, len(sums))
+            into = sums[index * len(mine) : (index + 1) * len(mine)]
             self._reduced += 1
-            word = word_of_rank(self._chip - self._tp_index)
-            target = self._tp * self._reduced
-            outcome = add_sums(areas, self._chip, word, target, mine, into, True)
-            while self._is_late(outcome):
-                outcome = add_sums(areas, self._chip, word, target, _NO_SUMS, _NO_SUMS, False)
-            rows = sums.reshape(sizes.groups, tokens, sizes.hidden)
+            word, target = word_of_rank(chip - index), self._tp * self._reduced
+            outcome = add_sums(areas, chip, word, target, mine, into, True)
+            while outcome != DONE:
+                self._wait_longer(outcome)
+                outcome = add_sums(areas, chip, word, target, mine, into, False)
+            rows = sums.reshape(self._sizes.groups, -1, self._sizes.hidden)
             effect = self._handle(Reduce(layer=effect.layer, rows=rows))
         return effect
 
-    def _is_late(self, outcome: int) -> bool:
-        """Whether others are still to come; raises `_Broken` when they will not."""
+    def _wait_longer(self, outcome: int) -> None:
+        """Raise `_Broken`, or HubGone, where those who are waited for do not come."""
         if outcome == BROKEN:
             raise _Broken
         assert outcome != UNPLACED, "tokens for an expert that no chip holds"
-        if outcome == LATE:
-            self._check_hub()
-        else:
-            assert outcome == DONE, outcome
-        return outcome == LATE
+        assert outcome == LATE, outcome
+        self._check_hub()

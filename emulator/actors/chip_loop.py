@@ -51,7 +51,10 @@ class ChipLoop:
         self._cpu_s = 0.0
 
     def run(self) -> None:
-        """Go on until `StopChip` or a failed command; raises EOFError or OSError at the hub's end."""
+        """Go on until `StopChip` or a failed command.
+
+        Raises EOFError or OSError when the hub is gone.
+        """
         hanging = False
         while not isinstance(command := self._client.receive(), StopChip):
             hanging = hanging or isinstance(command, Hang)
@@ -78,7 +81,8 @@ class ChipLoop:
             if isinstance(command, LoadExperts):
                 return load_slots(self._chip, self._share, command)
             if isinstance(command, JoinExchange):
-                return self._join(command, self._share)
+                self._join(command, self._share)
+                return None
             if self._exchange and isinstance(command, BeginStep | RepeatStep | JoinStep):
                 return self._exchange.run(command)
         return self._compute(command)  # type: ignore[arg-type]

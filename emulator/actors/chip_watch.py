@@ -77,7 +77,7 @@ class ChipWatch:
         chips: Collection[int],
         longest_s: float,
         *,
-        waits: Callable[[int], bool] = lambda chip: False,
+        waits: Callable[[int], bool] = lambda _: False,
         progress: Callable[[], int] = lambda: 0,
     ) -> Iterator[tuple[int, Message]]:
         """`Channel.receive` with `longest_s`, which finds an inactive chip earlier.
@@ -87,7 +87,7 @@ class ChipWatch:
         """
         left = set(chips)
         seen: dict[int, _LastPulse] = {}
-        last_s, made = time.monotonic(), progress()
+        last_s, made = time.monotonic(), -1
         slice_s = min(_LOOK_EVERY_S, longest_s) if left & self._threads.keys() else longest_s
         while left:
             try:

@@ -1,7 +1,8 @@
 """A Ray actor with one chip.
 
 Ray owns the actor's life; step data goes over the channel. The chip's loop is one long call in the
-actor's only thread: Ray wakes an idle actor 100 times a second, which for 144 took a fifth of two cores.
+actor's only thread: Ray wakes an idle actor 100 times a second, which for 144 took a fifth of two
+cores.
 """
 
 import ctypes

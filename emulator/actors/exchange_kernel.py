@@ -17,6 +17,7 @@ from emulator.actors.barrier_kernel import BROKEN, DONE, arrive, break_word, wai
 from emulator.actors.exchange_segment import (
     ANSWERED,
     DISPATCHED,
+    LIMIT,
     MEMBERS,
     SLOTS,
     SOURCES,
@@ -31,28 +32,31 @@ from emulator.ultraserver.compiled import allocating, compiled, kept, sources_of
 
 _SOURCES: Final = sources_of(barrier_kernel, exchange_segment, placement)
 
-_LIMIT_NS: Final = 500_000_000
-"""A chip that waits looks twice a second whether the engine's process is still there."""
-
 UNPLACED: Final = 3
 """An outcome: tokens for an expert that no chip holds."""
 
 _WORD_BYTES: Final = 4
+_INT64_BYTES: Final = 8
+
+
+@compiled
+def _word(areas: Areas, index: int) -> int:
+    return areas.words.ctypes.data + index * _WORD_BYTES
 
 
 @compiled
 def _wait_at(areas: Areas, chip: int, word: int, target: int) -> int:
+    step = areas.step
+    at, limit = _word(areas, word), step.ctypes.data + LIMIT * _INT64_BYTES
     areas.waiting[chip] = 1
-    outcome = wait(
-        areas.words.ctypes.data + word * _WORD_BYTES, target, areas.step[TURNS], _LIMIT_NS
-    )
+    outcome = wait(at, target, step[TURNS], limit)
     areas.waiting[chip] = 0
     return outcome
 
 
 @compiled
 def _arrive_at(areas: Areas, word: int, target: int) -> bool:
-    return arrive(areas.words.ctypes.data + word * _WORD_BYTES, target)
+    return arrive(_word(areas, word), target)
 
 
 @compiled
@@ -188,11 +192,37 @@ def add_sums(
     return _wait_at(areas, chip, word, target)
 
 
+Loads = tuple[Int64s, Int64s, Int64s, Int64s]
+"""`ExpertLoads`' pairs, distinct and sent, and tokens of each group that chose each expert."""
+
+
+@kept(_SOURCES)
+def read_loads(areas: Areas, layers: int, expert_of_slot: Int64s, experts: int, ep: int) -> Loads:
+    """What came to chips in the first `layers` of a step; slots are those of the placement."""
+    chips, slots = expert_of_slot.shape[1], expert_of_slot.shape[2]
+    pairs = np.zeros((layers, chips), dtype=np.int64)
+    distinct = np.zeros((layers, chips), dtype=np.int64)
+    sent = np.empty((layers, chips, chips), dtype=np.int64)
+    by_expert = np.zeros((layers, chips // ep, experts), dtype=np.int64)
+    counts, arrived = areas.counts, areas.sent
+    for layer in range(layers):
+        for chip in range(chips):
+            for slot in range(slots):
+                count = counts[layer, chip, slot]
+                if count:
+                    pairs[layer, chip] += count
+                    distinct[layer, chip] += 1
+                    by_expert[layer, chip // ep, expert_of_slot[layer, chip, slot]] += count
+            for source in range(chips):
+                sent[layer, source, chip] = arrived[layer, chip, source]
+    return pairs, distinct, sent, by_expert
+
+
 @kept(_SOURCES)
 def break_off(areas: Areas, stride: int) -> None:
     """Break off the step in progress: who waits for others, or comes to, hears of it."""
     for word in range(0, len(areas.words), stride):
-        break_word(areas.words.ctypes.data + word * _WORD_BYTES)
+        break_word(_word(areas, word))
 
 
 def load_kernels() -> None:
@@ -202,12 +232,13 @@ def load_kernels() -> None:
     )
     segment = exchange_segment.ExchangeSegment.make(one)
     areas = segment.areas
-    areas.step[:] = 1
+    areas.step[:LIMIT] = 1
     areas.first_token[1] = 1
     row, choice = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64)
     _, rows, _, _, answer_of_pair = collect(areas, 0, 0, row, choice, True)
     answer(areas, 0, 0, rows, answer_of_pair, True, True)
     word = exchange_segment.word_of_rank(0)
     add_sums(areas, 0, word, 1, row[0], areas.sums[0], True)
+    read_loads(areas, 1, np.zeros((1, 1, 1), np.int64), 1, 1)
     break_off(areas, exchange_segment.WORD_STRIDE)
     segment.close()

@@ -27,8 +27,8 @@ _PAGE_BYTES: Final = mmap.PAGESIZE
 WORD_STRIDE: Final = 32
 """Words that processes wait at are 128 bytes apart: no two share a cache line, nor a pair."""
 
-SOURCES, MEMBERS, SLOTS, LAYERS, TURNS = range(5)
-"""Columns of `Areas.step`."""
+SOURCES, MEMBERS, SLOTS, LAYERS, TURNS, LIMIT = range(6)
+"""Columns of `Areas.step`, of which the last is two."""
 
 
 class Areas(NamedTuple):
@@ -39,7 +39,8 @@ class Areas(NamedTuple):
             answered, then one of each rank, at its first chip, for their sums.
         waiting: [chips] 1 while the chip waits at a word.
         step: of the attempt: chips that dispatch tokens; all chips that take part; slots of a chip
-            in a layer; layers with experts; turns that a wait gives way for before it sleeps.
+            in a layer; layers with experts; turns that a wait gives way for before it sleeps;
+            seconds and nanoseconds that it sleeps at most.
         first_token: [chips + 1] where the tokens of each chip begin.
         place: [layers, chips, experts] as `ExpertMap.place`.
         hidden: [tokens, hidden] rows to experts.
@@ -80,7 +81,7 @@ def _shapes(sizes: JoinExchange) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]
     return {
         "words": (np.uint32, ((2 + chips) * WORD_STRIDE,)),
         "waiting": (np.int32, (chips,)),
-        "step": (np.int64, (len((SOURCES, MEMBERS, SLOTS, LAYERS, TURNS)),)),
+        "step": (np.int64, (LIMIT + 2,)),
         "first_token": (np.int64, (chips + 1,)),
         "place": (np.int32, (layers, chips, sizes.experts)),
         "hidden": (np.float32, (tokens, sizes.hidden)),

@@ -12,10 +12,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from emulator.actors.barrier_kernel import BROKEN_BIT, can_wait
-from emulator.actors.exchange_kernel import break_off
+from emulator.actors.channel import Channel
+from emulator.actors.exchange_kernel import break_off, read_loads
 from emulator.actors.exchange_segment import (
     ANSWERED,
     LAYERS,
+    LIMIT,
     MEMBERS,
     SLOTS,
     SOURCES,
@@ -29,7 +31,7 @@ from emulator.chip.effects import Effect, StepDone
 from emulator.compute.architecture import Architecture
 from emulator.errors import ChipLost
 from emulator.specs.expert_loads import ExpertLoads
-from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.specs.placement import ExpertPlacement
 from emulator.specs.step import RankOutput
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.lockstep import Lockstep, StepResult
@@ -47,6 +49,9 @@ _TURNS: Final = 50
 to sleep and be woken costs more than that."""
 
 _FEW_PER_CORE: Final = 2
+
+_LIMIT_NS: Final = 500_000_000
+"""A chip that waits looks twice a second whether the engine's process is still there."""
 
 
 class StepAttempt(Protocol):
@@ -144,6 +149,7 @@ class SharedExchange:
         self._attending = arch.attending_chips(tp)
         self._slots_max = slots_max
         self._send_all = send_all
+        self._few = _FEW_PER_CORE * (os.cpu_count() or 1)
         self._tokens_of_rank: dict[int, int] = {}
         self._segment: ExchangeSegment | None = None
         self._joined: set[int] = set()
@@ -173,14 +179,14 @@ class SharedExchange:
         areas.waiting[:] = 0
         areas.step[SOURCES], areas.step[MEMBERS] = sources, len(commands)
         areas.step[SLOTS], areas.step[LAYERS] = self._placement.slots, layers
-        few = len(commands) <= _FEW_PER_CORE * (os.cpu_count() or 1)
-        areas.step[TURNS] = _TURNS if few else 0
+        areas.step[TURNS] = _TURNS if len(commands) <= self._few else 0
         areas.first_token[0] = 0
         np.cumsum(tokens, out=areas.first_token[1:])
         join = {chip: segment.sizes for chip in commands if chip not in self._joined}
-        self._joined.update(join)
-        with contextlib.suppress(ChipLost):  # who sends it the step's command will hear of it
-            self._send_all(join)
+        if join:
+            self._joined.update(join)
+            with contextlib.suppress(ChipLost):  # who sends it the step's command will hear of it
+                self._send_all(join)
         return SharedAttempt(segment, self._placement, self._tp, commands)
 
     def _tokens_of_chip(self, begin: Begin) -> Int64s:
@@ -211,6 +217,7 @@ class SharedExchange:
                 )
             )
             self._segment.areas.place[:] = self._place
+            self._segment.areas.step[LIMIT : LIMIT + 2] = 0, _LIMIT_NS
         return self._segment
 
     def break_off(self) -> None:  # noqa: D102
@@ -270,15 +277,12 @@ class SharedAttempt:
         areas, ran = self._segment.areas, self._layers_run()
         if not ran:
             return StepResult(outputs=outputs)
-        counts = areas.counts[:ran, :, : self._placement.slots].astype(np.int64)
-        loads = ExpertLoads(
-            pairs=counts.sum(axis=2),
-            distinct=np.count_nonzero(counts, axis=2),
-            sent=areas.sent[:ran].transpose(0, 2, 1).astype(np.int64),
+        placement = self._placement
+        pairs, distinct, sent, by_expert = read_loads(
+            areas, ran, placement.expert_of_slot, placement.experts, placement.ep
         )
-        return StepResult(
-            outputs=outputs, loads=loads, expert_pairs=_expert_pairs(self._placement, counts)
-        )
+        loads = ExpertLoads(pairs=pairs, distinct=distinct, sent=sent)
+        return StepResult(outputs=outputs, loads=loads, expert_pairs=by_expert)
 
     @property
     def ran_all_layers(self) -> bool:  # noqa: D102
@@ -290,15 +294,12 @@ class SharedAttempt:
         return answers // int(areas.step[MEMBERS]) if areas.step[LAYERS] else 0
 
 
-def _expert_pairs(placement: ExpertPlacement, counts: Int64s) -> Int64s:
-    """Add the slots of the same expert: [layers, chips, slots] -> [layers, groups, experts]."""
-    layers, chips, slots = counts.shape
-    groups, experts = chips // placement.ep, placement.experts
-    held = placement.expert_of_slot[:layers]
-    cell = np.arange(layers * groups).reshape(layers, groups, 1) * experts
-    cell = cell + held.reshape(layers, groups, -1)  # [layers, groups, chips of a group * slots]
-    used = held.reshape(layers, groups, -1) != EMPTY
-    pairs = np.bincount(
-        cell[used], weights=counts.reshape(cell.shape)[used], minlength=layers * groups * experts
-    )
-    return pairs.reshape(layers, groups, experts).astype(np.int64)
+def choose_exchange(
+    channel: Channel, placement: ExpertPlacement, arch: Architecture, tp: int, slots_max: int
+) -> StepExchange:
+    """The exchange of a fleet whose chips are on `channel`."""
+    if channel.is_on_one_host and can_wait():
+        return SharedExchange(
+            placement, arch, tp=tp, slots_max=slots_max, send_all=channel.send_all
+        )
+    return HubExchange(placement, tp)

@@ -27,8 +27,8 @@ def _held(
     fleet: Fleet, word: int, part: int, layer: int, happen: Callable[[], None], *, goes_on: bool
 ) -> Iterator[None]:
     """Let `happen` when all chips wait at `word` in `layer` of the next step."""
+    assert isinstance(fleet._exchange, SharedExchange)
     exchange: Any = fleet._exchange
-    assert isinstance(exchange, SharedExchange)
     attempt = exchange.attempt
     threads: list[threading.Thread] = []
 
