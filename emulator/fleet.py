@@ -7,10 +7,11 @@ reports lost chips and carries out decisions; emulated cost and recovery are dec
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -250,44 +251,38 @@ class Fleet:
             self._processes.channel.send_all(commands)
         except ChipLost as error:
             lost.update(error.chips)
-        replies = self._hear_hung(commands, lost)
+        replies: dict[int, Effect] = {}
+        hung = commands.keys() & self._hung
+        if hung:
+            drained = self._processes.channel.drain(hung, HUNG_TIMEOUT_S)
+            self._hear(drained.replies.items(), replies, lost)
+            lost.update((*drained.lost, *drained.silent))
         while waiting := commands.keys() - replies.keys() - lost:
             if lost:
                 self._exchange.break_off()
             try:
-                for chip, reply in self._arriving(commands, waiting):
-                    replies[chip] = reply
-                    if isinstance(reply, ChipFailed):
-                        self._exchange.break_off()
+                self._hear(self._arriving(commands, waiting), replies, lost)
             except (ChipLost, ChipSilent) as error:
                 lost.update(error.chips)
                 self.silent.update(error.chips if isinstance(error, ChipSilent) else ())
-        for chip, reply in list(replies.items()):
-            if isinstance(reply, ChipFailed):  # its state is undefined, and it answers no more
-                logger.error("chip %d failed and is lost: %s", chip, reply.reason)
-                del replies[chip]
-                lost.add(chip)
         if lost:
             raise Interrupted(tuple(sorted(lost)), replies)
         return replies
 
-    def _hear_hung(self, commands: Mapping[int, Command], lost: set[int]) -> dict[int, Effect]:
-        """The answers of chips that have been made to hang; adds the others to `lost`."""
-        hung = commands.keys() & self._hung
-        if not hung:
-            return {}
-        drained = self._processes.channel.drain(hung, HUNG_TIMEOUT_S)
-        lost.update((*drained.lost, *drained.silent))
-        return drained.replies  # type: ignore[return-value]
+    def _hear(self, arriving: Iterable[Any], replies: dict[int, Effect], lost: set[int]) -> None:
+        for chip, reply in arriving:
+            if isinstance(reply, ChipFailed):  # its state is undefined, and it answers no more
+                logger.error("chip %d failed and is lost: %s", chip, reply.reason)
+                lost.add(chip)
+                self._exchange.break_off()
+            else:
+                replies[chip] = reply
 
-    def _arriving(
-        self, commands: Mapping[int, Command], waiting: Collection[int]
-    ) -> Iterator[tuple[int, Effect]]:
-        """The answers to `commands` that are `waiting` to come, as they do."""
+    def _arriving(self, commands: Mapping[int, Command], chips: Collection[int]) -> Iterator[Any]:
         reads = LoadExperts | LoadWeights
-        return self._watch.receive(  # type: ignore[return-value]
+        return self._watch.receive(
             self._processes.channel,
-            waiting,
+            chips,
             SILENCE_TIMEOUT_S,
             waits=lambda chip: isinstance(commands[chip], reads) or self._exchange.waits(chip),
             progress=self._exchange.progress,

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from emulator.actors.exchange_kernel import load_kernels
 from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
@@ -57,6 +58,7 @@ def keep_kernels() -> None:
     simulate(replace(one_engine, prefill=replace(one_engine, replicas=by_load)), plain, logs=False)
     _cost_steps()
     _run_loop()
+    load_kernels()
     steps_by_request(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64), np.zeros(1, np.int64))
 
 

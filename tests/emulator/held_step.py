@@ -9,7 +9,7 @@ from typing import Any
 from numba import njit
 
 from emulator.actors.barrier_kernel import BROKEN_BIT, arrive
-from emulator.actors.exchange_segment import ANSWERED, DISPATCHED, MEMBERS, SOURCES, Areas
+from emulator.actors.exchange_segment import ANSWERED, DISPATCHED, LAYERS, MEMBERS, SOURCES, Areas
 from emulator.actors.step_exchange import Begin, SharedExchange
 from emulator.fleet import Fleet
 
@@ -46,8 +46,8 @@ def _held(
 
     def held(begin: Begin, live: Collection[int]) -> Any:
         made = attempt(begin, live)
-        if not threads:
-            areas = exchange._segment.areas
+        areas = exchange._segment.areas
+        if not threads and areas.step[LAYERS]:
             areas.step[part] += 1
             threads.append(threading.Thread(target=hold, args=(areas,)))
             threads[0].start()

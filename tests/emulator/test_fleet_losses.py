@@ -159,6 +159,12 @@ def losing(fleet: Fleet, chip: int, way: str) -> Iterator[None]:
         case "as the others finish":
             with when_all_answered(fleet, LAYERS - 1, lambda: end_process(process)):
                 yield
+        case "as it is stopped among the layers":
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(fleet._watch, "silence_timeout_s", 1.0)
+                with when_all_dispatched(fleet, 1, process.suspend):
+                    yield
+            assert fleet.silent == {chip}
         case "while it computes":
             with while_it_computes(fleet, process):
                 yield
@@ -188,6 +194,7 @@ def read_lost_experts(fleet: Fleet, chip: int) -> None:
         (3, "before it hears of the step", "at once"),
         (2, "among the layers", "later"),
         (3, "as the others finish", "at once"),
+        (1, "as it is stopped among the layers", "at once"),
         (2, "while it computes", "later"),
         (3, "as it hangs", "later"),
     ],

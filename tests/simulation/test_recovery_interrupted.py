@@ -12,11 +12,12 @@ import pytest
 
 from emulator.actors import chip_processes
 from emulator.actors.chip_processes import ChipProcesses
-from emulator.chip.commands import Combine, TakeExperts
+from emulator.chip.commands import TakeExperts
 from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.wire.control_call import FaultReport, HealRequest, InjectRequest
 from serving.wire.machine_state import FaultRecord, FaultStage
+from tests.emulator.held_step import when_all_answered
 from tests.simulation.chaos import Chaos
 from tests.simulation.invariants import check_memories
 from tests.simulation.troubled_engine import TroubledEngine, running_engine
@@ -127,21 +128,13 @@ def test_a_chip_dies_while_experts_move(
 
 
 def test_a_chip_dies_when_every_layer_is_computed_and_nobody_takes_its_seat(
-    chaos: Chaos, engine: TroubledEngine, monkeypatch: pytest.MonkeyPatch
+    chaos: Chaos, engine: TroubledEngine
 ) -> None:
     for standby in engine.machine.seating.standby(engine.machine.health).tolist():
         lose(engine, standby)
     last = engine.fleet.architecture.layers - 1
-    ask = Fleet._ask
-    kill = once(lambda position: end_process(engine, position))
-
-    def asked(fleet: Fleet, commands: Mapping[int, Any]) -> Any:
-        if any(isinstance(c, Combine) and c.layer == last for c in commands.values()):
-            kill(min(commands))
-        return ask(fleet, commands)
-
-    monkeypatch.setattr(Fleet, "_ask", asked)
-    serve(chaos, turns=3)
+    with when_all_answered(engine.fleet, last, lambda: end_process(engine, 0)):
+        serve(chaos, turns=3)
 
     assert engine.machine.chips_up.sum() == 3
     records(engine, 3)

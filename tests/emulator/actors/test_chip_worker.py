@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 from emulator.actors.channel import Channel
 from emulator.actors.chip_worker import ChipWorker
 from emulator.actors.codec import Message
+from emulator.actors.step_exchange import SharedExchange
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
     BeginStep,
     Combine,
     Hang,
+    JoinStep,
     LoadExperts,
     ReportCondition,
     RunExperts,
@@ -31,6 +34,7 @@ from emulator.chip.effects import (
 )
 from emulator.compute.checkpoint import read_architecture
 from emulator.errors import CheckpointError, ChipLost, ChipSilent
+from emulator.specs.placement import ExpertPlacement
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
 
@@ -186,6 +190,34 @@ def test_a_checkpoint_that_is_not_on_the_chips_node_is_one_clear_line(tmp_path: 
 
 
 def test_a_hub_that_is_gone_ends_it(started: Started) -> None:
+    started.hub.close()
+
+    assert started.has_ended()
+
+
+def test_a_hub_that_is_gone_ends_it_also_while_it_waits_for_other_chips(
+    started: Started, small_checkpoints: Mapping[str, Path]
+) -> None:
+    arch = read_architecture(small_checkpoints["tied"])
+    placement = ExpertPlacement.even(
+        layers=len(arch.expert_layers), experts=arch.experts, chips=4, ep=4
+    )
+    exchange = SharedExchange(
+        placement, arch, tp=1, slots_max=placement.slots, send_all=started.hub.send_all
+    )
+    step = RankStep(
+        rank=0,
+        new=[],
+        scheduled=[Scheduled(request_id="r", first_position=0, new_tokens=1)],
+        finished=[],
+    )
+    begin = {0: BeginStep(step=step, grammar_bitmask=NO_BITMASK)}  # for a chip that is not there
+    commands = exchange.attempt(begin, [0, 3]).start()
+    assert commands == {**begin, 3: JoinStep()}
+    started.hub.send(3, commands[3])
+    while not exchange.waits(3):
+        time.sleep(0.01)
+
     started.hub.close()
 
     assert started.has_ended()

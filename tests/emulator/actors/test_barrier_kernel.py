@@ -1,0 +1,132 @@
+"""Nobody passes before all have arrived, and nobody who could pass is left behind."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import njit
+from numpy.typing import NDArray
+
+from emulator.actors.barrier_kernel import BROKEN, BROKEN_BIT, DONE, LATE, arrive, break_word, wait
+
+pytestmark = pytest.mark.process
+
+NEVER = np.array([3_600, 0])
+ROUNDS = 500
+SOON = np.array([0, 20_000_000])
+
+Words = NDArray[np.uint32]
+Counts = NDArray[np.int64]
+
+
+@njit(nogil=True)
+def pass_all(
+    words: Words, limit: Counts, passed: Counts, mine: int, rounds: int, turns: int
+) -> int:
+    """Pass `rounds` barriers with all others; returns how often another was not there yet."""
+    word, early = words.ctypes.data, 0
+    for number in range(1, ROUNDS + 1):
+        passed[mine] = number
+        arrive(word, len(passed) * number)
+        if wait(word, len(passed) * number, turns, limit.ctypes.data) != 0:
+            return -1
+        for other in range(len(passed)):
+            early += passed[other] < number
+    return early
+
+
+@njit(nogil=True)
+def arrive_at(words: Words, target: int) -> bool:
+    arrived: bool = arrive(words.ctypes.data, target)
+    return arrived
+
+
+@njit(nogil=True)
+def wait_at(words: Words, target: int, limit: Counts) -> int:
+    outcome: int = wait(words.ctypes.data, target, 0, limit.ctypes.data)
+    return outcome
+
+
+@njit(nogil=True)
+def break_at(words: Words) -> None:
+    break_word(words.ctypes.data)
+
+
+class Waiting:
+    """A thread that waits for `target` at the first of `words`."""
+
+    def __init__(self, words: Words, target: int) -> None:
+        self._outcome = -1
+        self._thread = threading.Thread(target=self._wait, args=(words, target), daemon=True)
+        self._thread.start()
+
+    def _wait(self, words: Words, target: int) -> None:
+        self._outcome = wait_at(words, target, NEVER)
+
+    def outcome(self) -> int:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self._outcome
+
+
+@pytest.mark.parametrize("turns", [0, 30])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_all_pass_together_each_time(count: int, turns: int) -> None:
+    words, passed = np.zeros(1, np.uint32), np.zeros(count, np.int64)
+    early = [-1] * count
+
+    def run(mine: int) -> None:
+        early[mine] = pass_all(words, passed, mine, NEVER, turns)
+
+    threads = [threading.Thread(target=run, args=(mine,), daemon=True) for mine in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert early == [0] * count
+    assert words[0] == ROUNDS * count
+
+
+def test_who_waits_is_woken_by_the_last_to_arrive() -> None:
+    words = np.zeros(1, np.uint32)
+    waiting = [Waiting(words, 2) for _ in range(3)]
+    assert arrive_at(words, 2)
+    time.sleep(0.05)
+    assert all(each._thread.is_alive() for each in waiting)
+
+    assert arrive_at(words, 2)
+
+    assert [each.outcome() for each in waiting] == [DONE] * 3
+
+
+def test_who_waits_too_long_is_late_and_may_wait_again() -> None:
+    words = np.zeros(1, np.uint32)
+
+    assert wait_at(words, 1, SOON) == LATE
+    assert arrive_at(words, 1)
+    assert wait_at(words, 1, SOON) == DONE
+
+
+def test_a_broken_word_wakes_all_and_takes_nobody_any_more() -> None:
+    words = np.zeros(1, np.uint32)
+    waiting = [Waiting(words, 2) for _ in range(3)]
+    assert arrive_at(words, 2)
+    time.sleep(0.05)
+
+    break_at(words)
+
+    assert [each.outcome() for each in waiting] == [BROKEN] * 3
+    assert not arrive_at(words, 2)
+    assert words[0] == BROKEN_BIT + 1
+    assert wait_at(words, 2, NEVER) == BROKEN
+
+
+def test_what_was_complete_before_it_broke_stays_complete() -> None:
+    words = np.zeros(1, np.uint32)
+    assert arrive_at(words, 1)
+    break_at(words)
+
+    assert wait_at(words, 1, NEVER) == DONE
+    assert wait_at(words, 2, NEVER) == BROKEN
