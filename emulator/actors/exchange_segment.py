@@ -133,6 +133,7 @@ class ExchangeSegment:
     def make(cls, sizes: JoinExchange) -> "ExchangeSegment":
         """A new segment, all zeros; its own `sizes` say where it is."""
         file = os.memfd_create("ultraserve-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.fchmod(file, 0o600)
         os.ftruncate(file, _total_bytes(sizes))
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return cls(file, replace(sizes, path=f"/proc/{os.getpid()}/fd/{file}"))

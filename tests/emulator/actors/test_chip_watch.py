@@ -1,5 +1,6 @@
 """Chips that compute, are stopped, or are gone, told apart by what their processes do."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_a_chip_that_computes_for_longer_than_the_timeout_is_waited_for(processe
 
 
 @pytest.mark.process
-def test_a_chip_that_reads_weights_may_wait_for_them_and_is_silent_only_when_it_is_stopped(
+def test_a_chip_that_waits_for_others_or_weights_is_silent_only_when_it_is_stopped(
     processes: Any,
 ) -> None:
     waiting, stopped = processes(REST), processes(REST)
@@ -95,13 +96,29 @@ def test_a_chip_that_reads_weights_may_wait_for_them_and_is_silent_only_when_it_
     watch, chips = watch_of(waiting, stopped), (0, 1)
     answers_s = time.monotonic() + 3 * TIMEOUT_S
     hub: Any = SlowHub(lambda _: time.monotonic() > answers_s)
-    assert len(list(watch.receive(hub, chips, LONGEST_S, reading=chips))) == 2
+    assert len(list(watch.receive(hub, chips, LONGEST_S, waits=chips.__contains__))) == 2
 
     stopped.send_signal(signal.SIGSTOP)
     hub = SlowHub(lambda _: False)
     with pytest.raises(ChipSilent) as caught:
-        list(watch.receive(hub, chips, LONGEST_S, reading=chips))
+        list(watch.receive(hub, chips, LONGEST_S, waits=chips.__contains__))
     assert caught.value.chips == (1,)
+
+
+@pytest.mark.process
+def test_no_chip_is_late_while_progress_is_made(processes: Any) -> None:
+    watch = watch_of(processes(REST))
+    end_s = time.monotonic() + 1.5
+    hub: Any = SlowHub(lambda _: time.monotonic() > end_s)
+    rounds = itertools.count()
+
+    def receive(progress: Callable[[], int]) -> list[tuple[int, Any]]:
+        return list(watch.receive(hub, (0,), 0.5, waits=lambda _: True, progress=progress))
+
+    with pytest.raises(ChipSilent):
+        receive(lambda: 7)
+    assert time.monotonic() < end_s
+    assert receive(lambda: next(rounds)) == [(0, "of 0")]
 
 
 @pytest.mark.long

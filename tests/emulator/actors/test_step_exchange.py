@@ -4,10 +4,11 @@ Each chip is a thread here: waiting is compiled code that lets other threads run
 """
 
 import os
+import stat
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,13 +50,15 @@ pytestmark = pytest.mark.process
 
 ARCH = read_architecture(SMALL_MOE_DIR)
 LAYERS, EXPERTS, K = len(ARCH.expert_layers), ARCH.experts, ARCH.experts_per_token
+DENSE = replace(ARCH, dense_layers=tuple(range(LAYERS)), experts=0, experts_per_token=0)
 WAIT_S = 60.0
 
 
 class ScriptedChip:
     """Takes a chip's messages, and computes so little that every sum of small numbers is exact.
 
-    `chosen` [layers, ranks, tokens of a rank at most, k]: what each token chooses.
+    `chosen` [layers, ranks, tokens of a rank at most, k]: what each token chooses; without layers
+    all are dense.
     """
 
     def __init__(
@@ -78,7 +81,10 @@ class ScriptedChip:
                 return self._restart()
             case Reduce():
                 self.x = self.x + command.rows.sum(axis=0) % 512
-                return self._dispatch()
+                if len(self._chosen):
+                    return self._dispatch()
+                self._layer += 1
+                return self._enter()
             case RunExperts():
                 self.asked.append(command)
                 return ExpertRows(layer=command.layer, rows=self._outputs(command))
@@ -97,7 +103,7 @@ class ScriptedChip:
         if self._layer == LAYERS:
             return self._done()
         if self._parts == 1:
-            return self._dispatch()
+            return self._dispatch() if len(self._chosen) else self._done()
         groups = ARCH.groups // self._parts
         factor = self._index * groups + np.arange(groups, dtype=np.float32)
         return PartialSums(layer=self._layer, rows=self.x * factor[:, None, None])
@@ -137,8 +143,9 @@ class Machine:
             for chip in range(placement.chips)
         ]
         self.joined: dict[int, ExchangeSegment] = {}
+        arch = ARCH if len(chosen) else DENSE
         self.exchange = SharedExchange(
-            placement, ARCH, tp=tp, slots_max=placement.slots, send_all=self._join
+            placement, arch, tp=tp, slots_max=placement.slots, send_all=self._join
         )
 
     def _join(self, messages: Mapping[int, Command]) -> None:
@@ -243,7 +250,7 @@ def assert_equal(found: StepResult, expected: StepResult) -> None:
     if found.loads is not None and expected.loads is not None:
         for name in ("pairs", "distinct", "sent"):
             assert (getattr(found.loads, name) == getattr(expected.loads, name)).all(), name
-        assert (found.expert_pairs == expected.expert_pairs).all()
+        assert np.array_equal(found.expert_pairs, expected.expert_pairs)
 
 
 @st.composite
@@ -277,6 +284,19 @@ def test_every_chip_is_asked_and_answered_as_by_the_hub(
                 assert found.layer == expected.layer
                 for name in ("rows", "row_of_pair", "counts"):
                     assert (getattr(found, name) == getattr(expected, name)).all(), name
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_ranks_without_experts_exchange_sums_alone(tp: int) -> None:
+    held = np.zeros((0, 4, 0), dtype=np.int64)
+    placement = ExpertPlacement(experts=0, ep=4, expert_of_slot=held)
+    chosen = np.zeros((0, 4, 5, 0), dtype=np.int64)
+    hub, shared = Machine(placement, tp, chosen), Machine(placement, tp, chosen)
+
+    for tokens in ([3, 1, 0, 5], [2, 2, 2, 2]):
+        found = shared.by_memory(tokens[: 4 // tp])
+        assert found.loads is None
+        assert_equal(found, hub.by_hub(tokens[: 4 // tp]))
 
 
 def test_other_slots_are_sent_to_from_the_next_step_on() -> None:
@@ -377,16 +397,12 @@ def test_a_chip_that_waits_is_known_and_others_progress_is() -> None:
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
     machine = Machine(even(1, 1), 1, random_choices(1, 1, np.random.default_rng(0)))
     machine.by_memory([1])
-    sizes: Any = machine.joined[0].sizes
+    sizes = machine.joined[0].sizes
     other = tmp_path / "other"
     other.write_bytes(bytes(4096))
 
     with pytest.raises(ChannelError, match="exchange memory: 4096 bytes of user"):
-        ExchangeSegment.join(type(sizes)(**{**fields(sizes), "path": str(other)}))
-
-
-def fields(sizes: JoinExchange) -> dict[str, Any]:
-    return {name: getattr(sizes, name) for name in sizes.__slots__}
+        ExchangeSegment.join(replace(sizes, path=str(other)))
 
 
 def test_nobody_else_may_open_the_memory_or_change_its_size() -> None:
@@ -395,5 +411,6 @@ def test_nobody_else_may_open_the_memory_or_change_its_size() -> None:
     path = machine.joined[0].sizes.path
 
     assert Path(path).stat().st_nlink == 0
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
     with pytest.raises(PermissionError):
         os.truncate(path, 0)
