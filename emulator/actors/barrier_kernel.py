@@ -42,11 +42,12 @@ _system_call: Any = types.ExternalFunction("syscall", types.int64(*[types.int64]
 _give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 
 
-def _instruction(function: Callable[..., Any]) -> Any:
+def instruction(function: Callable[..., Any]) -> Any:
+    """Numba's `intrinsic`, which returns what has no type."""
     return intrinsic(function)
 
 
-@_instruction
+@instruction
 def _load(_context: Any, _address: Any) -> Any:
     """The word at an address, and what was written before it came to be."""
 
@@ -57,7 +58,7 @@ def _load(_context: Any, _address: Any) -> Any:
     return types.uint32(types.uintp), generate
 
 
-@_instruction
+@instruction
 def _replace(_context: Any, _address: Any, _before: Any, _after: Any) -> Any:
     """Write `after` if the word at an address is `before`; returns what it was."""
 

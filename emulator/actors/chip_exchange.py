@@ -50,6 +50,7 @@ class ChipExchange:
     ) -> None:
         self._sizes = segment.sizes
         self._areas = segment.areas
+        self._at = segment.handle
         self._chip = chip
         self._tp = tp
         self._tp_index = tp_index
@@ -99,11 +100,11 @@ class ChipExchange:
             hidden = np.ascontiguousarray(dispatch.hidden)
             chosen = np.ascontiguousarray(dispatch.chosen)
             assert len(hidden) == self._own_tokens, (len(hidden), self._own_tokens)
-        areas, chip = self._areas, self._chip
-        work = collect(areas, chip, layer, hidden, chosen, sends)
+        at, chip = self._at, self._chip
+        work = collect(at, chip, layer, hidden, chosen, sends)
         while work[0] != DONE:
             self._wait_longer(work[0])
-            work = collect(areas, chip, layer, hidden, chosen, False)
+            work = collect(at, chip, layer, hidden, chosen, False)
         _, rows, row_of_pair, counts, answer_of_pair = work
         out = _NO_ROWS
         if len(row_of_pair):
@@ -112,25 +113,25 @@ class ChipExchange:
             )
             assert isinstance(done, ExpertRows), done
             out = np.ascontiguousarray(done.rows)
-        outcome = answer(areas, chip, layer, out, answer_of_pair, True, sends)
+        outcome = answer(at, chip, layer, out, answer_of_pair, True, sends)
         while outcome != DONE:
             self._wait_longer(outcome)
-            outcome = answer(areas, chip, layer, out, answer_of_pair, False, sends)
+            outcome = answer(at, chip, layer, out, answer_of_pair, False, sends)
 
     def _reduce(self, effect: Effect) -> Effect:
         """Exchange partial sums until the chip is done with them."""
         while isinstance(effect, PartialSums):
-            areas, chip, index = self._areas, self._chip, self._tp_index
+            at, chip, index = self._at, self._chip, self._tp_index
             sums = self._rank_sums[self._reduced % 2]
             mine = np.ascontiguousarray(effect.rows).reshape(-1)
             assert len(mine) * self._tp == len(sums), (effect.rows.shape, len(sums))
             into = sums[index * len(mine) : (index + 1) * len(mine)]
             self._reduced += 1
             word, target = word_of_rank(chip - index), self._tp * self._reduced
-            outcome = add_sums(areas, chip, word, target, mine, into, True)
+            outcome = add_sums(at, chip, word, target, mine, into, True)
             while outcome != DONE:
                 self._wait_longer(outcome)
-                outcome = add_sums(areas, chip, word, target, mine, into, False)
+                outcome = add_sums(at, chip, word, target, mine, into, False)
             rows = sums.reshape(self._sizes.groups, -1, self._sizes.hidden)
             effect = self._handle(Reduce(layer=effect.layer, rows=rows))
         return effect

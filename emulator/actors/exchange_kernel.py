@@ -5,15 +5,28 @@ have, every chip reads where its slots are wanted, takes those rows, and writes 
 to where the tokens' owners look for them. Owners go on when all chips have answered; nobody writes
 a layer's rows before all have read the last one's.
 
-Outcomes are `barrier_kernel`'s. After LATE a call is repeated without its own rows.
+`at` is a segment's handle. Outcomes are `barrier_kernel`'s. After LATE a call is repeated without its
+own rows.
 """
 
-from typing import Final
+# mypy: no-disallow-untyped-calls
+# Numba's builders of code have no types.
+
+from typing import Any, Final
 
 import numpy as np
+from numba import carray, types
+from numba.core.cgutils import voidptr_t
 
 from emulator.actors import barrier_kernel, exchange_segment
-from emulator.actors.barrier_kernel import BROKEN, DONE, arrive, break_word, wait
+from emulator.actors.barrier_kernel import (
+    BROKEN,
+    DONE,
+    arrive,
+    break_word,
+    instruction,
+    wait,
+)
 from emulator.actors.exchange_segment import (
     ANSWERED,
     DISPATCHED,
@@ -37,6 +50,34 @@ UNPLACED: Final = 3
 
 _WORD_BYTES: Final = 4
 _INT64_BYTES: Final = 8
+
+
+@instruction
+def _pointer(_context: Any, _address: Any) -> Any:
+    """What `carray` takes for an address."""
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@allocating
+def _areas(at: Int64s) -> Areas:
+    """The areas of a segment's `handle`."""
+    return Areas(
+        carray(_pointer(at[0, 0]), (at[0, 1],), np.uint32),
+        carray(_pointer(at[1, 0]), (at[1, 1],), np.int32),
+        carray(_pointer(at[2, 0]), (at[2, 1],), np.int64),
+        carray(_pointer(at[3, 0]), (at[3, 1],), np.int64),
+        carray(_pointer(at[4, 0]), (at[4, 1], at[4, 2], at[4, 3]), np.int32),
+        carray(_pointer(at[5, 0]), (at[5, 1], at[5, 2]), np.float32),
+        carray(_pointer(at[6, 0]), (at[6, 1], at[6, 2]), np.int32),
+        carray(_pointer(at[7, 0]), (at[7, 1], at[7, 2]), np.float32),
+        carray(_pointer(at[8, 0]), (at[8, 1], at[8, 2]), np.float32),
+        carray(_pointer(at[9, 0]), (at[9, 1], at[9, 2], at[9, 3]), np.int32),
+        carray(_pointer(at[10, 0]), (at[10, 1], at[10, 2], at[10, 3]), np.int32),
+    )
 
 
 @compiled
@@ -137,12 +178,13 @@ def _take(areas: Areas, chip: int, layer: int) -> Work:
 
 @kept(_SOURCES)
 def collect(
-    areas: Areas, chip: int, layer: int, hidden: Float32s, chosen: Int64s, arrives: bool
+    at: Int64s, chip: int, layer: int, hidden: Float32s, chosen: Int64s, arrives: bool
 ) -> Work:
     """Dispatch a chip's tokens, where it `arrives`, and take the rows for its slots.
 
     Pairs are in the order of slots, then of their tokens' chips, then of tokens.
     """
+    areas = _areas(at)
     target = areas.step[SOURCES] * (layer + 1)
     outcome = DONE
     if arrives:
@@ -160,7 +202,7 @@ def collect(
 
 @kept(_SOURCES)
 def answer(
-    areas: Areas,
+    at: Int64s,
     chip: int,
     layer: int,
     rows: Float32s,
@@ -169,6 +211,7 @@ def answer(
     waits: bool,
 ) -> int:
     """Write a chip's outputs [pairs, hidden]; where it `waits`, return when all chips have."""
+    areas = _areas(at)
     answers, target = areas.answers, areas.step[MEMBERS] * (layer + 1)
     if arrives:
         for pair in range(len(answer_of_pair)):
@@ -181,9 +224,10 @@ def answer(
 
 @kept(_SOURCES)
 def add_sums(
-    areas: Areas, chip: int, word: int, target: int, mine: Float32s, into: Float32s, arrives: bool
+    at: Int64s, chip: int, word: int, target: int, mine: Float32s, into: Float32s, arrives: bool
 ) -> int:
     """Write a chip's partial sums `mine` into their place, and wait for those of its rank."""
+    areas = _areas(at)
     if arrives:
         for each in range(len(mine)):
             into[each] = mine[each]
@@ -197,8 +241,9 @@ Loads = tuple[Int64s, Int64s, Int64s, Int64s]
 
 
 @kept(_SOURCES)
-def read_loads(areas: Areas, layers: int, expert_of_slot: Int64s, experts: int, ep: int) -> Loads:
+def read_loads(at: Int64s, layers: int, expert_of_slot: Int64s, experts: int, ep: int) -> Loads:
     """What came to chips in the first `layers` of a step; slots are those of the placement."""
+    areas = _areas(at)
     chips, slots = expert_of_slot.shape[1], expert_of_slot.shape[2]
     pairs = np.zeros((layers, chips), dtype=np.int64)
     distinct = np.zeros((layers, chips), dtype=np.int64)
@@ -219,8 +264,9 @@ def read_loads(areas: Areas, layers: int, expert_of_slot: Int64s, experts: int, 
 
 
 @kept(_SOURCES)
-def break_off(areas: Areas, stride: int) -> None:
+def break_off(at: Int64s, stride: int) -> None:
     """Break off the step in progress: who waits for others, or comes to, hears of it."""
+    areas = _areas(at)
     for word in range(0, len(areas.words), stride):
         break_word(_word(areas, word))
 
@@ -231,14 +277,14 @@ def load_kernels() -> None:
         chips=1, layers=1, experts=1, experts_per_token=1, slots=1, hidden=1, groups=1, tokens=1
     )
     segment = exchange_segment.ExchangeSegment.make(one)
-    areas = segment.areas
+    at, areas = segment.handle, segment.areas
     areas.step[:LIMIT] = 1
     areas.first_token[1] = 1
     row, choice = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64)
-    _, rows, _, _, answer_of_pair = collect(areas, 0, 0, row, choice, True)
-    answer(areas, 0, 0, rows, answer_of_pair, True, True)
+    _, rows, _, _, answer_of_pair = collect(at, 0, 0, row, choice, True)
+    answer(at, 0, 0, rows, answer_of_pair, True, True)
     word = exchange_segment.word_of_rank(0)
-    add_sums(areas, 0, word, 1, row[0], areas.sums[0], True)
-    read_loads(areas, 1, np.zeros((1, 1, 1), np.int64), 1, 1)
-    break_off(areas, exchange_segment.WORD_STRIDE)
+    add_sums(at, 0, word, 1, row[0], areas.sums[0], True)
+    read_loads(at, 1, np.zeros((1, 1, 1), np.int64), 1, 1)
+    break_off(at, exchange_segment.WORD_STRIDE)
     segment.close()

@@ -32,7 +32,7 @@ SOURCES, MEMBERS, SLOTS, LAYERS, TURNS, LIMIT = range(6)
 
 
 class Areas(NamedTuple):
-    """A segment's arrays, as the kernels take them.
+    """A segment's arrays.
 
     Attributes:
         words: [words * stride] counters to wait at: chips that have dispatched, chips that have
@@ -105,6 +105,9 @@ def _total_bytes(sizes: JoinExchange) -> int:
 class ExchangeSegment:
     """A mapping of the segment of `sizes` in an open `file`, which it keeps until `close`.
 
+    `handle` [areas, 4] is for kernels: each area's address and lengths. To hand over the arrays one
+    by one takes as long as a kernel itself.
+
     Raises ChannelError for another file than that.
     """
 
@@ -128,6 +131,9 @@ class ExchangeSegment:
                 self._rows.append((start, size))
             start += size
         self.areas = Areas(**arrays)
+        self.handle = np.zeros((len(Areas._fields), 4), dtype=np.int64)
+        for row, array in zip(self.handle, self.areas, strict=True):
+            row[: 1 + array.ndim] = array.ctypes.data, *array.shape
 
     @classmethod
     def make(cls, sizes: JoinExchange) -> "ExchangeSegment":

@@ -222,7 +222,7 @@ class SharedExchange:
 
     def break_off(self) -> None:  # noqa: D102
         if self._segment is not None:
-            break_off(self._segment.areas, WORD_STRIDE)
+            break_off(self._segment.handle, WORD_STRIDE)
 
     def forget_chips(self) -> None:  # noqa: D102
         if self._segment is not None:
@@ -274,12 +274,12 @@ class SharedAttempt:
                 self.outputs[chip // self._tp] = reply.output
 
     def result(self, outputs: dict[int, RankOutput]) -> StepResult:  # noqa: D102
-        areas, ran = self._segment.areas, self._layers_run()
+        ran = self._layers_run()
         if not ran:
             return StepResult(outputs=outputs)
         placement = self._placement
         pairs, distinct, sent, by_expert = read_loads(
-            areas, ran, placement.expert_of_slot, placement.experts, placement.ep
+            self._segment.handle, ran, placement.expert_of_slot, placement.experts, placement.ep
         )
         loads = ExpertLoads(pairs=pairs, distinct=distinct, sent=sent)
         return StepResult(outputs=outputs, loads=loads, expert_pairs=by_expert)
