@@ -5,8 +5,8 @@ have, every chip reads where its slots are wanted, takes those rows, and writes 
 to where the tokens' owners look for them. Owners go on when all chips have answered; nobody writes
 a layer's rows before all have read the last one's.
 
-`at` is a segment's handle. Outcomes are `barrier_kernel`'s. After LATE a call is repeated without its
-own rows.
+`at` is a segment's handle. Outcomes are `barrier_kernel`'s. After LATE a call is repeated without
+its own rows.
 """
 
 # mypy: no-disallow-untyped-calls
@@ -15,8 +15,9 @@ own rows.
 from typing import Any, Final
 
 import numpy as np
-from numba import carray, types
+from numba import types
 from numba.core.cgutils import voidptr_t
+from numba.np.numpy_support import carray
 
 from emulator.actors import barrier_kernel, exchange_segment
 from emulator.actors.barrier_kernel import (

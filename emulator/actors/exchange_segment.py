@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -77,6 +77,7 @@ def word_of_rank(lead: int) -> int:
 
 
 def _shapes(sizes: JoinExchange) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+    """Each of `Areas`, in their order."""
     chips, layers, tokens = sizes.chips, sizes.layers, sizes.tokens
     return {
         "words": (np.uint32, ((2 + chips) * WORD_STRIDE,)),
@@ -122,7 +123,7 @@ class ExchangeSegment:
         self._file = file
         self._memory = mmap.mmap(file, size)
         self._rows: list[tuple[int, int]] = []  # first byte and size of areas of tokens
-        arrays = {}
+        arrays: dict[str, Any] = {}
         start = 0
         for name, (dtype, shape) in _shapes(sizes).items():
             arrays[name] = np.ndarray(shape, dtype, self._memory, start)
@@ -132,7 +133,7 @@ class ExchangeSegment:
             start += size
         self.areas = Areas(**arrays)
         self.handle = np.zeros((len(Areas._fields), 4), dtype=np.int64)
-        for row, array in zip(self.handle, self.areas, strict=True):
+        for row, array in zip(self.handle, arrays.values(), strict=True):
             row[: 1 + array.ndim] = array.ctypes.data, *array.shape
 
     @classmethod

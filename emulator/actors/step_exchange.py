@@ -173,7 +173,8 @@ class SharedExchange:
         layers = len(self._arch.expert_layers) if sources else 0
         commands: dict[int, Command] = dict(begin)
         if layers:
-            commands = {chip: begin.get(chip) or JoinStep() for chip in sorted(live)}
+            all_chips = sorted({*live, *begin})  # one that is begun with and gone is lost again
+            commands = {chip: begin.get(chip) or JoinStep() for chip in all_chips}
         areas = segment.areas
         areas.words[:] = 0
         areas.waiting[:] = 0

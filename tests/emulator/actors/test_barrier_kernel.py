@@ -13,7 +13,7 @@ from emulator.actors.barrier_kernel import BROKEN, BROKEN_BIT, DONE, LATE, arriv
 pytestmark = pytest.mark.process
 
 NEVER = np.array([3_600, 0])
-ROUNDS = 500
+ROUNDS = 200
 SOON = np.array([0, 20_000_000])
 
 Words = NDArray[np.uint32]
@@ -21,10 +21,8 @@ Counts = NDArray[np.int64]
 
 
 @njit(nogil=True)
-def pass_all(
-    words: Words, limit: Counts, passed: Counts, mine: int, rounds: int, turns: int
-) -> int:
-    """Pass `rounds` barriers with all others; returns how often another was not there yet."""
+def pass_all(words: Words, passed: Counts, mine: int, limit: Counts, turns: int) -> int:
+    """Pass ROUNDS barriers with all others; returns how often another was not there yet."""
     word, early = words.ctypes.data, 0
     for number in range(1, ROUNDS + 1):
         passed[mine] = number

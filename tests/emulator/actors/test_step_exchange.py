@@ -26,6 +26,7 @@ from emulator.chip.commands import (
     Combine,
     Command,
     JoinExchange,
+    JoinStep,
     Reduce,
     RepeatStep,
     RunExperts,
@@ -392,6 +393,19 @@ def test_a_chip_that_waits_is_known_and_others_progress_is() -> None:
     assert isinstance(second.replies()[1], StepDone)
     assert shared.exchange.progress() == 2 * 2 * LAYERS
     assert not shared.exchange.waits(0)
+
+
+def test_all_live_chips_take_part_where_there_are_tokens_and_none_is_left_out() -> None:
+    machine = Machine(even(4, 4), 1, random_choices(4, 1, np.random.default_rng(0)))
+
+    gone = machine.exchange.attempt(machine.begin([0, 0, 0, 1]), [0, 1]).start()
+    idle = machine.exchange.attempt(machine.begin([0, 0]), [0, 1, 2, 3]).start()
+
+    assert {chip: type(each) for chip, each in gone.items()} == dict.fromkeys(range(4), BeginStep)
+    assert sorted(idle) == [0, 1]
+    one = {3: machine.begin([0, 0, 0, 1])[3]}
+    some = machine.exchange.attempt(one, [0, 1, 3]).start()
+    assert some == {0: JoinStep(), 1: JoinStep(), **one}
 
 
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
