@@ -16,6 +16,8 @@ from emulator.chip.commands import (
     BeginStep,
     Combine,
     Hang,
+    JoinExchange,
+    JoinStep,
     LoadExperts,
     LoadWeights,
     Reduce,
@@ -40,6 +42,7 @@ from emulator.chip.effects import (
     KvBlocks,
     NotLoaded,
     PartialSums,
+    StepBroken,
     StepDone,
 )
 from emulator.chip.training_commands import (
@@ -158,6 +161,19 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         sampled_tokens=array(np.int32, 1),
     ),
     RepeatStep: st.just(RepeatStep()),
+    JoinStep: st.just(JoinStep()),
+    JoinExchange: st.builds(
+        JoinExchange,
+        chips=small,
+        layers=small,
+        experts=small,
+        experts_per_token=small,
+        slots=small,
+        hidden=small,
+        groups=small,
+        tokens=small,
+        path=names,
+    ),
     Reduce: st.builds(Reduce, layer=layers, rows=array(f32, 3)),
     RunExperts: st.builds(
         RunExperts,
@@ -193,6 +209,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     ),
     KvBlocks: st.builds(KvBlocks, keys=array(f32, 5), values=array(f32, 4)),
     CommandDone: st.just(CommandDone()),
+    StepBroken: st.just(StepBroken()),
     Condition: st.builds(Condition, cpu_s=st.floats(0, 1e9), pss_bytes=small, rss_bytes=small),
     StepDone: st.builds(
         StepDone,
