@@ -199,9 +199,14 @@ class Chip:
         )
 
     def _run_experts(self, command: RunExperts) -> ExpertRows:
-        rows = command.rows[command.row_of_pair]  # [pairs, hidden]
         # Slots that are not counted are for placements to come.
-        out = run_expert_set(self._shard, self._experts(command.layer), rows, command.counts)
+        out = run_expert_set(
+            self._shard,
+            self._experts(command.layer),
+            command.rows,
+            command.row_of_pair,
+            command.counts,
+        )
         return ExpertRows(layer=command.layer, rows=out)
 
     def _experts(self, moe_layer: int) -> ExpertSet:

@@ -9,17 +9,19 @@ how many chips divide them.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
-from emulator.compute.attention import Scoring
-from emulator.compute.attention import attend as attend_items
-from emulator.compute.experts import combine, run_dense, run_experts
+from emulator.compute.attention_kernel import attend as attend_paged
+from emulator.compute.attention_kernel import turn_heads
+from emulator.compute.experts import run_dense, run_experts
+from emulator.compute.feed_forward_kernel import add_parts, add_weighted
 from emulator.compute.latent import attend_latent
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.rope import Rotation, rotate, rotation
+from emulator.compute.rope import Rotation, rotation
 from emulator.compute.router import route
 from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
@@ -31,6 +33,9 @@ from emulator.compute.weights import (
     ModelShard,
     MoeWeights,
 )
+
+_NO_NUMBERS: Final = np.zeros(0, dtype=np.float32)
+_NO_ROWS: Final = np.zeros((0, 0), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,49 +94,47 @@ def _attend_grouped(
     angles: Rotation,
 ) -> Float32s:
     arch = shard.architecture
-    tokens, groups, group_heads = len(normed), shard.groups, arch.heads // arch.kv_heads
+    tokens, group_heads = len(normed), arch.heads // arch.kv_heads
     products = shard.formats.projection_products
     # [groups, tokens, (group_heads + 2) * head_dim]
     qkv = grouped_matmul(normed, weights.qkv, products)
-    if weights.qkv_bias is not None:
-        qkv += weights.qkv_bias
-    by_head = qkv.reshape(groups, tokens, -1, arch.head_dim).transpose(1, 0, 2, 3)
-    # Queries and keys are normalised and rotated in one go.
-    turning = by_head[:, :, :-1]
-    if weights.head_norms is not None:
-        turning = rms_norm(turning, weights.head_norms, arch.norm_eps)
-    turned = rotate(turning, angles)  # [tokens, groups, group_heads + 1, head_dim]
-    query = turned[:, :, :-1].reshape(tokens, -1, arch.head_dim)
-    kv.write(layer, batch.slots, turned[:, :, -1], by_head[:, :, -1])
-    mixed = np.empty(query.shape, dtype=np.float32)  # [tokens, groups * group_heads, head_dim]
-    scoring = Scoring(
-        scale=arch.score_scale,
-        bounded=weights.scores_bounded,
-        window=arch.windows[layer],
-        sinks=weights.sinks,
+    bias, norms = weights.qkv_bias, weights.head_norms
+    queries, keys, values = turn_heads(
+        qkv,
+        _NO_ROWS if bias is None else bias[:, 0],
+        _NO_ROWS if norms is None else norms,
+        arch.norm_eps,
+        angles.cos[:, 0],
+        angles.sin[:, 0],
     )
-    for items in batch.items:
-        attend_items(query, kv, layer, items, mixed, scoring)
-    by_group = mixed.reshape(tokens, groups, group_heads * arch.head_dim).transpose(1, 0, 2)
+    kv.write(layer, batch.slots, keys, values)
+    mixed = attend_paged(  # [tokens, groups * group_heads, head_dim]
+        queries,
+        *kv.layer(layer),
+        batch.starts,
+        batch.positions,
+        batch.tables,
+        arch.score_scale,
+        arch.windows[layer],
+        _NO_NUMBERS if weights.sinks is None else weights.sinks,
+    )
+    by_group = mixed.reshape(tokens, -1, group_heads * arch.head_dim).transpose(1, 0, 2)
     return grouped_matmul(by_group, weights.output, products)
 
 
 def add_attention(shard: ModelShard, layer: int, x: Float32s, attended: Float32s) -> Joined:
     """Add the sums of all head groups, [all groups, tokens, hidden], to the stream."""
     weights = shard.layers[layer]
-    residual = add_up(x, attended)
     attention = weights.attention
-    if isinstance(attention, GroupedQueryWeights) and attention.output_bias is not None:
-        residual += attention.output_bias
+    bias = attention.output_bias if isinstance(attention, GroupedQueryWeights) else None
+    residual = add_parts(x, attended, _NO_NUMBERS if bias is None else bias)
     hidden = rms_norm(residual, weights.post_norm, shard.architecture.norm_eps)
     return Joined(residual=residual, hidden=hidden)
 
 
 def add_up(residual: Float32s, addends: Float32s) -> Float32s:
     """Add all parts' `addends` [parts, tokens, hidden], in order, to `residual`."""
-    # Reducing an axis that is not the innermost adds its slices one after the other.
-    total: Float32s = residual + np.add.reduce(addends, axis=0)
-    return total
+    return add_parts(residual, addends, _NO_NUMBERS)
 
 
 def run_dense_part(shard: ModelShard, weights: DenseWeights, joined: Joined) -> Float32s:
@@ -154,14 +157,15 @@ def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Rout
 
 
 def run_expert_set(
-    shard: ModelShard, experts: ExpertSet, rows: Float32s, counts: Int64s
+    shard: ModelShard, experts: ExpertSet, rows: Float32s, row_of_pair: Int64s, counts: Int64s
 ) -> Float32s:
-    """Apply the first of a layer's `experts`, those that are counted, to their rows; see
+    """Apply the first of a layer's `experts`, those that are counted, to their pairs; see
     `run_experts`.
     """
     arch, used = shard.architecture, len(counts)
     return run_experts(
         rows,
+        row_of_pair,
         counts,
         experts.gate_up[:used],
         experts.down[:used],
@@ -176,7 +180,7 @@ def combine_experts(
 ) -> Float32s:
     """Finish a layer: `expert_rows` [tokens, k, hidden] in the order of `routed.chosen`."""
     joined = routed.joined
-    total = joined.residual + combine(expert_rows, routed.weights)
+    total = add_weighted(joined.residual, expert_rows, routed.weights)
     if weights.shared is not None:
         total = add_up(total, run_dense_part(shard, weights.shared, joined))
     return total

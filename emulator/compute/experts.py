@@ -1,18 +1,15 @@
 """Gated feed-forward networks: a chip's experts over the rows sent to them, and dense ones."""
 
-from typing import Any
+import math
+from typing import Any, Final
 
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import SwiGlu
+from emulator.compute.feed_forward_kernel import expert_rows, gate_rows
 from emulator.compute.mapped_matrix import Matrices, are_mapped
-from emulator.compute.tiled_matmul import (
-    TILE_ROWS,
-    grouped_matmul,
-    multiply_tiles,
-    padded_rows,
-)
+from emulator.compute.tiled_matmul import TILE_ROWS, are_compiled, grouped_matmul, multiply_tiles
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 FEW_TILES_SHARE = 0.5
@@ -27,22 +24,23 @@ run one by one."""
 SILU = SwiGlu()
 """SwiGLU as most models have it: x * sigmoid(x) gates the other half."""
 
+_NO_BIASES: Final = np.zeros((0, 0), dtype=np.float32)
+
 
 def gated(both: Float32s, gate: SwiGlu) -> Float32s:
     """Apply `gate` to `both` [..., 2 * intermediate], gate columns first: [..., intermediate]."""
-    width = both.shape[-1] // 2
-    opened, up = both[..., :width], both[..., width:]
-    if gate.limit is not None:
-        limit = np.float32(gate.limit)
-        opened, up = np.minimum(opened, limit), np.clip(up, -limit, limit)
-    with np.errstate(over="ignore"):  # x over infinity is the 0 that is meant
-        denominator: Float32s = np.float32(1.0) + np.exp(np.float32(-gate.alpha) * opened)
-    product: Float32s = opened / denominator
-    return product * (up + np.float32(gate.shift) if gate.shift else up)
+    rows = np.ascontiguousarray(both).reshape(-1, both.shape[-1])
+    return gate_rows(rows, *_numbers(gate)).reshape(*both.shape[:-1], -1)
+
+
+def _numbers(gate: SwiGlu) -> tuple[float, float, float]:
+    """What the kernels know of a gate: alpha, shift and limit."""
+    return gate.alpha, gate.shift, math.inf if gate.limit is None else gate.limit
 
 
 def run_experts(
     rows: Float32s,
+    row_of_pair: Int64s,
     counts: Int64s,
     gate_up: Matrices,
     down: Matrices,
@@ -50,17 +48,22 @@ def run_experts(
     gate: SwiGlu = SILU,
     products: ProductFormat = FP32_PRODUCTS,
 ) -> Float32s:
-    """Apply each expert to its rows; returns [pairs, hidden] in the order of `rows`, unweighted.
+    """Apply each expert to its pairs; returns [pairs, hidden], unweighted.
 
     Args:
-        rows: [pairs, hidden], sorted by local expert.
-        counts: [local_experts] rows of each expert; adds up to pairs.
+        rows: [rows, hidden].
+        row_of_pair: [pairs], sorted by local expert.
+        counts: [local_experts] pairs of each expert; adds up to pairs.
         gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
         down: [local_experts, intermediate, hidden]; mapped ones run one by one.
         biases: [local_experts, 2 * intermediate + hidden], of both products; None without.
         gate: the activation.
         products: of the format that the weights are stored in.
     """
+    if are_compiled(gate_up, products):
+        own = _NO_BIASES if biases is None else biases
+        return expert_rows(rows, row_of_pair, counts, gate_up, down, own, *_numbers(gate))
+    rows = rows[row_of_pair]  # [pairs, hidden]
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)
     busiest = int(tile_counts.max())
@@ -129,28 +132,6 @@ def _expert_by_expert(tiles: Float32s, tile_counts: Int64s, weights: _Experts) -
     return out
 
 
-def run_experts_slowly(
-    rows: Float32s,
-    counts: Int64s,
-    gate_up: Float32s,
-    down: Float32s,
-    biases: Float32s | None = None,
-    gate: SwiGlu = SILU,
-) -> Float32s:
-    """The slow reference of `run_experts`: one row at a time."""
-    expert_of_row = np.repeat(np.arange(len(counts)), counts)
-    width = gate_up.shape[2]
-    if biases is None:
-        biases = np.zeros((len(counts), width + rows.shape[1]), dtype=np.float32)
-    out = np.empty_like(rows)
-    for index, expert in enumerate(expert_of_row):
-        tile = np.zeros((padded_rows(1), rows.shape[1]), dtype=np.float32)
-        tile[0] = rows[index]
-        both = tile @ gate_up[expert] + biases[expert, :width]
-        out[index] = (gated(both, gate) @ down[expert] + biases[expert, width:])[0]
-    return out
-
-
 def run_dense(
     hidden: Float32s,
     gate_up: Matrices,
@@ -165,10 +146,3 @@ def run_dense(
     """
     opened = gated(grouped_matmul(hidden, gate_up, products), gate)
     return grouped_matmul(opened, down, products)
-
-
-def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:
-    """Add outputs [tokens, k, hidden] x `weights` [tokens, k], by ascending expert, over k."""
-    # Reducing an axis that is not the innermost adds its slices one after the other.
-    total: Float32s = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
-    return total

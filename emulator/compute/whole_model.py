@@ -101,7 +101,8 @@ class WholeModel:
         answers[by_expert] = run_expert_set(
             self._shard,
             weights.experts,
-            joined.hidden[by_expert // routed.chosen.shape[1]],
+            joined.hidden,
+            by_expert // routed.chosen.shape[1],
             np.bincount(chosen, minlength=arch.experts),
         )
         rows = answers.reshape(*routed.chosen.shape, -1)  # [tokens, k, hidden]

@@ -20,7 +20,7 @@ from emulator.ultraserver import (
     time_kernel,
     work_kernel,
 )
-from emulator.ultraserver.compiled import compiled, inlined, kept, sources_of
+from emulator.compiled import compiled, inlined, kept, sources_of
 from emulator.ultraserver.count_kernel import (
     Batch,
     CountTables,

@@ -14,7 +14,7 @@ from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
-from emulator.ultraserver.compiled import kept_sources
+from emulator.compiled import kept_sources
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.analysis.simulate.simulated_record import steps_by_request

@@ -114,18 +114,6 @@ def test_the_texts_that_are_compared_are_varied(
         assert len(set().union(*texts_of(name))) >= 50
 
 
-def test_a_sharp_attention_takes_the_way_of_unbounded_scores(
-    small_checkpoints: Mapping[str, Path],
-) -> None:
-    machine = InProcessChips(small_checkpoints["sharp_attention"], chips=1)
-
-    assert check_weights(small_checkpoints["sharp_attention"]).layers == 2
-    assert not any(
-        layer.attention.scores_bounded  # type: ignore[union-attr]
-        for layer in machine.chips[0]._shard.layers
-    )
-
-
 class TestTheComparison:
     """What excuses a text excuses nothing else."""
 

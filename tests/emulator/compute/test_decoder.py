@@ -55,7 +55,7 @@ def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
     order = np.argsort(routed.chosen.ravel(), kind="stable")
     counts = np.bincount(routed.chosen.ravel(), minlength=shard.architecture.experts)
     experts = moe_of(shard, layer).experts
-    out = run_experts(routed.joined.hidden[order // k], counts, experts.gate_up, experts.down)
+    out = run_experts(routed.joined.hidden, order // k, counts, experts.gate_up, experts.down)
     rows = np.empty_like(out)
     rows[order] = out
     return rows.reshape(-1, k, out.shape[1])

@@ -1,0 +1,143 @@
+"""Products of few rows with matrices in memory, compiled; a row's bits depend on nothing else.
+
+Each number of a product is one sum, by the inner index from first to last. (A BLAS picks its order
+by the whole product's shape.) Weights are read once for every four rows.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from emulator.arrays import Float32s
+from emulator.compiled import compiled, given, inlined, kept, sources_of
+from emulator.compute import vectors
+from emulator.compute.vectors import LANES, TILES, add_row_of_four, address, copy_numbers
+
+COPIED_COLUMNS_MIN: Final = 512
+COPIED_ROWS_MIN: Final = 12
+"""Rows of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for this
+many rows of x, columns are copied before they are read for every four (DECISIONS.md)."""
+
+_BYTES: Final = 4  # of a number
+_ROWS: Final = 4
+_ROW, _TWO_ROWS, _THREE_ROWS, _FOUR_ROWS = (TILES[rows, 2] for rows in range(1, 5))
+_ROW_END, _TWO_ROWS_END, _THREE_ROWS_END, _FOUR_ROWS_END = (TILES[rows, 0] for rows in range(1, 5))
+
+
+@compiled
+def add_product(
+    out: int, out_step: int, x: int, x_step: int, rows: int, w: int, inner: int, columns: int
+) -> None:
+    """Add x [rows, inner] times w [inner, columns] to `out` [rows, columns].
+
+    Each is given by its address, and how many numbers a row is from the next; those of `w` are one
+    after the other.
+    """
+    add_columns(out, out_step, x, x_step, rows, w, columns, inner, columns)
+
+
+@inlined
+def add_columns(
+    out: int,
+    out_step: int,
+    x: int,
+    x_step: int,
+    rows: int,
+    w: int,
+    w_step: int,
+    inner: int,
+    columns: int,
+) -> None:
+    """`add_product` of some columns of a matrix."""
+    column = 0
+    while rows == 1 and columns - column >= 4 * LANES:
+        at = _BYTES * column
+        add_row_of_four(out + at, out_step, x, x_step, w + at, w_step, inner, 4 * LANES)
+        column += 4 * LANES
+    while column < columns:
+        width = min(2 * LANES, columns - column)
+        if width < 2 * LANES:
+            width = min(LANES, width)
+        at = _BYTES * column
+        for row in range(0, rows, _ROWS):
+            _add_tile(
+                *(out + _BYTES * row * out_step + at, out_step),
+                *(x + _BYTES * row * x_step, x_step, min(_ROWS, rows - row)),
+                *(w + at, w_step, inner, width),
+            )
+        column += width
+
+
+@inlined
+def _add_tile(
+    out: int,
+    out_step: int,
+    x: int,
+    x_step: int,
+    rows: int,
+    w: int,
+    w_step: int,
+    inner: int,
+    width: int,
+) -> None:
+    """`add_columns` of at most four rows, and of two vectors of columns or at most one."""
+    if width == 2 * LANES:
+        if rows == 4:
+            _FOUR_ROWS(out, out_step, x, x_step, w, w_step, inner, width)
+        elif rows == 3:
+            _THREE_ROWS(out, out_step, x, x_step, w, w_step, inner, width)
+        elif rows == 2:
+            _TWO_ROWS(out, out_step, x, x_step, w, w_step, inner, width)
+        else:
+            _ROW(out, out_step, x, x_step, w, w_step, inner, width)
+    elif rows == 4:
+        _FOUR_ROWS_END(out, out_step, x, x_step, w, w_step, inner, width)
+    elif rows == 3:
+        _THREE_ROWS_END(out, out_step, x, x_step, w, w_step, inner, width)
+    elif rows == 2:
+        _TWO_ROWS_END(out, out_step, x, x_step, w, w_step, inner, width)
+    else:
+        _ROW_END(out, out_step, x, x_step, w, w_step, inner, width)
+
+
+@compiled
+def _add_by_copies(
+    out: int, x: int, rows: int, w: int, copy: Float32s, inner: int, columns: int
+) -> None:
+    """`add_product` of whole matrices by a `copy` [inner * 2 * LANES] of some columns of `w` at a
+    time.
+    """
+    for column in range(0, columns, 2 * LANES):
+        width = min(2 * LANES, columns - column)
+        for row in range(inner):
+            source = w + _BYTES * (row * columns + column)
+            copy_numbers(address(copy, row * width), source, width)
+        add_columns(
+            *(out + _BYTES * column, columns, x, inner, rows),
+            *(address(copy, 0), width, inner, width),
+        )
+
+
+_FLOATS_3: Final = given(types.float32, 3)
+
+
+@kept(sources_of(vectors), _FLOATS_3, _FLOATS_3)
+def products_of_groups(x: Float32s, weights: Float32s) -> Float32s:
+    """Multiply `x` [groups, rows, inner], or [1, rows, inner] for all, by `weights` [groups, inner,
+    columns]: [groups, rows, columns].
+    """
+    groups, inner, columns = weights.shape
+    rows = x.shape[1]
+    out = np.zeros((groups, rows, columns), np.float32)
+    copies = columns >= COPIED_COLUMNS_MIN and rows >= COPIED_ROWS_MIN
+    copy = np.empty(inner * 2 * LANES if copies else 0, np.float32)
+    for group in range(groups):
+        at = address(out, group * rows * columns)
+        own = address(x, group * rows * inner if len(x) > 1 else 0)
+        weight = address(weights, group * inner * columns)
+        if copies:
+            _add_by_copies(at, own, rows, weight, copy, inner, columns)
+        else:
+            add_product(at, columns, own, inner, rows, weight, inner, columns)
+    return out
