@@ -42,14 +42,14 @@ with _without_blas():
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_of_given_types: Final[list[tuple[Any, tuple[types.Type, ...]]]] = []
+
 _OWN_SOURCES: Final = (__file__, numba_parts.__file__)
 kept_sources: Final = {Path(each) for each in _OWN_SOURCES}
 """Files of which all is made that is kept, of the modules that are imported."""
 
 
-def kept(
-    sources: int, *arguments: types.Type
-) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def kept(sources: int, *arguments: types.Type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Compile a function for calls from Python, and keep it on disk with all that it calls.
 
     `sources` is the checksum of the modules that define what it calls, and its arguments' types. Of
@@ -72,7 +72,8 @@ def kept(
 
         made.compile = alone
         if arguments:
-            made._compile_for_args = partial(_compile_once, made, arguments)
+            made._compile_for_args = partial(_compile_for, made, arguments)
+            _of_given_types.append((made, arguments))
         kept_one: Callable[_P, _R] = made
         return kept_one
 
@@ -84,15 +85,27 @@ def given(dtype: types.Type, dimensions: int) -> types.Array:
     return types.Array(dtype, dimensions, "C", readonly=True)
 
 
-def _compile_once(made: Any, arguments: tuple[types.Type, ...], *values: object) -> object:
+def _compile_for(made: Any, arguments: tuple[types.Type, ...], *values: object) -> object:
     """What Numba calls where it has no machine code for the types of `values`."""
     for at, (value, wanted) in enumerate(zip(values, arguments, strict=True)):
         if made.typingctx.can_convert(made.typeof_pyval(value), wanted) is None:
             kind = made.typeof_pyval(value)
             raise TypeError(f"{made.py_func.__name__}: argument {at} is {kind} and not {wanted}")
+    return _compile_once(made, arguments)
+
+
+def _compile_once(made: Any, arguments: tuple[types.Type, ...]) -> object:
     code = made.compile(arguments)
     made.disable_compile()
     return code
+
+
+def load_kept() -> None:
+    """Read, or compile and keep, all functions of the modules that are imported whose arguments'
+    types are given. A process that does so before it forks shares them with its children.
+    """
+    for made, arguments in _of_given_types:
+        _compile_once(made, arguments)
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -150,6 +150,7 @@ def _import_all(environment: dict[str, str]) -> None:
     os.environ.update(environment)
     for name in _PRELOAD:
         importlib.import_module(name)
+    importlib.import_module("emulator.compiled").load_kept()
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page in every worker
 

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
+from emulator.compute.attention_kernel import Scoring, Turn, turn_heads
 from emulator.compute.attention_kernel import attend as attend_paged
-from emulator.compute.attention_kernel import turn_heads
 from emulator.compute.experts import run_dense, run_experts
 from emulator.compute.feed_forward_kernel import add_parts, add_weighted
 from emulator.compute.latent import attend_latent
@@ -65,7 +65,7 @@ def embed(shard: ModelShard, batch: TokenBatch) -> Float32s:
 def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
     """Rotary angles of the batch, the same for every layer."""
     arch = shard.architecture
-    return rotation(batch.positions, arch.rotary_dim, arch.rope)
+    return rotation(batch.spans.positions, arch.rotary_dim, arch.rope)
 
 
 def attend(
@@ -102,22 +102,21 @@ def _attend_grouped(
     queries, keys, values = turn_heads(
         qkv,
         _NO_ROWS if bias is None else bias[:, 0],
-        _NO_ROWS if norms is None else norms,
-        arch.norm_eps,
-        angles.cos[:, 0],
-        angles.sin[:, 0],
+        Turn(
+            norms=_NO_ROWS if norms is None else norms,
+            eps=arch.norm_eps,
+            cos=angles.cos[:, 0],
+            sin=angles.sin[:, 0],
+        ),
     )
     kv.write(layer, batch.slots, keys, values)
-    mixed = attend_paged(  # [tokens, groups * group_heads, head_dim]
-        queries,
-        *kv.layer(layer),
-        batch.starts,
-        batch.positions,
-        batch.tables,
-        arch.score_scale,
-        arch.windows[layer],
-        _NO_NUMBERS if weights.sinks is None else weights.sinks,
+    scoring = Scoring(
+        scale=arch.score_scale,
+        window=arch.windows[layer],
+        sinks=_NO_NUMBERS if weights.sinks is None else weights.sinks,
     )
+    # [tokens, groups * group_heads, head_dim]
+    mixed = attend_paged(queries, *kv.layer(layer), batch.spans, scoring)
     by_group = mixed.reshape(tokens, -1, group_heads * arch.head_dim).transpose(1, 0, 2)
     return grouped_matmul(by_group, weights.output, products)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import SwiGlu
-from emulator.compute.feed_forward_kernel import expert_rows, gate_rows
+from emulator.compute.feed_forward_kernel import Experts, Gate, expert_rows, gate_rows
 from emulator.compute.mapped_matrix import Matrices, are_mapped
 from emulator.compute.tiled_matmul import TILE_ROWS, are_compiled, grouped_matmul, multiply_tiles
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
@@ -30,12 +30,12 @@ _NO_BIASES: Final = np.zeros((0, 0), dtype=np.float32)
 def gated(both: Float32s, gate: SwiGlu) -> Float32s:
     """Apply `gate` to `both` [..., 2 * intermediate], gate columns first: [..., intermediate]."""
     rows = np.ascontiguousarray(both).reshape(-1, both.shape[-1])
-    return gate_rows(rows, *_numbers(gate)).reshape(*both.shape[:-1], -1)
+    return gate_rows(rows, _numbers(gate)).reshape(*both.shape[:-1], -1)
 
 
-def _numbers(gate: SwiGlu) -> tuple[float, float, float]:
-    """What the kernels know of a gate: alpha, shift and limit."""
-    return gate.alpha, gate.shift, math.inf if gate.limit is None else gate.limit
+def _numbers(gate: SwiGlu) -> Gate:
+    limit = math.inf if gate.limit is None else gate.limit
+    return Gate(float(gate.alpha), float(gate.shift), float(limit))
 
 
 def run_experts(
@@ -61,8 +61,8 @@ def run_experts(
         products: of the format that the weights are stored in.
     """
     if are_compiled(gate_up, products):
-        own = _NO_BIASES if biases is None else biases
-        return expert_rows(rows, row_of_pair, counts, gate_up, down, own, *_numbers(gate))
+        own = Experts(gate_up, down, _NO_BIASES if biases is None else biases)
+        return expert_rows(rows, row_of_pair, counts, own, _numbers(gate))
     rows = rows[row_of_pair]  # [pairs, hidden]
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)

@@ -3,7 +3,7 @@
 A row's bits depend on no other row, nor on which experts and parts a chip has beside its own.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numba import types
@@ -11,12 +11,10 @@ from numba import types
 from emulator.arrays import Float32s, Int64s
 from emulator.compiled import compiled, given, inlined, kept, sources_of
 from emulator.compute import attention_kernel, product_kernel, vectors
-from emulator.compute.attention_kernel import normalise
 from emulator.compute.product_kernel import add_product
-from emulator.compute.vectors import address, copy_numbers, exponential
+from emulator.compute.vectors import Rows, address, copy_numbers, exponential
 
-_TILE: Final = 4
-_NONE: Final = -1
+_TILE_ROWS: Final = 4
 
 _FLOAT, _INT, _BOOL = types.float32, types.int64, types.boolean
 _FLOATS: Final = [given(_FLOAT, dimensions) for dimensions in range(4)]
@@ -61,68 +59,76 @@ def add_weighted(residual: Float32s, rows: Float32s, weights: Float32s) -> Float
     return out
 
 
+class Gate(NamedTuple):
+    """The numbers of a `SwiGlu`; `limit` is infinity without one."""
+
+    alpha: float
+    shift: float
+    limit: float
+
+
+class Experts(NamedTuple):
+    """A chip's experts; see `ExpertSet`."""
+
+    gate_up: Float32s  # [local_experts, hidden, 2 * intermediate], gate columns first
+    down: Float32s  # [local_experts, intermediate, hidden]
+    biases: Float32s  # [local_experts, 2 * intermediate + hidden], of both products; or [0, 0]
+
+
+class _Tile(NamedTuple):
+    """Arrays for some rows in an expert."""
+
+    x: Float32s  # [rows, hidden]
+    both: Float32s  # [rows, 2 * intermediate]
+    opened: Float32s  # [rows, intermediate]
+
+
+_GATE: Final = types.NamedUniTuple(types.float64, 3, Gate)
+_EXPERTS: Final = types.NamedTuple([_FLOAT[:, :, ::1], _FLOAT[:, :, ::1], _FLOAT[:, ::1]], Experts)
+
+
 @inlined
-def _gate_row(
-    both: Float32s, out: Float32s, alpha: float, shift: float, limit: float
-) -> None:
-    """SwiGLU of `both` [2 * width], gate numbers first: to `out` [width]; see `SwiGlu`."""
+def _gate_row(both: Float32s, out: Float32s, gate: Gate) -> None:
+    """SwiGLU of `both` [2 * width], gate numbers first: to `out` [width]."""
     width = len(out)
+    limit, shift = np.float32(gate.limit), np.float32(gate.shift)
     for place in range(width):
-        opened, up = both[place], both[width + place]
-        opened, up = min(opened, limit), max(min(up, limit), -limit)
-        out[place] = opened / (np.float32(1.0) + exponential(-alpha * opened)) * (up + shift)
+        opened = min(both[place], limit)
+        up = max(min(both[width + place], limit), -limit) + shift
+        out[place] = opened / (np.float32(1.0) + exponential(-np.float32(gate.alpha) * opened)) * up
 
 
-@kept(_SOURCES, _FLOATS[2], _FLOAT, _FLOAT, _FLOAT)
-def gate_rows(both: Float32s, alpha: float, shift: float, limit: float) -> Float32s:
-    """`both` [rows, 2 * width], gate columns first, gated: [rows, width]; see `SwiGlu`."""
+@kept(_SOURCES, _FLOATS[2], _GATE)
+def gate_rows(both: Float32s, gate: Gate) -> Float32s:
+    """`both` [rows, 2 * width], gate columns first, gated: [rows, width]."""
     out = np.empty((len(both), both.shape[1] // 2), np.float32)
     for row in range(len(both)):
-        _gate_row(both[row], out[row], alpha, shift, limit)
+        _gate_row(both[row], out[row], gate)
     return out
 
 
-@kept(
-    _SOURCES,
-    *(_FLOATS[2], _INTS, _INTS, _FLOATS[3], _FLOATS[3], _FLOATS[2]),
-    *(_FLOAT, _FLOAT, _FLOAT),
-)
+@kept(_SOURCES, _FLOATS[2], _INTS, _INTS, _EXPERTS, _GATE)
 def expert_rows(
-    rows: Float32s,
-    row_of_pair: Int64s,
-    counts: Int64s,
-    gate_up: Float32s,
-    down: Float32s,
-    biases: Float32s,
-    alpha: float,
-    shift: float,
-    limit: float,
+    rows: Float32s, row_of_pair: Int64s, counts: Int64s, experts: Experts, gate: Gate
 ) -> Float32s:
     """Apply each expert to its pairs; returns [pairs, hidden], unweighted.
 
-    Args:
-        rows: [rows, hidden].
-        row_of_pair: [pairs], sorted by local expert.
-        counts: [local_experts] pairs of each expert; adds up to pairs.
-        gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
-        down: [local_experts, intermediate, hidden].
-        biases: [local_experts, 2 * intermediate + hidden], of both products; or [0, 0].
-        alpha: of the gate, as `shift` and `limit`; see `SwiGlu`.
+    A pair is one of `rows` [rows, hidden]: `row_of_pair` [pairs] is sorted by local expert, and
+    `counts` [local_experts] are the pairs of each, pairs in all.
     """
-    hidden, width = gate_up.shape[1:]
+    hidden, width = experts.gate_up.shape[1:]
     out = np.zeros((len(row_of_pair), hidden), np.float32)
-    x = np.empty((_TILE, hidden), np.float32)
-    both = np.empty((_TILE, width), np.float32)
-    opened = np.empty((_TILE, width // 2), np.float32)
+    tile = _Tile(
+        np.empty((_TILE_ROWS, hidden), np.float32),
+        np.empty((_TILE_ROWS, width), np.float32),
+        np.empty((_TILE_ROWS, width // 2), np.float32),
+    )
     end = 0
     for expert in range(len(counts)):
         first, end = end, end + counts[expert]
-        for pair in range(first, end, _TILE):
-            chosen = row_of_pair[pair : min(pair + _TILE, end)]
-            _run_expert(
-                *(rows, chosen, expert, gate_up, down, biases, alpha, shift, limit),
-                *(x, both, opened, out, pair),
-            )
+        for pair in range(first, end, _TILE_ROWS):
+            chosen = row_of_pair[pair : min(pair + _TILE_ROWS, end)]
+            _run_expert(rows, chosen, experts, expert, gate, tile, out[pair : pair + len(chosen)])
     return out
 
 
@@ -130,40 +136,35 @@ def expert_rows(
 def _run_expert(
     rows: Float32s,
     chosen: Int64s,
+    experts: Experts,
     expert: int,
-    gate_up: Float32s,
-    down: Float32s,
-    biases: Float32s,
-    alpha: float,
-    shift: float,
-    limit: float,
-    x: Float32s,
-    both: Float32s,
-    opened: Float32s,
+    gate: Gate,
+    tile: _Tile,
     out: Float32s,
-    pair: int,
 ) -> None:
-    """An expert on at most a tile of `rows`: to `out`, zeros before, from `pair` on.
-
-    `x`, `both` and `opened` are overwritten.
+    """An expert on the `chosen` of `rows`, at most a tile: to `out` [chosen, hidden], zeros
+    before.
     """
-    hidden, width = gate_up.shape[1:]
+    hidden, width = experts.gate_up.shape[1:]
     inner, height = width // 2, len(chosen)
     for row in range(height):
-        copy_numbers(address(x, row * hidden), address(rows, chosen[row] * hidden), hidden)
+        source = address(rows, chosen[row] * hidden)
+        copy_numbers(address(tile.x, row * hidden), source, hidden)
         for place in range(width):
-            both[row, place] = 0.0
-        if len(biases):
+            tile.both[row, place] = 0.0
+        if len(experts.biases):
             for place in range(width):
-                both[row, place] = biases[expert, place]
+                tile.both[row, place] = experts.biases[expert, place]
             for place in range(hidden):
-                out[pair + row, place] = biases[expert, width + place]
-    weights = address(gate_up, expert * hidden * width)
-    add_product(address(both, 0), width, address(x, 0), hidden, height, weights, hidden, width)
+                out[row, place] = experts.biases[expert, width + place]
+    to, by = Rows(address(tile.both, 0), width), Rows(address(tile.x, 0), hidden)
+    own = address(experts.gate_up, expert * hidden * width)
+    add_product(to, by, height, own, hidden, width)
     for row in range(height):
-        _gate_row(both[row], opened[row], alpha, shift, limit)
-    weights, to = address(down, expert * inner * hidden), address(out, pair * hidden)
-    add_product(to, hidden, address(opened, 0), inner, height, weights, inner, hidden)
+        _gate_row(tile.both[row], tile.opened[row], gate)
+    to, by = Rows(address(out, 0), hidden), Rows(address(tile.opened, 0), inner)
+    own = address(experts.down, expert * inner * hidden)
+    add_product(to, by, height, own, inner, hidden)
 
 
 @kept(_SOURCES, _FLOATS[2], _FLOATS[1], _INT, _BOOL)
@@ -200,62 +201,76 @@ def choose_by_softmax(
     return chosen, weights
 
 
-@kept(_SOURCES, _FLOATS[2], *(_FLOATS[1],) * 2, _INT, _BOOL, _INT, _INT, _FLOAT, _FLOAT)
+class Choice(NamedTuple):
+    """How `count` experts are chosen by sigmoids; see `Routing`.
+
+    Attributes:
+        least: added to what is divided by.
+    """
+
+    count: int
+    normalise: bool
+    groups: int
+    groups_chosen: int
+    scale: float
+    least: float
+
+
+_CHOICE: Final = types.NamedTuple([_INT, _BOOL, _INT, _INT, types.float64, types.float64], Choice)
+
+
+@kept(_SOURCES, _FLOATS[2], _FLOATS[1], _FLOATS[1], _CHOICE)
 def choose_by_sigmoid(
-    logits: Float32s,
-    bias: Float32s,
-    choice_bias: Float32s,
-    count: int,
-    normalise_chosen: bool,
-    groups: int,
-    groups_chosen: int,
-    scale: float,
-    least: float,
+    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: Choice
 ) -> tuple[Int64s, Float32s]:
-    """Choose `count` experts by sigmoids of `logits` [tokens, experts], in the best groups alone.
+    """Choose experts by sigmoids of `logits` [tokens, experts], in the best groups alone.
 
     `bias` is added to logits, `choice_bias` to scores by which experts are chosen, both [experts]
-    or [0]. Returns ids, ascending, and `scale` times the sigmoids, or their shares: [tokens,
-    count]. `least` is added to what is divided by.
+    or [0]. Returns ids, ascending, and weights: [tokens, count].
     """
     tokens, experts = logits.shape
-    size = experts // groups
-    chosen = np.empty((tokens, count), np.int64)
-    weights = np.empty((tokens, count), np.float32)
+    chosen = np.empty((tokens, choice.count), np.int64)
+    weights = np.empty((tokens, choice.count), np.float32)
     scores = np.empty(experts, np.float32)
     eligible = np.empty(experts, np.float32)
-    of_groups = np.empty(groups, np.float32)
-    best_groups = np.empty(groups_chosen, np.int64)
+    of_groups = np.empty(choice.groups, np.float32)
+    best = np.empty(choice.groups_chosen, np.int64)
     for token in range(tokens):
         for expert in range(experts):
-            logit = logits[token, expert]
-            if len(bias):
-                logit += bias[expert]
+            logit = logits[token, expert] + (bias[expert] if len(bias) else np.float32(0.0))
             scores[expert] = np.float32(1.0) / (np.float32(1.0) + exponential(-logit))
             eligible[expert] = scores[expert]
         for expert in range(len(choice_bias)):
             eligible[expert] += choice_bias[expert]
-        if groups_chosen < groups:
-            for group in range(groups):
-                of_groups[group] = _two_best(eligible[group * size : (group + 1) * size])
-            _choose(of_groups, best_groups)
-            kept_groups = 0
-            for group in range(groups):
-                if kept_groups < groups_chosen and best_groups[kept_groups] == group:
-                    kept_groups += 1
-                    continue
-                for expert in range(group * size, (group + 1) * size):
-                    eligible[expert] = -np.inf
+        if choice.groups_chosen < choice.groups:
+            _keep_best_groups(eligible, of_groups, best)
         _choose(eligible, chosen[token])
-        total = least
-        for choice in range(count):
-            weights[token, choice] = scores[chosen[token, choice]]
-            total += weights[token, choice]
-        for choice in range(count):
-            if normalise_chosen:
-                weights[token, choice] /= total
-            weights[token, choice] *= scale
+        total = np.float32(choice.least)
+        for place in range(choice.count):
+            total += scores[chosen[token, place]]
+        for place in range(choice.count):
+            weight = scores[chosen[token, place]]
+            weight = weight / total if choice.normalise else weight
+            weights[token, place] = weight * np.float32(choice.scale)
     return chosen, weights
+
+
+@compiled
+def _keep_best_groups(eligible: Float32s, of_groups: Float32s, best: Int64s) -> None:
+    """Make `eligible` [experts] minus infinity outside the `best` [chosen] of the groups, which are
+    overwritten.
+    """
+    size = len(eligible) // len(of_groups)
+    for group in range(len(of_groups)):
+        of_groups[group] = _two_best(eligible[group * size : (group + 1) * size])
+    _choose(of_groups, best)
+    place = 0
+    for group in range(len(of_groups)):
+        if place < len(best) and best[place] == group:
+            place += 1
+            continue
+        for expert in range(group * size, (group + 1) * size):
+            eligible[expert] = -np.inf
 
 
 @inlined

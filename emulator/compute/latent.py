@@ -11,7 +11,7 @@ import numpy as np
 
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
-from emulator.compute.attention_kernel import attend
+from emulator.compute.attention_kernel import Scoring, attend
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate
@@ -58,17 +58,9 @@ def attend_latent(
     folded = grouped_matmul(plain, weights.key_up, products)
     folded = folded.transpose(1, 0, 2)  # [tokens, heads, kv_rank]
     turned = rotate(turning.transpose(1, 0, 2), angles)  # [tokens, heads, rope_dim]
-    queries = np.concatenate([folded, turned], axis=2)
-    mixed = attend(  # [tokens, heads, kv_rank]
-        queries,
-        *kv.layer(layer),
-        batch.starts,
-        batch.positions,
-        batch.tables,
-        arch.score_scale,
-        0,
-        _NO_SINKS,
-    )
+    queries = np.ascontiguousarray(np.concatenate([folded, turned], axis=2))
+    scoring = Scoring(scale=arch.score_scale, window=0, sinks=_NO_SINKS)
+    mixed = attend(queries, *kv.layer(layer), batch.spans, scoring)  # [tokens, heads, kv_rank]
     # [heads, tokens, value_dim]
     values = grouped_matmul(mixed.transpose(1, 0, 2), weights.value_up, products)
     by_group = values.reshape(groups, -1, tokens, latent.value_dim).transpose(0, 2, 1, 3)

@@ -1,7 +1,7 @@
 """A chip's KV cache in blocks, addressed by vLLM's block tables.
 
-Per layer, values [kv_heads, blocks, block_tokens * value_dim], keys transposed within a block
-[kv_heads, blocks, key_dim, block_tokens]: few rows are multiplied by many keys, which lie side by
+Per layer, values [blocks, kv_heads, block_tokens * value_dim], keys transposed within a block
+[blocks, kv_heads, key_dim, block_tokens]: few rows are multiplied by many keys, which lie side by
 side.
 """
 
@@ -16,6 +16,7 @@ from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import Architecture
 from emulator.compute.attention_kernel import write_slots
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+
 
 class PagedKv:
     """Keys and values of every layer of one attention replica.
@@ -39,8 +40,8 @@ class PagedKv:
         self.block_tokens = block_tokens
         self.blocks = blocks
         self._formats = formats
-        self._keys = _untouched_zeros(layers, kv_heads, blocks, key_dim, block_tokens)
-        self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * value_dim)
+        self._keys = _untouched_zeros(layers, blocks, kv_heads, key_dim, block_tokens)
+        self._values = _untouched_zeros(layers, blocks, kv_heads, block_tokens * value_dim)
 
     @classmethod
     def of(
@@ -73,11 +74,11 @@ class PagedKv:
 
         A slot is block * block_tokens + offset.
         """
-        keys, values = self._formats.cached(keys), self._formats.cached(values)
+        keys, values = (np.ascontiguousarray(self._formats.cached(each)) for each in (keys, values))
         write_slots(self._keys[layer], self._values[layer], slots, keys, values)
 
     def layer(self, layer: int) -> tuple[Float32s, Float32s]:
-        """A layer's keys [kv_heads, blocks, key_dim, block_tokens] and values [kv_heads, blocks,
+        """A layer's keys [blocks, kv_heads, key_dim, block_tokens] and values [blocks, kv_heads,
         block_tokens * value_dim]; views.
         """
         return self._keys[layer], self._values[layer]
@@ -85,20 +86,20 @@ class PagedKv:
     def read_blocks(self, blocks: Sequence[int]) -> tuple[Float32s, Float32s]:
         """Copy whole blocks of every layer, for another chip with the same heads.
 
-        Returns keys [layers, kv_heads, len(blocks), key_dim, block_tokens] and values [layers,
-        kv_heads, len(blocks), block_tokens * value_dim].
+        Returns keys [layers, len(blocks), kv_heads, key_dim, block_tokens] and values [layers,
+        len(blocks), kv_heads, block_tokens * value_dim].
         """
-        return self._keys[:, :, blocks], self._values[:, :, blocks]
+        return self._keys[:, blocks], self._values[:, blocks]
 
     def write_blocks(self, blocks: Sequence[int], keys: Float32s, values: Float32s) -> None:
         """Store what another chip's `read_blocks` returned."""
-        self._keys[:, :, blocks] = keys
-        self._values[:, :, blocks] = values
+        self._keys[:, blocks] = keys
+        self._values[:, blocks] = values
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one block of every layer, for a request that continues a shared block."""
-        self._keys[:, :, target] = self._keys[:, :, source]
-        self._values[:, :, target] = self._values[:, :, source]
+        self._keys[:, target] = self._keys[:, source]
+        self._values[:, target] = self._values[:, source]
 
 
 def _untouched_zeros(*shape: int) -> Float32s:

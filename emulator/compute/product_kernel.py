@@ -12,11 +12,11 @@ from numba import types
 from emulator.arrays import Float32s
 from emulator.compiled import compiled, given, inlined, kept, sources_of
 from emulator.compute import vectors
-from emulator.compute.vectors import LANES, TILES, add_row_of_four, address, copy_numbers
+from emulator.compute.vectors import LANES, TILES, Rows, add_row_of_four, address, copy_numbers
 
 COPIED_COLUMNS_MIN: Final = 512
 COPIED_ROWS_MIN: Final = 12
-"""Rows of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for this
+"""Rows of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for so
 many rows of x, columns are copied before they are read for every four (DECISIONS.md)."""
 
 _BYTES: Final = 4  # of a number
@@ -26,79 +26,56 @@ _ROW_END, _TWO_ROWS_END, _THREE_ROWS_END, _FOUR_ROWS_END = (TILES[rows, 0] for r
 
 
 @compiled
-def add_product(
-    out: int, out_step: int, x: int, x_step: int, rows: int, w: int, inner: int, columns: int
-) -> None:
+def add_product(out: Rows, x: Rows, rows: int, w: int, inner: int, columns: int) -> None:
     """Add x [rows, inner] times w [inner, columns] to `out` [rows, columns].
 
-    Each is given by its address, and how many numbers a row is from the next; those of `w` are one
-    after the other.
+    `w` is an address: its rows are one after the other.
     """
-    add_columns(out, out_step, x, x_step, rows, w, columns, inner, columns)
+    add_columns(out, x, rows, Rows(w, columns), inner, columns)
 
 
 @inlined
-def add_columns(
-    out: int,
-    out_step: int,
-    x: int,
-    x_step: int,
-    rows: int,
-    w: int,
-    w_step: int,
-    inner: int,
-    columns: int,
-) -> None:
+def add_columns(out: Rows, x: Rows, rows: int, w: Rows, inner: int, columns: int) -> None:
     """`add_product` of some columns of a matrix."""
     column = 0
     while rows == 1 and columns - column >= 4 * LANES:
-        at = _BYTES * column
-        add_row_of_four(out + at, out_step, x, x_step, w + at, w_step, inner, 4 * LANES)
+        add_row_of_four(_moved(out, column), x, _moved(w, column), inner, 4 * LANES)
         column += 4 * LANES
     while column < columns:
         width = min(2 * LANES, columns - column)
         if width < 2 * LANES:
             width = min(LANES, width)
-        at = _BYTES * column
         for row in range(0, rows, _ROWS):
-            _add_tile(
-                *(out + _BYTES * row * out_step + at, out_step),
-                *(x + _BYTES * row * x_step, x_step, min(_ROWS, rows - row)),
-                *(w + at, w_step, inner, width),
-            )
+            to, by = _moved(out, row * out.step + column), _moved(x, row * x.step)
+            _add_tile(to, by, min(_ROWS, rows - row), _moved(w, column), inner, width)
         column += width
 
 
 @inlined
-def _add_tile(
-    out: int,
-    out_step: int,
-    x: int,
-    x_step: int,
-    rows: int,
-    w: int,
-    w_step: int,
-    inner: int,
-    width: int,
-) -> None:
+def _moved(rows: Rows, numbers: int) -> Rows:
+    return Rows(rows.at + _BYTES * numbers, rows.step)
+
+
+@inlined
+def _add_tile(out: Rows, x: Rows, rows: int, w: Rows, inner: int, width: int) -> None:
     """`add_columns` of at most four rows, and of two vectors of columns or at most one."""
     if width == 2 * LANES:
         if rows == 4:
-            _FOUR_ROWS(out, out_step, x, x_step, w, w_step, inner, width)
+            _FOUR_ROWS(out, x, w, inner, width)
         elif rows == 3:
-            _THREE_ROWS(out, out_step, x, x_step, w, w_step, inner, width)
+            _THREE_ROWS(out, x, w, inner, width)
         elif rows == 2:
-            _TWO_ROWS(out, out_step, x, x_step, w, w_step, inner, width)
+            _TWO_ROWS(out, x, w, inner, width)
         else:
-            _ROW(out, out_step, x, x_step, w, w_step, inner, width)
+            _ROW(out, x, w, inner, width)
     elif rows == 4:
-        _FOUR_ROWS_END(out, out_step, x, x_step, w, w_step, inner, width)
+        _FOUR_ROWS_END(out, x, w, inner, width)
     elif rows == 3:
-        _THREE_ROWS_END(out, out_step, x, x_step, w, w_step, inner, width)
+        _THREE_ROWS_END(out, x, w, inner, width)
     elif rows == 2:
-        _TWO_ROWS_END(out, out_step, x, x_step, w, w_step, inner, width)
+        _TWO_ROWS_END(out, x, w, inner, width)
     else:
-        _ROW_END(out, out_step, x, x_step, w, w_step, inner, width)
+        _ROW_END(out, x, w, inner, width)
 
 
 @compiled
@@ -113,10 +90,8 @@ def _add_by_copies(
         for row in range(inner):
             source = w + _BYTES * (row * columns + column)
             copy_numbers(address(copy, row * width), source, width)
-        add_columns(
-            *(out + _BYTES * column, columns, x, inner, rows),
-            *(address(copy, 0), width, inner, width),
-        )
+        to = Rows(out + _BYTES * column, columns)
+        add_columns(to, Rows(x, inner), rows, Rows(address(copy, 0), width), inner, width)
 
 
 _FLOATS_3: Final = given(types.float32, 3)
@@ -139,5 +114,5 @@ def products_of_groups(x: Float32s, weights: Float32s) -> Float32s:
         if copies:
             _add_by_copies(at, own, rows, weight, copy, inner, columns)
         else:
-            add_product(at, columns, own, inner, rows, weight, inner, columns)
+            add_product(Rows(at, columns), Rows(own, inner), rows, weight, inner, columns)
     return out

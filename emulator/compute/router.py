@@ -6,7 +6,7 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import RouterScore, Routing
-from emulator.compute.feed_forward_kernel import choose_by_sigmoid, choose_by_softmax
+from emulator.compute.feed_forward_kernel import Choice, choose_by_sigmoid, choose_by_softmax
 from emulator.compute.tiled_matmul import tiled_matmul
 from emulator.compute.weights import RouterWeights
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
@@ -36,10 +36,12 @@ def route(
         logits,
         bias,
         _NO_BIAS if router.choice_bias is None else router.choice_bias,
-        experts_per_token,
-        routing.normalise,
-        routing.groups,
-        routing.groups_chosen,
-        routing.scale,
-        _NO_DIVISION_BY_ZERO,
+        Choice(
+            count=experts_per_token,
+            normalise=routing.normalise,
+            groups=routing.groups,
+            groups_chosen=routing.groups_chosen,
+            scale=float(routing.scale),
+            least=_NO_DIVISION_BY_ZERO,
+        ),
     )

@@ -72,4 +72,5 @@ def _multiply_padded(x: Float32s, weight: Matrix, products: ProductFormat) -> Fl
     tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
     # -> [(groups,) tiles, TILE_ROWS, columns]
     product = multiply_tiles(tiles, weight, products)
-    return product.reshape(*product.shape[:-3], -1, product.shape[-1])[..., :rows, :]
+    whole = product.reshape(*product.shape[:-3], -1, product.shape[-1])
+    return np.ascontiguousarray(whole[..., :rows, :])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.arrays import Int32s, Int64s
+from emulator.compute.attention_kernel import Spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +23,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """The flattened step: `token_ids`, `positions` and KV `slots` are [tokens]."""
+    """The flattened step: `token_ids` and KV `slots` are [tokens]."""
 
     token_ids: Int64s
-    positions: Int64s
     slots: Int64s
-    starts: Int64s  # [spans] row of each span's first token
-    tables: Int64s  # [spans, table_blocks] the blocks of each span's context
+    spans: Spans
 
 
 def make_token_batch(spans: Sequence[Span], block_tokens: int) -> TokenBatch:
@@ -42,10 +41,8 @@ def make_token_batch(spans: Sequence[Span], block_tokens: int) -> TokenBatch:
     blocks = tables[span_of_row, positions // block_tokens]
     return TokenBatch(
         token_ids=np.concatenate([span.token_ids for span in spans]).astype(np.int64),
-        positions=positions,
         slots=blocks * block_tokens + positions % block_tokens,
-        starts=starts,
-        tables=tables,
+        spans=Spans(starts=starts, positions=positions, tables=tables),
     )
 
 

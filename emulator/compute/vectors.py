@@ -6,11 +6,12 @@ is, changes no bit. Numba has no such types; these are its intrinsics, written i
 """
 
 # mypy: no-disallow-untyped-calls, no-disallow-untyped-decorators
-# Numba and llvmlite have no types.
+# ruff: noqa: ARG001
+# Numba and llvmlite have no types. Arguments of an intrinsic are types; its code has the values.
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -46,43 +47,43 @@ _EXP_TERMS: Final = tuple(
 _EXP_LOWEST, _EXP_HIGHEST = -86.5, _float32(88.72283)
 
 
+class Rows(NamedTuple):
+    """Rows of numbers in memory: the address of the first, and numbers from a row to the next."""
+
+    at: int
+    step: int
+
+
 def _tile(rows: int, vectors: int) -> Any:
     """`add_tile` of so many rows, and full vectors of columns; 0 for one that is not full."""
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def add_tile(
-        typing: Any,
-        out: Any,
-        out_step: Any,
-        x: Any,
-        x_step: Any,
-        w: Any,
-        w_step: Any,
-        inner: Any,
-        columns: Any,
-    ) -> Any:
+    def add_tile(typing: Any, out: Any, x: Any, w: Any, inner: Any, columns: Any) -> Any:
         """Add a product to a tile of `out`: x [rows, inner] times w [inner, columns], by `inner`.
 
-        Each matrix is given by its address, and how many numbers a row is from the next.
+        The first three are `Rows`.
         """
-        return types.void(*[types.intp] * 8), _tile_code(rows, vectors)
+        return types.void(out, x, w, types.intp, types.intp), _tile_code(rows, vectors)
 
     return add_tile
 
 
 def _tile_code(rows: int, vectors: int) -> Callable[..., Any]:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *addresses, inner, columns = arguments
-        out, x, w = (builder.inttoptr(each, _FLOAT.as_pointer()) for each in addresses[::2])
-        out_step, x_step, w_step = addresses[1::2]
+        *operands, inner, columns = arguments
+        places, steps = zip(
+            *(cgutils.unpack_tuple(builder, each, 2) for each in operands), strict=True
+        )
+        out, x, w = (builder.inttoptr(each, _FLOAT.as_pointer()) for each in places)
+        out_step, x_step, w_step = steps
         mask = None if vectors else _first_lanes(builder, columns)
         starts = [_index(column) for column in range(0, max(1, vectors) * LANES, LANES)]
-        places = [
+        targets = [
             _at(builder, out, builder.add(builder.mul(out_step, _index(row)), start))
             for row in range(rows)
             for start in starts
         ]
-        sums = [cgutils.alloca_once_value(builder, _load(builder, at, mask)) for at in places]
+        sums = [cgutils.alloca_once_value(builder, _load(builder, at, mask)) for at in targets]
         with cgutils.for_range(builder, inner) as loop:
             line = _at(builder, w, builder.mul(w_step, loop.index))
             weights = [_load(builder, _at(builder, line, start), mask) for start in starts]
@@ -92,7 +93,7 @@ def _tile_code(rows: int, vectors: int) -> Callable[..., Any]:
                 for column, weight in enumerate(weights):
                     total = sums[row * len(weights) + column]
                     builder.store(_fma(builder, factor, weight, builder.load(total)), total)
-        for at, total in zip(places, sums, strict=True):
+        for at, total in zip(targets, sums, strict=True):
             _store(builder, builder.load(total), at, mask)
         return context.get_dummy_value()
 
@@ -123,7 +124,8 @@ def _index(number: int) -> Any:
 def _numbers(context: Any, builder: Any, signature: Any, arguments: Any, at: int) -> Any:
     """The address of an array's numbers."""
     kind = signature.args[at]
-    assert isinstance(kind, types.Array) and kind.dtype == types.float32, kind
+    assert isinstance(kind, types.Array), kind
+    assert kind.dtype == types.float32, kind
     return context.make_array(kind)(context, builder, arguments[at]).data
 
 
@@ -163,13 +165,15 @@ def _first_lanes(builder: Any, count: Any) -> Any:
 def _splat(builder: Any, number: Any) -> Any:
     """A vector of equal numbers."""
     kind = ir.VectorType(number.type, LANES)
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    one = builder.insert_element(
+        ir.Constant(kind, ir.Undefined), number, ir.Constant(ir.IntType(32), 0)
+    )
     lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), lanes)
 
 
 def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
+    """A * b + c, rounded once."""
     kind = ir.FunctionType(a.type, [a.type] * 3)
     name = "llvm.fma.f32" if a.type == _FLOAT else f"llvm.fma.v{LANES}f32"
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
@@ -294,9 +298,7 @@ def _exp(builder: Any, x: Any) -> Any:
     return builder.select(builder.fcmp_unordered("uno", x, x), x, power)
 
 
-def _for_vectors(
-    builder: Any, x: Any, count: Any, body: Callable[[Any, Any], None]
-) -> None:
+def _for_vectors(builder: Any, x: Any, count: Any, body: Callable[[Any, Any], None]) -> None:
     """`body` of the address of each whole vector, then, with a mask, of what is left."""
     lanes = _index(LANES)
     whole = builder.sdiv(count, lanes)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.compute.checkpoint import check_weights
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.random_checkpoints import SHAPES
 from tests.emulator.chip.transformers_reference import Reference, excused_texts

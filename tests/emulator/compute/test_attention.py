@@ -1,13 +1,12 @@
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.attention_kernel import attend, turn_heads
+from emulator.compute.attention_kernel import Scoring, Spans, Turn, attend, turn_heads
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate
@@ -76,12 +75,12 @@ def attended(
     return attend(
         context.queries[positions],
         *(kv or context.kv).layer(0),
-        np.cumsum([0, *lengths[:-1]]),
-        positions,
-        tables,
-        context.queries.shape[2] ** -0.5,
-        window,
-        NO_SINKS if sinks is None else sinks,
+        Spans(starts=np.cumsum([0, *lengths[:-1]]), positions=positions, tables=tables),
+        Scoring(
+            scale=context.queries.shape[2] ** -0.5,
+            window=window,
+            sinks=NO_SINKS if sinks is None else sinks,
+        ),
     )
 
 
@@ -204,9 +203,7 @@ class TestBits:
                 assert (attended(one, positions) == alone[positions]).all(), (count, first)
 
     @given(
-        spans=st.lists(
-            st.tuples(st.integers(0, 279), st.integers(1, 40)), min_size=1, max_size=6
-        ),
+        spans=st.lists(st.tuples(st.integers(0, 279), st.integers(1, 40)), min_size=1, max_size=6),
         window=st.sampled_from([0, 1, 50]),
     )
     def test_requests_attended_together_have_the_bits_that_they_have_alone(
@@ -241,12 +238,8 @@ class TestBits:
         out = attend(
             one.queries[positions],
             *other.layer(0),
-            np.array([0]),
-            positions,
-            np.arange(blocks)[None],
-            16**-0.5,
-            window,
-            NO_SINKS,
+            Spans(starts=np.array([0]), positions=positions, tables=np.arange(blocks)[None]),
+            Scoring(scale=16**-0.5, window=window, sinks=NO_SINKS),
         )
 
         assert (out == attended(one, positions, window=window)).all()
@@ -293,10 +286,12 @@ class TestTurning:
         queries, keys, values = turn_heads(
             qkv,
             bias if with_bias else none,
-            norms if with_norms else none,
-            1e-6,
-            np.cos(angles),
-            np.sin(angles),
+            Turn(
+                norms=norms if with_norms else none,
+                eps=1e-6,
+                cos=np.cos(angles),
+                sin=np.sin(angles),
+            ),
         )
 
         rotation = Rotation(cos=np.cos(angles)[:, None], sin=np.sin(angles)[:, None])

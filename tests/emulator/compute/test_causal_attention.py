@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from emulator.compute.causal_attention import (
     BatchShape,
     attention_backward,
     attention_forward,
+    scores_are_bounded,
 )
 from emulator.compute.mixed_precision import Precision
 

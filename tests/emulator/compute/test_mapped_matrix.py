@@ -104,11 +104,12 @@ def test_experts_are_those_of_the_converted_weights(counts: list[int]) -> None:
         down[expert] = MappedMatrix(downs[expert])
     rows = normal(rng, sum(counts), hidden)
 
-    found = run_experts(rows, np.array(counts), gate_up, down)
+    found = run_experts(rows, np.arange(len(rows)), np.array(counts), gate_up, down)
 
     packed = [np.concatenate(parts).T.astype(np.float32) for parts in gate_ups]
     expected = run_experts(
         rows,
+        np.arange(len(rows)),
         np.array(counts),
         np.array(packed),
         np.array([each.T.astype(np.float32) for each in downs]),

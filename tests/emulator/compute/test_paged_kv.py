@@ -31,8 +31,8 @@ def found(kv: PagedKv, layer: int, slots: np.ndarray) -> tuple[np.ndarray, np.nd
     places = [divmod(slot, kv.block_tokens) for slot in slots.tolist()]
     by_token = values.reshape(*values.shape[:2], kv.block_tokens, -1)
     return (
-        np.array([keys[:, block, :, offset] for block, offset in places]),
-        np.array([by_token[:, block, offset] for block, offset in places]),
+        np.array([keys[block, :, :, offset] for block, offset in places]),
+        np.array([by_token[block, :, offset] for block, offset in places]),
     )
 
 
@@ -59,8 +59,8 @@ def test_a_chips_pool_is_as_wide_as_its_head_groups_or_as_the_latent(
     kv = PagedKv.of(arch, groups=groups, blocks=5, block_tokens=16)
 
     keys, values = kv.read_blocks(range(kv.blocks))
-    assert keys.shape == (arch.layers, heads, blocks, key_dim, 16)
-    assert values.shape == (arch.layers, heads, blocks, 16 * value_dim)
+    assert keys.shape == (arch.layers, blocks, heads, key_dim, 16)
+    assert values.shape == (arch.layers, blocks, heads, 16 * value_dim)
 
 
 def test_a_token_is_found_where_its_slot_says() -> None:
@@ -103,7 +103,7 @@ def test_a_copied_block_holds_every_layer_of_its_source_and_nothing_else_moves()
     kv.copy_block(1, 2)
 
     for pool_before, pool_after in zip(before, kv.read_blocks(range(3)), strict=True):
-        assert (pool_after == pool_before[:, :, [0, 1, 1]]).all()
+        assert (pool_after == pool_before[:, [0, 1, 1]]).all()
 
 
 def test_blocks_that_are_read_out_and_written_elsewhere_are_the_same() -> None:

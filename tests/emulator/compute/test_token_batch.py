@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
+from emulator.compute.token_batch import Span, make_token_batch
 
 
 def span(first: int, count: int, table: list[int], first_token: int = 100) -> Span:
@@ -16,17 +16,17 @@ def test_a_prefill_and_a_decode_by_hand() -> None:
     batch = make_token_batch([span(30, 4, [7, 2]), span(70, 1, [5, 9, 4], 500)], 32)
 
     assert batch.token_ids.tolist() == [100, 101, 102, 103, 500]
-    assert batch.positions.tolist() == [30, 31, 32, 33, 70]
+    assert batch.spans.positions.tolist() == [30, 31, 32, 33, 70]
     assert batch.slots.tolist() == [7 * 32 + 30, 7 * 32 + 31, 2 * 32, 2 * 32 + 1, 4 * 32 + 6]
-    assert batch.starts.tolist() == [0, 4]
-    assert batch.tables.tolist() == [[7, 2, 0], [5, 9, 4]], "padded with the null block"
+    assert batch.spans.starts.tolist() == [0, 4]
+    assert batch.spans.tables.tolist() == [[7, 2, 0], [5, 9, 4]], "padded with the null block"
 
 
 def test_blocks_beyond_the_tokens_so_far_are_not_read() -> None:
     # vLLM gives blocks ahead of time; what lies in them is another request's.
     batch = make_token_batch([span(0, 33, [3, 1, 8, 9]), span(9, 1, [6, 7])], 32)
 
-    assert batch.tables.tolist() == [[3, 1], [6, 0]]
+    assert batch.spans.tables.tolist() == [[3, 1], [6, 0]]
 
 
 @pytest.mark.parametrize("block_tokens", [16, 32, 128])
@@ -55,15 +55,17 @@ def test_every_token_is_placed_and_finds_its_own_context(
         for offset, token in enumerate(one.token_ids.tolist()):
             expected.append((token, one.first_position + offset, one.block_table))
     assert batch.token_ids.tolist() == [token for token, _, _ in expected]
-    assert batch.positions.tolist() == [position for _, position, _ in expected]
+    assert batch.spans.positions.tolist() == [position for _, position, _ in expected]
     assert batch.slots.tolist() == [
         table[position // block_tokens] * block_tokens + position % block_tokens
         for _, position, table in expected
     ]
-    assert [batch.token_ids[start] for start in batch.starts] == [s.token_ids[0] for s in spans]
-    for given_span, first, table in zip(spans, batch.starts, batch.tables, strict=True):
+    assert [batch.token_ids[start] for start in batch.spans.starts] == [
+        s.token_ids[0] for s in spans
+    ]
+    for given_span, first, table in zip(spans, batch.spans.starts, batch.spans.tables, strict=True):
         last = given_span.first_position + len(given_span.token_ids) - 1
-        assert batch.positions[first + len(given_span.token_ids) - 1] == last
+        assert batch.spans.positions[first + len(given_span.token_ids) - 1] == last
         needed = last // block_tokens + 1
         assert table[:needed].tolist() == list(given_span.block_table[:needed])
         assert not table[needed:].any()
