@@ -8,12 +8,10 @@ prefill or in several, with blocks of any size.
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import types
 
 from emulator.arrays import Float32s, Int64s
-from emulator.compiled import compiled, given, inlined, kept, sources_of
-from emulator.compute import product_kernel, vectors
-from emulator.compute.product_kernel import add_product
+from emulator.compiled import allocating, compiled, inlined
+from emulator.compute.product_kernel import add_product, multiply_groups
 from emulator.compute.vectors import (
     LANES,
     Rows,
@@ -27,11 +25,6 @@ from emulator.compute.vectors import (
 QUERY_HEADS: Final = 32
 """Heads of queries that are attended together, if a token has no more than that: their scores stay
 in a core's cache."""
-
-_FLOAT, _INT = types.float32, types.int64
-_FLOATS: Final = [given(_FLOAT, dimensions) for dimensions in range(5)]
-_INTS: Final = [given(_INT, dimensions) for dimensions in range(3)]
-_SOURCES: Final = sources_of(vectors, product_kernel)
 
 
 class Spans(NamedTuple):
@@ -81,11 +74,7 @@ class _Work(NamedTuple):
     mixed: Float32s  # [rows, value_dim]
 
 
-_SPANS: Final = types.NamedTuple([_INT[::1], _INT[::1], _INT[:, ::1]], Spans)
-_SCORING: Final = types.NamedTuple([types.float64, _INT, _FLOAT[::1]], Scoring)
-
-
-@kept(_SOURCES, _FLOATS[3], _FLOATS[4], _FLOATS[3], _SPANS, _SCORING)
+@allocating
 def attend(
     queries: Float32s, keys: Float32s, values: Float32s, spans: Spans, scoring: Scoring
 ) -> Float32s:
@@ -206,6 +195,50 @@ def _share(view: _View, work: _Work, out: Float32s) -> None:
                 row += 1
 
 
+class HeadWeights(NamedTuple):
+    """A layer's attention; see `GroupedQueryWeights`. What a model does not have is [0, 0]."""
+
+    input_norm: Float32s  # [hidden]
+    eps: float  # of all norms
+    qkv: Float32s  # [groups, hidden, (group_heads + 2) * head_dim]
+    bias: Float32s  # [groups, columns of qkv]
+    norms: Float32s  # [group_heads + 1, head_dim]
+    output: Float32s  # [groups, group_heads * head_dim, hidden]
+
+
+class Places(NamedTuple):
+    """Where new tokens are."""
+
+    slots: Int64s  # [tokens] of the KV cache
+    cos: Float32s  # [tokens, head_dim / 2]
+    sin: Float32s  # [tokens, head_dim / 2]
+
+
+@allocating
+def attend_heads(
+    x: Float32s,
+    cache: tuple[Float32s, Float32s],
+    weights: HeadWeights,
+    places: Places,
+    spans: Spans,
+    scoring: Scoring,
+) -> Float32s:
+    """Attend `x` [tokens, hidden] over head groups, writing the `cache` of `attend`'s keys and
+    values: each group's addend to the residual, [groups, tokens, hidden].
+    """
+    tokens, hidden = x.shape
+    keys, values = cache
+    normed = norm_rows(x, weights.input_norm, np.float32(weights.eps))
+    qkv = multiply_groups(normed.reshape(-1), tokens, hidden, 0, weights.qkv)
+    turn = Turn(weights.norms, weights.eps, places.cos, places.sin)
+    queries, new_keys, new_values = turn_heads(qkv, weights.bias, turn)
+    write_slots(keys, values, places.slots, new_keys, new_values)
+    mixed = attend(queries, keys, values, spans, scoring)
+    group_width = weights.output.shape[1]
+    row_width = len(weights.output) * group_width
+    return multiply_groups(mixed.reshape(-1), tokens, row_width, group_width, weights.output)
+
+
 class Turn(NamedTuple):
     """What queries and keys are normalised and rotated by.
 
@@ -221,12 +254,7 @@ class Turn(NamedTuple):
     sin: Float32s
 
 
-_TURN: Final = types.NamedTuple(
-    [_FLOAT[:, ::1], types.float64, _FLOAT[:, ::1], _FLOAT[:, ::1]], Turn
-)
-
-
-@kept(_SOURCES, _FLOATS[3], _FLOATS[2], _TURN)
+@allocating
 def turn_heads(qkv: Float32s, bias: Float32s, turn: Turn) -> tuple[Float32s, Float32s, Float32s]:
     """Add `bias` [groups, columns], or [0, 0], to products `qkv` [groups, tokens, (group_heads + 2)
     * head_dim], normalise and rotate queries and keys.
@@ -281,7 +309,7 @@ def normalise(x: Float32s, out: Float32s, weight: Float32s, eps: float) -> None:
         out[place] = x[place] * factor * weight[place]
 
 
-@kept(_SOURCES, _FLOATS[2], _FLOATS[1], _FLOAT)
+@allocating
 def norm_rows(x: Float32s, weight: Float32s, eps: float) -> Float32s:
     """`normalise` of each row of `x` [rows, width]; same shape."""
     out = np.empty(x.shape, np.float32)
@@ -290,14 +318,7 @@ def norm_rows(x: Float32s, weight: Float32s, eps: float) -> Float32s:
     return out
 
 
-@kept(
-    _SOURCES,
-    types.float32[:, :, :, ::1],
-    types.float32[:, :, ::1],
-    _INTS[1],
-    _FLOATS[3],
-    _FLOATS[3],
-)
+@compiled
 def write_slots(
     cached_keys: Float32s, cached_values: Float32s, slots: Int64s, keys: Float32s, values: Float32s
 ) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import SwiGlu
-from emulator.compute.feed_forward_kernel import Experts, Gate, expert_rows, gate_rows
+from emulator.compute.feed_forward_kernel import Experts, Gate
+from emulator.compute.layer_kernel import expert_rows, gate_rows
 from emulator.compute.mapped_matrix import Matrices, are_mapped
 from emulator.compute.tiled_matmul import TILE_ROWS, are_compiled, grouped_matmul, multiply_tiles
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
@@ -38,77 +39,68 @@ def _numbers(gate: SwiGlu) -> Gate:
     return Gate(float(gate.alpha), float(gate.shift), float(limit))
 
 
-def run_experts(
-    rows: Float32s,
-    row_of_pair: Int64s,
-    counts: Int64s,
-    gate_up: Matrices,
-    down: Matrices,
-    biases: Float32s | None = None,
-    gate: SwiGlu = SILU,
-    products: ProductFormat = FP32_PRODUCTS,
-) -> Float32s:
-    """Apply each expert to its pairs; returns [pairs, hidden], unweighted.
-
-    Args:
-        rows: [rows, hidden].
-        row_of_pair: [pairs], sorted by local expert.
-        counts: [local_experts] pairs of each expert; adds up to pairs.
-        gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
-        down: [local_experts, intermediate, hidden]; mapped ones run one by one.
-        biases: [local_experts, 2 * intermediate + hidden], of both products; None without.
-        gate: the activation.
-        products: of the format that the weights are stored in.
+class ExpertNetworks:
+    """A layer's experts on a chip: matrices [local_experts, hidden, 2 * intermediate] and
+    [local_experts, intermediate, hidden], and `biases` [local_experts, 2 * intermediate + hidden]
+    of both products, or None. `products` are of the format that they are stored in.
     """
-    if are_compiled(gate_up, products):
-        own = Experts(gate_up, down, _NO_BIASES if biases is None else biases)
-        return expert_rows(rows, row_of_pair, counts, own, _numbers(gate))
-    rows = rows[row_of_pair]  # [pairs, hidden]
-    tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
-    tiles, experts = int(tile_counts.sum()), len(counts)
-    busiest = int(tile_counts.max())
-    mapped = are_mapped(gate_up)
-    few = not mapped and tiles <= FEW_TILES_SHARE * experts
-    dense = not mapped and not few and experts * busiest <= DENSE_WASTE * tiles + experts
-    first_tile = np.arange(experts) * busiest if dense else np.cumsum(tile_counts) - tile_counts
-    first_row = np.cumsum(counts) - counts
-    # [pairs] row of each pair in the tiled layout
-    places = np.arange(len(rows)) + np.repeat(first_tile * TILE_ROWS - first_row, counts)
-    laid = np.zeros(
-        ((experts * busiest if dense else tiles) * TILE_ROWS, rows.shape[1]), np.float32
-    )
-    laid[places] = rows
-    tiled = laid.reshape(-1, TILE_ROWS, rows.shape[1])  # [tiles, TILE_ROWS, hidden]
-    weights = _Experts(gate_up, down, biases, gate, products)
-    if dense:
-        by_expert = tiled.reshape(experts, busiest, TILE_ROWS, -1)
-        out = weights.apply(by_expert, np.s_[:, None])
-    elif few:
-        out = weights.apply(tiled, np.repeat(np.arange(experts), tile_counts))
-    else:
-        out = _expert_by_expert(tiled, tile_counts, weights)
-    answers: Float32s = out.reshape(-1, rows.shape[1])[places]
-    return answers
 
-
-class _Experts:
-    """Weights of a chip's experts, and the activation between their products."""
+    __slots__ = ("_biases", "_compiled", "_down", "_gate", "_gate_up", "_numbers", "_products")
 
     def __init__(
         self,
         gate_up: Matrices,
         down: Matrices,
-        biases: Float32s | None,
-        gate: SwiGlu,
-        products: ProductFormat,
+        biases: Float32s | None = None,
+        gate: SwiGlu = SILU,
+        products: ProductFormat = FP32_PRODUCTS,
     ) -> None:
         self._gate_up = gate_up
         self._down = down
         self._biases = None if biases is None else biases[:, None]  # a row of each tile
         self._gate = gate
         self._products = products
+        self._numbers = _numbers(gate)
+        self._compiled = None
+        if are_compiled(gate_up, products):
+            self._compiled = Experts(gate_up, down, _NO_BIASES if biases is None else biases)
 
-    def apply(self, tiles: Float32s, chosen: Any) -> Float32s:
+    def run(self, rows: Float32s, row_of_pair: Int64s, counts: Int64s) -> Float32s:
+        """Apply each expert to its pairs; returns [pairs, hidden], unweighted.
+
+        A pair is one of `rows` [rows, hidden]: `row_of_pair` [pairs] is sorted by local expert, and
+        `counts` [counted experts] are the pairs of each of the first, pairs in all. Mapped experts
+        run one by one.
+        """
+        if self._compiled is not None:
+            return expert_rows(rows, row_of_pair, counts, self._compiled, self._numbers)
+        rows = rows[row_of_pair]  # [pairs, hidden]
+        tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
+        tiles, experts = int(tile_counts.sum()), len(counts)
+        busiest = int(tile_counts.max())
+        mapped = are_mapped(self._gate_up)
+        few = not mapped and tiles <= FEW_TILES_SHARE * experts
+        dense = not mapped and not few and experts * busiest <= DENSE_WASTE * tiles + experts
+        first_tile = np.arange(experts) * busiest if dense else np.cumsum(tile_counts) - tile_counts
+        first_row = np.cumsum(counts) - counts
+        # [pairs] row of each pair in the tiled layout
+        places = np.arange(len(rows)) + np.repeat(first_tile * TILE_ROWS - first_row, counts)
+        laid = np.zeros(
+            ((experts * busiest if dense else tiles) * TILE_ROWS, rows.shape[1]), np.float32
+        )
+        laid[places] = rows
+        tiled = laid.reshape(-1, TILE_ROWS, rows.shape[1])  # [tiles, TILE_ROWS, hidden]
+        if dense:
+            by_expert = tiled.reshape(experts, busiest, TILE_ROWS, -1)
+            out = self._apply(by_expert, np.s_[:experts, None])
+        elif few:
+            out = self._apply(tiled, np.repeat(np.arange(experts), tile_counts))
+        else:
+            out = self._one_by_one(tiled, tile_counts)
+        answers: Float32s = out.reshape(-1, rows.shape[1])[places]
+        return answers
+
+    def _apply(self, tiles: Float32s, chosen: Any) -> Float32s:
         """[..., TILE_ROWS, hidden] through the weights at `chosen`, one expert a leading index."""
         products = self._products
         # -> [..., TILE_ROWS, 2 * intermediate]
@@ -121,15 +113,14 @@ class _Experts:
             out += self._biases[chosen][..., width:]
         return out
 
-
-def _expert_by_expert(tiles: Float32s, tile_counts: Int64s, weights: _Experts) -> Float32s:
-    out = np.empty_like(tiles)
-    end = 0
-    for expert, count in enumerate(tile_counts.tolist()):
-        start, end = end, end + count
-        if count:
-            out[start:end] = weights.apply(tiles[start:end], expert)
-    return out
+    def _one_by_one(self, tiles: Float32s, tile_counts: Int64s) -> Float32s:
+        out = np.empty_like(tiles)
+        end = 0
+        for expert, count in enumerate(tile_counts.tolist()):
+            start, end = end, end + count
+            if count:
+                out[start:end] = self._apply(tiles[start:end], expert)
+        return out
 
 
 def run_dense(

@@ -6,23 +6,17 @@ A row's bits depend on no other row, nor on which experts and parts a chip has b
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import types
 
 from emulator.arrays import Float32s, Int64s
-from emulator.compiled import compiled, given, inlined, kept, sources_of
-from emulator.compute import attention_kernel, product_kernel, vectors
-from emulator.compute.product_kernel import add_product
+from emulator.compiled import allocating, compiled, inlined
+from emulator.compute.attention_kernel import norm_rows
+from emulator.compute.product_kernel import add_product, multiply_groups
 from emulator.compute.vectors import Rows, address, copy_numbers, exponential
 
 _TILE_ROWS: Final = 4
 
-_FLOAT, _INT, _BOOL = types.float32, types.int64, types.boolean
-_FLOATS: Final = [given(_FLOAT, dimensions) for dimensions in range(4)]
-_INTS: Final = given(_INT, 1)
-_SOURCES: Final = sources_of(vectors, product_kernel, attention_kernel)
 
-
-@kept(_SOURCES, _FLOATS[2], _FLOATS[3], _FLOATS[1])
+@allocating
 def add_parts(residual: Float32s, addends: Float32s, bias: Float32s) -> Float32s:
     """Add the sum of `addends` [parts, rows, width], first to last, to `residual` [rows, width],
     and then `bias` [width], or [0].
@@ -42,7 +36,16 @@ def add_parts(residual: Float32s, addends: Float32s, bias: Float32s) -> Float32s
     return out
 
 
-@kept(_SOURCES, _FLOATS[2], _FLOATS[3], _FLOATS[2])
+@allocating
+def join(
+    residual: Float32s, addends: Float32s, bias: Float32s, norm: Float32s, eps: float
+) -> tuple[Float32s, Float32s]:
+    """`add_parts`, and the norm of that: both [rows, width]."""
+    total = add_parts(residual, addends, bias)
+    return total, norm_rows(total, norm, eps)
+
+
+@allocating
 def add_weighted(residual: Float32s, rows: Float32s, weights: Float32s) -> Float32s:
     """Add to `residual` [tokens, width] the sum over k of `rows` [tokens, k, width] times `weights`
     [tokens, k], first to last.
@@ -83,10 +86,6 @@ class _Tile(NamedTuple):
     opened: Float32s  # [rows, intermediate]
 
 
-_GATE: Final = types.NamedUniTuple(types.float64, 3, Gate)
-_EXPERTS: Final = types.NamedTuple([_FLOAT[:, :, ::1], _FLOAT[:, :, ::1], _FLOAT[:, ::1]], Experts)
-
-
 @inlined
 def _gate_row(both: Float32s, out: Float32s, gate: Gate) -> None:
     """SwiGLU of `both` [2 * width], gate numbers first: to `out` [width]."""
@@ -98,7 +97,7 @@ def _gate_row(both: Float32s, out: Float32s, gate: Gate) -> None:
         out[place] = opened / (np.float32(1.0) + exponential(-np.float32(gate.alpha) * opened)) * up
 
 
-@kept(_SOURCES, _FLOATS[2], _GATE)
+@allocating
 def gate_rows(both: Float32s, gate: Gate) -> Float32s:
     """`both` [rows, 2 * width], gate columns first, gated: [rows, width]."""
     out = np.empty((len(both), both.shape[1] // 2), np.float32)
@@ -107,7 +106,7 @@ def gate_rows(both: Float32s, gate: Gate) -> Float32s:
     return out
 
 
-@kept(_SOURCES, _FLOATS[2], _INTS, _INTS, _EXPERTS, _GATE)
+@allocating
 def expert_rows(
     rows: Float32s, row_of_pair: Int64s, counts: Int64s, experts: Experts, gate: Gate
 ) -> Float32s:
@@ -167,8 +166,55 @@ def _run_expert(
     add_product(to, by, height, own, inner, hidden)
 
 
-@kept(_SOURCES, _FLOATS[2], _FLOATS[1], _INT, _BOOL)
-def choose_by_softmax(
+class Choice(NamedTuple):
+    """How `count` experts are chosen; see `Routing`.
+
+    Attributes:
+        by_sigmoid: or by softmax, with what is above `scale` alone.
+        least: added to what is divided by.
+    """
+
+    by_sigmoid: bool
+    count: int
+    normalise: bool
+    groups: int
+    groups_chosen: int
+    scale: float
+    least: float
+
+
+class RouterArrays(NamedTuple):
+    """A layer's router; see `RouterWeights`. A bias that a model does not have is [0]."""
+
+    matrix: Float32s  # [1, hidden, experts]
+    bias: Float32s  # [experts]
+    choice_bias: Float32s  # [experts]
+
+
+@allocating
+def route(hidden: Float32s, router: RouterArrays, choice: Choice) -> tuple[Int64s, Float32s]:
+    """`choose` for `hidden` [tokens, hidden]."""
+    tokens, width = hidden.shape
+    logits = multiply_groups(hidden.reshape(-1), tokens, width, 0, router.matrix)
+    return choose(logits[0], router.bias, router.choice_bias, choice)
+
+
+@allocating
+def choose(
+    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: Choice
+) -> tuple[Int64s, Float32s]:
+    """Choose experts by `logits` [tokens, experts] plus `bias` [experts], or [0].
+
+    Returns ids, ascending, and weights: [tokens, count]. By softmax these are the largest, and the
+    weights their shares over all or, normalised, over the chosen; otherwise see `_by_sigmoid`.
+    """
+    if choice.by_sigmoid:
+        return _by_sigmoid(logits, bias, choice_bias, choice)
+    return _by_softmax(logits, bias, choice.count, choice.normalise)
+
+
+@allocating
+def _by_softmax(
     logits: Float32s, bias: Float32s, count: int, normalise_chosen: bool
 ) -> tuple[Int64s, Float32s]:
     """Choose the `count` largest of `logits` [tokens, experts] plus `bias` [experts], or [0].
@@ -201,26 +247,8 @@ def choose_by_softmax(
     return chosen, weights
 
 
-class Choice(NamedTuple):
-    """How `count` experts are chosen by sigmoids; see `Routing`.
-
-    Attributes:
-        least: added to what is divided by.
-    """
-
-    count: int
-    normalise: bool
-    groups: int
-    groups_chosen: int
-    scale: float
-    least: float
-
-
-_CHOICE: Final = types.NamedTuple([_INT, _BOOL, _INT, _INT, types.float64, types.float64], Choice)
-
-
-@kept(_SOURCES, _FLOATS[2], _FLOATS[1], _FLOATS[1], _CHOICE)
-def choose_by_sigmoid(
+@allocating
+def _by_sigmoid(
     logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: Choice
 ) -> tuple[Int64s, Float32s]:
     """Choose experts by sigmoids of `logits` [tokens, experts], in the best groups alone.

@@ -11,7 +11,8 @@ import numpy as np
 
 from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
-from emulator.compute.attention_kernel import Scoring, attend
+from emulator.compute.attention_kernel import Scoring
+from emulator.compute.layer_kernel import attend
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate

@@ -3,7 +3,7 @@
 import numpy as np
 
 from emulator.arrays import Float32s
-from emulator.compute.attention_kernel import norm_rows
+from emulator.compute.layer_kernel import norm_rows
 
 
 def rms_norm(x: Float32s, weight: Float32s, eps: float) -> Float32s:

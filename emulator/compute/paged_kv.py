@@ -14,7 +14,7 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import Architecture
-from emulator.compute.attention_kernel import write_slots
+from emulator.compute.layer_kernel import write_slots
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 
 

@@ -7,11 +7,9 @@ by the whole product's shape.) Weights are read once for every four rows.
 from typing import Final
 
 import numpy as np
-from numba import types
 
 from emulator.arrays import Float32s
-from emulator.compiled import compiled, given, inlined, kept, sources_of
-from emulator.compute import vectors
+from emulator.compiled import allocating, compiled, inlined
 from emulator.compute.vectors import LANES, TILES, Rows, add_row_of_four, address, copy_numbers
 
 COPIED_COLUMNS_MIN: Final = 512
@@ -79,40 +77,40 @@ def _add_tile(out: Rows, x: Rows, rows: int, w: Rows, inner: int, width: int) ->
 
 
 @compiled
-def _add_by_copies(
-    out: int, x: int, rows: int, w: int, copy: Float32s, inner: int, columns: int
-) -> None:
-    """`add_product` of whole matrices by a `copy` [inner * 2 * LANES] of some columns of `w` at a
+def _add_by_copies(out: Rows, x: Rows, rows: int, w: int, copy: Float32s, inner: int) -> None:
+    """`add_product` to whole rows by a `copy` [inner * 2 * LANES] of some columns of `w` at a
     time.
     """
-    for column in range(0, columns, 2 * LANES):
-        width = min(2 * LANES, columns - column)
+    for column in range(0, out.step, 2 * LANES):
+        width = min(2 * LANES, out.step - column)
         for row in range(inner):
-            source = w + _BYTES * (row * columns + column)
+            source = w + _BYTES * (row * out.step + column)
             copy_numbers(address(copy, row * width), source, width)
-        to = Rows(out + _BYTES * column, columns)
-        add_columns(to, Rows(x, inner), rows, Rows(address(copy, 0), width), inner, width)
+        to = _moved(out, column)
+        add_columns(to, x, rows, Rows(address(copy, 0), width), inner, width)
 
 
-_FLOATS_3: Final = given(types.float32, 3)
+@allocating
+def multiply_groups(
+    x: Float32s, rows: int, row_step: int, group_step: int, weights: Float32s
+) -> Float32s:
+    """Multiply rows of each group by its own matrix of `weights` [groups, inner, columns].
 
+    Returns [groups, rows, columns].
 
-@kept(sources_of(vectors), _FLOATS_3, _FLOATS_3)
-def products_of_groups(x: Float32s, weights: Float32s) -> Float32s:
-    """Multiply `x` [groups, rows, inner], or [1, rows, inner] for all, by `weights` [groups, inner,
-    columns]: [groups, rows, columns].
+    In `x` [numbers] a row is `row_step` numbers from the next, a group `group_step`; with 0 all
+    groups have the same rows.
     """
     groups, inner, columns = weights.shape
-    rows = x.shape[1]
     out = np.zeros((groups, rows, columns), np.float32)
     copies = columns >= COPIED_COLUMNS_MIN and rows >= COPIED_ROWS_MIN
     copy = np.empty(inner * 2 * LANES if copies else 0, np.float32)
     for group in range(groups):
-        at = address(out, group * rows * columns)
-        own = address(x, group * rows * inner if len(x) > 1 else 0)
-        weight = address(weights, group * inner * columns)
+        to = Rows(address(out, group * rows * columns), columns)
+        by = Rows(address(x, group * group_step), row_step)
+        own = address(weights, group * inner * columns)
         if copies:
-            _add_by_copies(at, own, rows, weight, copy, inner, columns)
+            _add_by_copies(to, by, rows, own, copy, inner)
         else:
-            add_product(Rows(at, columns), Rows(own, inner), rows, weight, inner, columns)
+            add_product(to, by, rows, own, inner, columns)
     return out

@@ -6,8 +6,10 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import RouterScore, Routing
-from emulator.compute.feed_forward_kernel import Choice, choose_by_sigmoid, choose_by_softmax
-from emulator.compute.tiled_matmul import tiled_matmul
+from emulator.compute.feed_forward_kernel import Choice, RouterArrays
+from emulator.compute.layer_kernel import choose, route
+from emulator.compute.mapped_matrix import MappedMatrix
+from emulator.compute.tiled_matmul import are_compiled, tiled_matmul
 from emulator.compute.weights import RouterWeights
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
@@ -15,33 +17,45 @@ _NO_DIVISION_BY_ZERO: Final = 1e-20  # as DeepSeek-V3's own code
 _NO_BIAS: Final = np.zeros(0, dtype=np.float32)
 
 
-def route(
-    hidden: Float32s,
-    router: RouterWeights,
-    *,
-    experts_per_token: int,
-    routing: Routing,
-    products: ProductFormat = FP32_PRODUCTS,
-) -> tuple[Int64s, Float32s]:
-    """Choose experts for `hidden` [tokens, hidden].
+class Router:
+    """A layer's router, whose products are of `products`."""
 
-    Returns expert ids and weights [tokens, k]. Ids ascend, because outputs are added in this order
-    and a sum must not depend on scores.
-    """
-    logits = tiled_matmul(hidden, router.matrix, products)  # [tokens, experts]
-    bias = _NO_BIAS if router.bias is None else router.bias
-    if routing.score is RouterScore.SOFTMAX:
-        return choose_by_softmax(logits, bias, experts_per_token, routing.normalise)
-    return choose_by_sigmoid(
-        logits,
-        bias,
-        _NO_BIAS if router.choice_bias is None else router.choice_bias,
-        Choice(
+    __slots__ = ("_arrays", "_choice", "_matrix", "_products")
+
+    def __init__(
+        self,
+        weights: RouterWeights,
+        *,
+        experts_per_token: int,
+        routing: Routing,
+        products: ProductFormat = FP32_PRODUCTS,
+    ) -> None:
+        self._matrix = weights.matrix
+        self._products = products
+        is_array = not isinstance(weights.matrix, MappedMatrix)
+        self._arrays = RouterArrays(
+            matrix=weights.matrix[None] if is_array else np.zeros((0, 0, 0), dtype=np.float32),
+            bias=_NO_BIAS if weights.bias is None else weights.bias,
+            choice_bias=_NO_BIAS if weights.choice_bias is None else weights.choice_bias,
+        )
+        self._choice = Choice(
+            by_sigmoid=routing.score is RouterScore.SIGMOID,
             count=experts_per_token,
             normalise=routing.normalise,
             groups=routing.groups,
             groups_chosen=routing.groups_chosen,
             scale=float(routing.scale),
             least=_NO_DIVISION_BY_ZERO,
-        ),
-    )
+        )
+
+    def route(self, hidden: Float32s) -> tuple[Int64s, Float32s]:
+        """Choose experts for `hidden` [tokens, hidden].
+
+        Returns expert ids and weights [tokens, k]. Ids ascend, because outputs are added in this
+        order and a sum must not depend on scores.
+        """
+        arrays = self._arrays
+        if are_compiled(self._matrix, self._products):
+            return route(hidden, arrays, self._choice)
+        logits = tiled_matmul(hidden, self._matrix, self._products)  # [tokens, experts]
+        return choose(logits, arrays.bias, arrays.choice_bias, self._choice)

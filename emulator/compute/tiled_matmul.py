@@ -9,8 +9,8 @@ or the partition.
 import numpy as np
 
 from emulator.arrays import Float32s
+from emulator.compute.layer_kernel import products_of_groups
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, are_mapped
-from emulator.compute.product_kernel import products_of_groups
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 TILE_ROWS = 4

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.attention_kernel import Scoring, Spans, Turn, attend, turn_heads
+from emulator.compute.attention_kernel import Scoring, Spans, Turn
+from emulator.compute.layer_kernel import attend, turn_heads
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute.architecture import SwiGlu
-from emulator.compute.experts import SILU, gated, run_dense, run_experts
+from emulator.compute.experts import SILU, ExpertNetworks, gated, run_dense
 from tests.emulator.compute.expert_reference import run_experts_slowly
 
 HIDDEN, INTERMEDIATE = 12, 6
@@ -29,7 +29,7 @@ def test_one_row_through_one_expert_by_hand() -> None:
     down = np.array([[[10.0]]], dtype=np.float32)
     row = np.ones((1, 1), dtype=np.float32)
 
-    out = run_experts(row, np.array([0]), np.array([1]), gate_up, down)
+    out = ExpertNetworks(gate_up, down).run(row, np.array([0]), np.array([1]))
 
     np.testing.assert_allclose(out, [[math.log(3) * 0.75 * 2 * 10]], rtol=1e-6)
 
@@ -94,7 +94,7 @@ def test_experts_are_those_of_the_slow_reference(counts: list[int], with_biases:
         gate = CLAMPED
     each = np.arange(len(rows))
 
-    out = run_experts(rows, each, np.array(counts), gate_up, down, biases, gate)
+    out = ExpertNetworks(gate_up, down, biases, gate).run(rows, each, np.array(counts))
 
     expected = run_experts_slowly(rows, np.array(counts), gate_up, down, biases, gate)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
@@ -109,12 +109,12 @@ def test_a_row_has_the_bits_that_it_has_alone_on_a_chip_with_its_expert_alone(
     rows = rows_of(5, seed)
     row_of_pair = np.random.default_rng(seed).integers(0, 5, sum(counts))
 
-    out = run_experts(rows, row_of_pair, np.array(counts), gate_up, down)
+    out = ExpertNetworks(gate_up, down).run(rows, row_of_pair, np.array(counts))
 
     experts = np.repeat(np.arange(len(counts)), counts)
     for pair, (row, expert) in enumerate(zip(row_of_pair, experts, strict=True)):
         own = slice(expert, expert + 1)
-        alone = run_experts(
-            rows[row : row + 1], np.array([0]), np.array([1]), gate_up[own], down[own]
+        alone = ExpertNetworks(gate_up[own], down[own]).run(
+            rows[row : row + 1], np.array([0]), np.array([1])
         )
         assert (out[pair] == alone[0]).all()

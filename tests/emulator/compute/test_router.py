@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute.architecture import RouterScore, Routing
-from emulator.compute.feed_forward_kernel import add_parts, add_weighted
-from emulator.compute.router import route
+from emulator.compute.layer_kernel import add_parts, add_weighted
+from emulator.compute.router import Router
 from emulator.compute.weights import RouterWeights
 
 # Each expert's logit is one element of the hidden state.
@@ -15,6 +15,12 @@ IDENTITY = np.eye(4, dtype=np.float32)
 
 PLAIN = RouterWeights(matrix=IDENTITY)
 AMONG_ALL, AMONG_CHOSEN = Routing(normalise=False), Routing(normalise=True)
+
+
+def route(
+    hidden: np.ndarray, router: RouterWeights, *, experts_per_token: int, routing: Routing
+) -> tuple[np.ndarray, np.ndarray]:
+    return Router(router, experts_per_token=experts_per_token, routing=routing).route(hidden)
 
 
 def routed_slowly(
