@@ -35,6 +35,34 @@ class Spans(NamedTuple):
     tables: Int64s  # [spans, table_blocks] the blocks of each span's context
 
 
+@allocating
+def lay_out(
+    lengths: Int64s, firsts: Int64s, blocks: Int64s, block_tokens: int
+) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Lay out spans of `lengths` from positions `firsts` on, both [spans]; `blocks` are those of
+    their contexts, one span's after the other's.
+
+    Returns KV slots [tokens], and the fields of `Spans`; tables are padded with null blocks.
+    """
+    used = (firsts + lengths + block_tokens - 1) // block_tokens
+    tokens = lengths.sum()
+    slots, positions = np.empty(tokens, np.int64), np.empty(tokens, np.int64)
+    starts = np.empty(len(lengths), np.int64)
+    tables = np.zeros((len(lengths), used.max()), np.int64)
+    token = block = 0
+    for span in range(len(lengths)):
+        starts[span] = token
+        for place in range(used[span]):
+            tables[span, place] = blocks[block]
+            block += 1
+        for position in range(firsts[span], firsts[span] + lengths[span]):
+            positions[token] = position
+            table_block = tables[span, position // block_tokens]
+            slots[token] = table_block * block_tokens + position % block_tokens
+            token += 1
+    return slots, starts, positions, tables
+
+
 class Scoring(NamedTuple):
     """How a layer's scores are made.
 
@@ -114,7 +142,7 @@ def attend(
 
 @compiled
 def _score(
-    queries: Float32s, keys: Float32s, table: Int64s, scale: float, view: _View, work: _Work
+    queries: Float32s, keys: Float32s, table: Int64s, scale: np.float32, view: _View, work: _Work
 ) -> None:
     """Multiply queries, times `scale`, by the keys in view."""
     _, kv_heads, key_dim, block_tokens = keys.shape
@@ -300,7 +328,7 @@ def _turn_head(own: Float32s, turn: Turn, head: int, token: int, out: Float32s) 
 
 
 @inlined
-def normalise(x: Float32s, out: Float32s, weight: Float32s, eps: float) -> None:
+def normalise(x: Float32s, out: Float32s, weight: Float32s, eps: np.float32) -> None:
     """Write x / sqrt(mean(x^2) + eps) * weight [width] to `out`."""
     width = len(weight)
     mean = square_sum(x, 0, width) * np.float32(1.0 / width)
@@ -310,7 +338,7 @@ def normalise(x: Float32s, out: Float32s, weight: Float32s, eps: float) -> None:
 
 
 @allocating
-def norm_rows(x: Float32s, weight: Float32s, eps: float) -> Float32s:
+def norm_rows(x: Float32s, weight: Float32s, eps: np.float32) -> Float32s:
     """`normalise` of each row of `x` [rows, width]; same shape."""
     out = np.empty(x.shape, np.float32)
     for row in range(len(x)):

@@ -38,7 +38,7 @@ def add_parts(residual: Float32s, addends: Float32s, bias: Float32s) -> Float32s
 
 @allocating
 def join(
-    residual: Float32s, addends: Float32s, bias: Float32s, norm: Float32s, eps: float
+    residual: Float32s, addends: Float32s, bias: Float32s, norm: Float32s, eps: np.float32
 ) -> tuple[Float32s, Float32s]:
     """`add_parts`, and the norm of that: both [rows, width]."""
     total = add_parts(residual, addends, bias)
@@ -167,7 +167,7 @@ def _run_expert(
 
 
 class Choice(NamedTuple):
-    """How `count` experts are chosen; see `Routing`.
+    """How many experts are chosen, and how; see `Routing`.
 
     Attributes:
         by_sigmoid: or by softmax, with what is above `scale` alone.
@@ -175,7 +175,7 @@ class Choice(NamedTuple):
     """
 
     by_sigmoid: bool
-    count: int
+    chosen: int
     normalise: bool
     groups: int
     groups_chosen: int
@@ -205,12 +205,12 @@ def choose(
 ) -> tuple[Int64s, Float32s]:
     """Choose experts by `logits` [tokens, experts] plus `bias` [experts], or [0].
 
-    Returns ids, ascending, and weights: [tokens, count]. By softmax these are the largest, and the
+    Returns ids, ascending, and weights: [tokens, chosen]. By softmax these are the largest, and the
     weights their shares over all or, normalised, over the chosen; otherwise see `_by_sigmoid`.
     """
     if choice.by_sigmoid:
         return _by_sigmoid(logits, bias, choice_bias, choice)
-    return _by_softmax(logits, bias, choice.count, choice.normalise)
+    return _by_softmax(logits, bias, choice.chosen, choice.normalise)
 
 
 @allocating
@@ -254,11 +254,11 @@ def _by_sigmoid(
     """Choose experts by sigmoids of `logits` [tokens, experts], in the best groups alone.
 
     `bias` is added to logits, `choice_bias` to scores by which experts are chosen, both [experts]
-    or [0]. Returns ids, ascending, and weights: [tokens, count].
+    or [0]. Returns ids, ascending, and weights: [tokens, chosen].
     """
     tokens, experts = logits.shape
-    chosen = np.empty((tokens, choice.count), np.int64)
-    weights = np.empty((tokens, choice.count), np.float32)
+    chosen = np.empty((tokens, choice.chosen), np.int64)
+    weights = np.empty((tokens, choice.chosen), np.float32)
     scores = np.empty(experts, np.float32)
     eligible = np.empty(experts, np.float32)
     of_groups = np.empty(choice.groups, np.float32)
@@ -274,9 +274,9 @@ def _by_sigmoid(
             _keep_best_groups(eligible, of_groups, best)
         _choose(eligible, chosen[token])
         total = np.float32(choice.least)
-        for place in range(choice.count):
+        for place in range(choice.chosen):
             total += scores[chosen[token, place]]
-        for place in range(choice.count):
+        for place in range(choice.chosen):
             weight = scores[chosen[token, place]]
             weight = weight / total if choice.normalise else weight
             weights[token, place] = weight * np.float32(choice.scale)
@@ -302,7 +302,7 @@ def _keep_best_groups(eligible: Float32s, of_groups: Float32s, best: Int64s) -> 
 
 
 @inlined
-def _two_best(scores: Float32s) -> float:
+def _two_best(scores: Float32s) -> np.float32:
     """The sum of the two largest."""
     first = second = np.float32(-np.inf)
     for place in range(len(scores)):

@@ -4,6 +4,9 @@ An array that is an argument may be one that is not to be written; those in a tu
 here. All are row by row in memory.
 """
 
+# mypy: no-disallow-untyped-calls
+# Numba's types have none.
+
 from typing import Final
 
 import numpy as np
@@ -32,6 +35,14 @@ _ROUTER: Final = types.NamedTuple([_OWN_GROUPS, _OWN_LINE, _OWN_LINE], RouterArr
 _CHOICE: Final = types.NamedTuple([_FLAG, _INT, _FLAG, _INT, _INT, _NUMBER, _NUMBER], Choice)
 _GATE: Final = types.NamedUniTuple(_NUMBER, 3, Gate)
 _EXPERTS: Final = types.NamedTuple([_OWN_GROUPS, _OWN_GROUPS, _OWN_ROWS], Experts)
+
+
+@kept(_SOURCES, _INTS, _INTS, _INTS, _INT)
+def lay_out(
+    lengths: Int64s, firsts: Int64s, blocks: Int64s, block_tokens: int
+) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """See `attention_kernel.lay_out`."""
+    return attention_kernel.lay_out(lengths, firsts, blocks, block_tokens)
 
 
 @kept(_SOURCES, _GROUPS, _OWN_GROUPS)

@@ -14,6 +14,7 @@ from emulator.compute.weights import RouterWeights
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 _NO_DIVISION_BY_ZERO: Final = 1e-20  # as DeepSeek-V3's own code
+_NO_MATRIX: Final = np.zeros((0, 0, 0), dtype=np.float32)
 _NO_BIAS: Final = np.zeros(0, dtype=np.float32)
 
 
@@ -32,15 +33,14 @@ class Router:
     ) -> None:
         self._matrix = weights.matrix
         self._products = products
-        is_array = not isinstance(weights.matrix, MappedMatrix)
         self._arrays = RouterArrays(
-            matrix=weights.matrix[None] if is_array else np.zeros((0, 0, 0), dtype=np.float32),
+            matrix=_NO_MATRIX if isinstance(weights.matrix, MappedMatrix) else weights.matrix[None],
             bias=_NO_BIAS if weights.bias is None else weights.bias,
             choice_bias=_NO_BIAS if weights.choice_bias is None else weights.choice_bias,
         )
         self._choice = Choice(
             by_sigmoid=routing.score is RouterScore.SIGMOID,
-            count=experts_per_token,
+            chosen=experts_per_token,
             normalise=routing.normalise,
             groups=routing.groups,
             groups_chosen=routing.groups_chosen,

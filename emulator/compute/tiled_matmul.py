@@ -41,7 +41,8 @@ def tiled_matmul(x: Float32s, weight: Matrix, products: ProductFormat = FP32_PRO
     """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     if isinstance(weight, MappedMatrix):
         return _multiply_padded(x, weight, products)
-    return grouped_matmul(x, weight[None], products)[0]
+    product: Float32s = grouped_matmul(x, weight[None], products)[0]
+    return product
 
 
 def grouped_matmul(

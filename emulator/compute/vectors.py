@@ -14,13 +14,14 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]  # Numba's own
 from numba.core import cgutils, types
 from numba.core.extending import intrinsic
 
 LANES: Final = 16
 """Numbers in a vector; a processor with shorter ones takes several at once."""
 
+_intrinsic: Final[Any] = intrinsic  # its types are those of a function that has its arguments alone
 _FLOAT: Final = ir.FloatType()
 _INDEX: Final = ir.IntType(64)
 _VECTOR: Final = ir.VectorType(_FLOAT, LANES)
@@ -57,7 +58,7 @@ class Rows(NamedTuple):
 def _tile(rows: int, vectors: int) -> Any:
     """`add_tile` of so many rows, and full vectors of columns; 0 for one that is not full."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @_intrinsic
     def add_tile(typing: Any, out: Any, x: Any, w: Any, inner: Any, columns: Any) -> Any:
         """Add a product to a tile of `out`: x [rows, inner] times w [inner, columns], by `inner`.
 
@@ -100,7 +101,7 @@ def _tile_code(rows: int, vectors: int) -> Callable[..., Any]:
     return code
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def address(typing: Any, numbers: Any, place: Any) -> Any:
     """The address of a number of an array, which must be an argument of the function that asks, or
     what it returns: Numba may free another after its last use.
@@ -179,7 +180,7 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def copy_numbers(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` numbers from one address to another."""
 
@@ -197,7 +198,7 @@ def copy_numbers(typing: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.intp, types.intp, types.intp), code
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def square_sum(typing: Any, x: Any, first: Any, count: Any) -> Any:
     """The sum of squares of `count` numbers: lane by lane, then the lanes in pairs."""
     return types.float32(x, types.intp, types.intp), _square_sum_code
@@ -216,7 +217,7 @@ def _square_sum_code(context: Any, builder: Any, signature: Any, arguments: Any)
     return _folded(builder, builder.load(sums), builder.fadd)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def largest(typing: Any, x: Any, first: Any, count: Any) -> Any:
     """The largest of `count` numbers; minus infinity of none."""
     return types.float32(x, types.intp, types.intp), _largest_code
@@ -241,7 +242,7 @@ def _largest_code(context: Any, builder: Any, signature: Any, arguments: Any) ->
     return _folded(builder, builder.load(best), larger)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def exponentials(typing: Any, x: Any, first: Any, count: Any, less: Any) -> Any:
     """Replace `count` numbers by exp(number - less); returns their sum, added as `square_sum`."""
     return types.float32(x, types.intp, types.intp, types.float32), _exponentials_code
@@ -264,7 +265,7 @@ def _exponentials_code(context: Any, builder: Any, signature: Any, arguments: An
     return _folded(builder, builder.load(sums), builder.fadd)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def exponential(typing: Any, x: Any) -> Any:
     """exp(x) of a float32, within 1 unit of its last place; 0 below -86.5 (1e-38)."""
 
