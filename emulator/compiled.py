@@ -24,7 +24,7 @@ from emulator.numba_parts import InstalledFirstCache, PartCompiler
 
 @contextmanager
 def _without_blas() -> Iterator[None]:
-    """As if SciPy had none: Numba asks, for 0.2 s and 16 MB, and no kernel multiplies matrices."""
+    """As if SciPy had none: Numba asks, for 0.2 s and 16 MB, and no kernel multiplies by it."""
     name = "scipy.linalg"
     if name in sys.modules:
         yield

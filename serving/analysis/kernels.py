@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-import emulator.chip.chip  # noqa: F401  whose kernels are kept too
+import emulator.compute.layer_kernel  # noqa: F401  which is kept too
 from emulator.compiled import kept_sources, load_kept
 from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
