@@ -148,6 +148,7 @@ class Chip:
         if step.is_idle:
             return StepDone(output=no_output(step.rank))
         batch = make_token_batch(self._requests.spans(step.scheduled), self._kv.block_tokens)
+        self._kv.check(batch.spans.tables)
         angles = batch_rotation(self._shard, batch)
         self._running = _RunningStep(command, batch, angles, embed(self._shard, batch))
         return self._enter_layer(self._running, 0)

@@ -128,7 +128,12 @@ def choose(
 def expert_rows(
     rows: Float32s, row_of_pair: Int64s, counts: Int64s, experts: Experts, gate: Gate
 ) -> Float32s:
-    """See `feed_forward_kernel.expert_rows`."""
+    """See `feed_forward_kernel.expert_rows`; IndexError for pairs without a row or an expert."""
+    if counts.sum() != len(row_of_pair) or len(counts) > len(experts.down):
+        raise IndexError("the experts' counts are not those of the pairs")
+    for row in row_of_pair:
+        if row < 0 or row >= len(rows):
+            raise IndexError("a pair has a row that is not there")
     return feed_forward_kernel.expert_rows(rows, row_of_pair, counts, experts, gate)
 
 

@@ -77,6 +77,13 @@ class PagedKv:
         keys, values = (np.ascontiguousarray(self._formats.cached(each)) for each in (keys, values))
         write_slots(self._keys[layer], self._values[layer], slots, keys, values)
 
+    def check(self, tables: Int64s) -> None:
+        """Raise IndexError for a block that the pool does not have: kernels do not look."""
+        lowest, highest = int(tables.min()), int(tables.max())
+        if lowest < 0 or highest >= self.blocks:
+            wrong = lowest if lowest < 0 else highest
+            raise IndexError(f"block {wrong}: the pool has {self.blocks} blocks")
+
     def layer(self, layer: int) -> tuple[Float32s, Float32s]:
         """A layer's keys [blocks, kv_heads, key_dim, block_tokens] and values [blocks, kv_heads,
         block_tokens * value_dim]; views.

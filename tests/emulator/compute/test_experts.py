@@ -118,3 +118,16 @@ def test_a_row_has_the_bits_that_it_has_alone_on_a_chip_with_its_expert_alone(
             rows[row : row + 1], np.array([0]), np.array([1])
         )
         assert (out[pair] == alone[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("row_of_pair", "counts"),
+    [([0, 3], [1, 1]), ([0, -1], [1, 1]), ([0, 1], [1, 2]), ([0, 1], [1, 0, 1])],
+)
+def test_pairs_without_a_row_or_an_expert_are_an_error(
+    row_of_pair: list[int], counts: list[int]
+) -> None:
+    experts = ExpertNetworks(*weights(2))
+
+    with pytest.raises(IndexError, match="pair"):
+        experts.run(rows_of(3), np.array(row_of_pair), np.array(counts))

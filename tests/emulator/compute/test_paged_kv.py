@@ -123,3 +123,12 @@ def test_blocks_that_are_read_out_and_written_elsewhere_are_the_same() -> None:
 def test_a_block_that_is_no_power_of_two_is_refused(block_tokens: int) -> None:
     with pytest.raises(AssertionError, match=str(block_tokens)):
         pool(blocks=2, block_tokens=block_tokens)
+
+
+def test_a_table_with_a_block_that_is_not_there_is_refused() -> None:
+    kv = pool(blocks=4, block_tokens=16)
+    kv.check(np.array([[3, 0], [1, 2]]))
+
+    for wrong in (4, -1):
+        with pytest.raises(IndexError, match=rf"block {wrong}: the pool has 4 blocks"):
+            kv.check(np.array([[3, 0], [1, wrong]]))
