@@ -14,7 +14,7 @@ from emulator.compiled import allocating, compiled, inlined
 from emulator.compute.product_kernel import add_product, multiply_groups
 from emulator.compute.vectors import (
     LANES,
-    Rows,
+    RowsAt,
     address,
     exponential,
     exponentials,
@@ -80,7 +80,7 @@ class Scoring(NamedTuple):
 class _View(NamedTuple):
     """Queries that are attended together, and the keys in their view.
 
-    Rows of queries in work are [kv_heads, queries, heads of a key head]; their scores are [rows,
+    RowsAt of queries in work are [kv_heads, queries, heads of a key head]; their scores are [rows,
     width] of the keys from position `begin` on.
     """
 
@@ -160,15 +160,15 @@ def _score(
     for block in range(view.begin // block_tokens, view.last // block_tokens + 1):
         for head in range(kv_heads):
             place = head * rows * view.width + block * block_tokens - view.begin
-            to = Rows(address(work.scores, place), view.width)
-            by = Rows(address(work.scaled, head * rows * key_dim), key_dim)
+            to = RowsAt(address(work.scores, place), view.width)
+            by = RowsAt(address(work.scaled, head * rows * key_dim), key_dim)
             own = address(keys, (table[block] * kv_heads + head) * key_dim * block_tokens)
             add_product(to, by, rows, own, key_dim, block_tokens)
 
 
 @compiled
 def _weigh(positions: Int64s, scoring: Scoring, view: _View, work: _Work) -> None:
-    """Turn scores into weights, 0 of keys that a query does not see, and add them up."""
+    """TurnedBy scores into weights, 0 of keys that a query does not see, and add them up."""
     row = 0
     for head in range(view.kv_heads):
         for query in range(view.first, view.first + view.queries):
@@ -202,9 +202,9 @@ def _mix(values: Float32s, table: Int64s, view: _View, work: _Work) -> None:
     for block in range(view.begin // block_tokens, view.last // block_tokens + 1):
         seen = min(block_tokens, view.last + 1 - block * block_tokens)
         for head in range(kv_heads):  # whose sums do not wait for each other
-            to = Rows(address(work.mixed, head * rows * value_dim), value_dim)
+            to = RowsAt(address(work.mixed, head * rows * value_dim), value_dim)
             place = head * rows * view.width + block * block_tokens - view.begin
-            by = Rows(address(work.scores, place), view.width)
+            by = RowsAt(address(work.scores, place), view.width)
             own = address(values, (table[block] * kv_heads + head) * numbers)
             add_product(to, by, rows, own, seen, value_dim)
 
@@ -258,7 +258,7 @@ def attend_heads(
     keys, values = cache
     normed = norm_rows(x, weights.input_norm, np.float32(weights.eps))
     qkv = multiply_groups(normed.reshape(-1), tokens, hidden, 0, weights.qkv)
-    turn = Turn(weights.norms, weights.eps, places.cos, places.sin)
+    turn = TurnedBy(weights.norms, weights.eps, places.cos, places.sin)
     queries, new_keys, new_values = turn_heads(qkv, weights.bias, turn)
     write_slots(keys, values, places.slots, new_keys, new_values)
     mixed = attend(queries, keys, values, spans, scoring)
@@ -267,7 +267,7 @@ def attend_heads(
     return multiply_groups(mixed.reshape(-1), tokens, row_width, group_width, weights.output)
 
 
-class Turn(NamedTuple):
+class TurnedBy(NamedTuple):
     """What queries and keys are normalised and rotated by.
 
     Attributes:
@@ -283,7 +283,9 @@ class Turn(NamedTuple):
 
 
 @allocating
-def turn_heads(qkv: Float32s, bias: Float32s, turn: Turn) -> tuple[Float32s, Float32s, Float32s]:
+def turn_heads(
+    qkv: Float32s, bias: Float32s, turn: TurnedBy
+) -> tuple[Float32s, Float32s, Float32s]:
     """Add `bias` [groups, columns], or [0, 0], to products `qkv` [groups, tokens, (group_heads + 2)
     * head_dim], normalise and rotate queries and keys.
 
@@ -315,7 +317,7 @@ def turn_heads(qkv: Float32s, bias: Float32s, turn: Turn) -> tuple[Float32s, Flo
 
 
 @compiled
-def _turn_head(own: Float32s, turn: Turn, head: int, token: int, out: Float32s) -> None:
+def _turn_head(own: Float32s, turn: TurnedBy, head: int, token: int, out: Float32s) -> None:
     """Normalise `own` [head_dim] in place, and rotate it: to `out`."""
     if len(turn.norms):
         normalise(own, own, turn.norms[head], np.float32(turn.eps))

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
-from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, Turn
+from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, TurnedBy
 from emulator.compute.experts import ExpertNetworks, run_dense
 from emulator.compute.latent import attend_latent
 from emulator.compute.layer_kernel import (
@@ -155,7 +155,7 @@ class DecoderLayer:
         arch = self._architecture
         qkv = grouped_matmul(normed, weights.qkv, self._products)
         heads = self._head_weights(weights, _NO_MATRICES, _NO_MATRICES)
-        turn = Turn(heads.norms, heads.eps, angles.cos[:, 0], angles.sin[:, 0])
+        turn = TurnedBy(heads.norms, heads.eps, angles.cos[:, 0], angles.sin[:, 0])
         queries, keys, values = turn_heads(qkv, heads.bias, turn)
         kv.write(self._index, batch.slots, keys, values)
         # [tokens, groups * group_heads, head_dim]

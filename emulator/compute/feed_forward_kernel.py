@@ -11,7 +11,7 @@ from emulator.arrays import Float32s, Int64s
 from emulator.compiled import allocating, compiled, inlined
 from emulator.compute.attention_kernel import norm_rows
 from emulator.compute.product_kernel import add_product, multiply_groups
-from emulator.compute.vectors import Rows, address, copy_numbers, exponential
+from emulator.compute.vectors import RowsAt, address, copy_numbers, exponential
 
 _TILE_ROWS: Final = 4
 
@@ -156,17 +156,17 @@ def _run_expert(
                 tile.both[row, place] = experts.biases[expert, place]
             for place in range(hidden):
                 out[row, place] = experts.biases[expert, width + place]
-    to, by = Rows(address(tile.both, 0), width), Rows(address(tile.x, 0), hidden)
+    to, by = RowsAt(address(tile.both, 0), width), RowsAt(address(tile.x, 0), hidden)
     own = address(experts.gate_up, expert * hidden * width)
     add_product(to, by, height, own, hidden, width)
     for row in range(height):
         _gate_row(tile.both[row], tile.opened[row], gate)
-    to, by = Rows(address(out, 0), hidden), Rows(address(tile.opened, 0), inner)
+    to, by = RowsAt(address(out, 0), hidden), RowsAt(address(tile.opened, 0), inner)
     own = address(experts.down, expert * inner * hidden)
     add_product(to, by, height, own, inner, hidden)
 
 
-class Choice(NamedTuple):
+class ExpertChoice(NamedTuple):
     """How many experts are chosen, and how; see `Routing`.
 
     Attributes:
@@ -192,7 +192,7 @@ class RouterArrays(NamedTuple):
 
 
 @allocating
-def route(hidden: Float32s, router: RouterArrays, choice: Choice) -> tuple[Int64s, Float32s]:
+def route(hidden: Float32s, router: RouterArrays, choice: ExpertChoice) -> tuple[Int64s, Float32s]:
     """`choose` for `hidden` [tokens, hidden]."""
     tokens, width = hidden.shape
     logits = multiply_groups(hidden.reshape(-1), tokens, width, 0, router.matrix)
@@ -201,7 +201,7 @@ def route(hidden: Float32s, router: RouterArrays, choice: Choice) -> tuple[Int64
 
 @allocating
 def choose(
-    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: Choice
+    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: ExpertChoice
 ) -> tuple[Int64s, Float32s]:
     """Choose experts by `logits` [tokens, experts] plus `bias` [experts], or [0].
 
@@ -249,7 +249,7 @@ def _by_softmax(
 
 @allocating
 def _by_sigmoid(
-    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: Choice
+    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: ExpertChoice
 ) -> tuple[Int64s, Float32s]:
     """Choose experts by sigmoids of `logits` [tokens, experts], in the best groups alone.
 

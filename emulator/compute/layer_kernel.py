@@ -15,8 +15,8 @@ from numba import types
 from emulator.arrays import Float32s, Int64s
 from emulator.compiled import given, kept, sources_of
 from emulator.compute import attention_kernel, feed_forward_kernel, product_kernel, vectors
-from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, Spans, Turn
-from emulator.compute.feed_forward_kernel import Choice, Experts, Gate, RouterArrays
+from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, Spans, TurnedBy
+from emulator.compute.feed_forward_kernel import ExpertChoice, Experts, Gate, RouterArrays
 
 _SOURCES: Final = sources_of(vectors, product_kernel, attention_kernel, feed_forward_kernel)
 _FLOAT, _INT, _NUMBER, _FLAG = types.float32, types.int64, types.float64, types.boolean
@@ -26,13 +26,13 @@ _OWN_LINE, _OWN_ROWS, _OWN_GROUPS = _FLOAT[::1], _FLOAT[:, ::1], _FLOAT[:, :, ::
 _CACHE: Final = types.Tuple([_FLOAT[:, :, :, ::1], _OWN_GROUPS])
 _SPANS: Final = types.NamedTuple([_INT[::1], _INT[::1], _INT[:, ::1]], Spans)
 _SCORING: Final = types.NamedTuple([_NUMBER, _INT, _OWN_LINE], Scoring)
-_TURN: Final = types.NamedTuple([_OWN_ROWS, _NUMBER, _OWN_ROWS, _OWN_ROWS], Turn)
+_TURN: Final = types.NamedTuple([_OWN_ROWS, _NUMBER, _OWN_ROWS, _OWN_ROWS], TurnedBy)
 _PLACES: Final = types.NamedTuple([_INT[::1], _OWN_ROWS, _OWN_ROWS], Places)
 _HEADS: Final = types.NamedTuple(
     [_OWN_LINE, _NUMBER, _OWN_GROUPS, _OWN_ROWS, _OWN_ROWS, _OWN_GROUPS], HeadWeights
 )
 _ROUTER: Final = types.NamedTuple([_OWN_GROUPS, _OWN_LINE, _OWN_LINE], RouterArrays)
-_CHOICE: Final = types.NamedTuple([_FLAG, _INT, _FLAG, _INT, _INT, _NUMBER, _NUMBER], Choice)
+_CHOICE: Final = types.NamedTuple([_FLAG, _INT, _FLAG, _INT, _INT, _NUMBER, _NUMBER], ExpertChoice)
 _GATE: Final = types.NamedUniTuple(_NUMBER, 3, Gate)
 _EXPERTS: Final = types.NamedTuple([_OWN_GROUPS, _OWN_GROUPS, _OWN_ROWS], Experts)
 
@@ -75,7 +75,9 @@ def attend_heads(
 
 
 @kept(_SOURCES, _GROUPS, _ROWS, _TURN)
-def turn_heads(qkv: Float32s, bias: Float32s, turn: Turn) -> tuple[Float32s, Float32s, Float32s]:
+def turn_heads(
+    qkv: Float32s, bias: Float32s, turn: TurnedBy
+) -> tuple[Float32s, Float32s, Float32s]:
     """See `attention_kernel.turn_heads`."""
     return attention_kernel.turn_heads(qkv, bias, turn)
 
@@ -111,14 +113,14 @@ def join(
 
 
 @kept(_SOURCES, _ROWS, _ROUTER, _CHOICE)
-def route(hidden: Float32s, router: RouterArrays, choice: Choice) -> tuple[Int64s, Float32s]:
+def route(hidden: Float32s, router: RouterArrays, choice: ExpertChoice) -> tuple[Int64s, Float32s]:
     """See `feed_forward_kernel.route`."""
     return feed_forward_kernel.route(hidden, router, choice)
 
 
 @kept(_SOURCES, _ROWS, _LINE, _LINE, _CHOICE)
 def choose(
-    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: Choice
+    logits: Float32s, bias: Float32s, choice_bias: Float32s, choice: ExpertChoice
 ) -> tuple[Int64s, Float32s]:
     """See `feed_forward_kernel.choose`."""
     return feed_forward_kernel.choose(logits, bias, choice_bias, choice)

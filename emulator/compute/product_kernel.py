@@ -10,11 +10,11 @@ import numpy as np
 
 from emulator.arrays import Float32s
 from emulator.compiled import allocating, compiled, inlined
-from emulator.compute.vectors import LANES, TILES, Rows, add_row_of_four, address, copy_numbers
+from emulator.compute.vectors import LANES, TILES, RowsAt, add_row_of_four, address, copy_numbers
 
 COPIED_COLUMNS_MIN: Final = 512
 COPIED_ROWS_MIN: Final = 12
-"""Rows of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for so
+"""RowsAt of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for so
 many rows of x, columns are copied before they are read for every four (DECISIONS.md)."""
 
 _BYTES: Final = 4  # of a number
@@ -24,16 +24,16 @@ _ROW_END, _TWO_ROWS_END, _THREE_ROWS_END, _FOUR_ROWS_END = (TILES[rows, 0] for r
 
 
 @compiled
-def add_product(out: Rows, x: Rows, rows: int, w: int, inner: int, columns: int) -> None:
+def add_product(out: RowsAt, x: RowsAt, rows: int, w: int, inner: int, columns: int) -> None:
     """Add x [rows, inner] times w [inner, columns] to `out` [rows, columns].
 
     `w` is an address: its rows are one after the other.
     """
-    add_columns(out, x, rows, Rows(w, columns), inner, columns)
+    add_columns(out, x, rows, RowsAt(w, columns), inner, columns)
 
 
 @inlined
-def add_columns(out: Rows, x: Rows, rows: int, w: Rows, inner: int, columns: int) -> None:
+def add_columns(out: RowsAt, x: RowsAt, rows: int, w: RowsAt, inner: int, columns: int) -> None:
     """`add_product` of some columns of a matrix."""
     column = 0
     while rows == 1 and columns - column >= 4 * LANES:
@@ -50,12 +50,12 @@ def add_columns(out: Rows, x: Rows, rows: int, w: Rows, inner: int, columns: int
 
 
 @inlined
-def _moved(rows: Rows, numbers: int) -> Rows:
-    return Rows(rows.at + _BYTES * numbers, rows.step)
+def _moved(rows: RowsAt, numbers: int) -> RowsAt:
+    return RowsAt(rows.at + _BYTES * numbers, rows.step)
 
 
 @inlined
-def _add_tile(out: Rows, x: Rows, rows: int, w: Rows, inner: int, width: int) -> None:
+def _add_tile(out: RowsAt, x: RowsAt, rows: int, w: RowsAt, inner: int, width: int) -> None:
     """`add_columns` of at most four rows, and of two vectors of columns or at most one."""
     if width == 2 * LANES:
         if rows == 4:
@@ -77,7 +77,7 @@ def _add_tile(out: Rows, x: Rows, rows: int, w: Rows, inner: int, width: int) ->
 
 
 @compiled
-def _add_by_copies(out: Rows, x: Rows, rows: int, w: int, copy: Float32s, inner: int) -> None:
+def _add_by_copies(out: RowsAt, x: RowsAt, rows: int, w: int, copy: Float32s, inner: int) -> None:
     """`add_product` to whole rows by a `copy` [inner * 2 * LANES] of some columns of `w` at a
     time.
     """
@@ -87,7 +87,7 @@ def _add_by_copies(out: Rows, x: Rows, rows: int, w: int, copy: Float32s, inner:
             source = w + _BYTES * (row * out.step + column)
             copy_numbers(address(copy, row * width), source, width)
         to = _moved(out, column)
-        add_columns(to, x, rows, Rows(address(copy, 0), width), inner, width)
+        add_columns(to, x, rows, RowsAt(address(copy, 0), width), inner, width)
 
 
 @allocating
@@ -106,8 +106,8 @@ def multiply_groups(
     copies = columns >= COPIED_COLUMNS_MIN and rows >= COPIED_ROWS_MIN
     copy = np.empty(inner * 2 * LANES if copies else 0, np.float32)
     for group in range(groups):
-        to = Rows(address(out, group * rows * columns), columns)
-        by = Rows(address(x, group * group_step), row_step)
+        to = RowsAt(address(out, group * rows * columns), columns)
+        by = RowsAt(address(x, group * group_step), row_step)
         own = address(weights, group * inner * columns)
         if copies:
             _add_by_copies(to, by, rows, own, copy, inner)

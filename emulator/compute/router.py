@@ -6,7 +6,7 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.architecture import RouterScore, Routing
-from emulator.compute.feed_forward_kernel import Choice, RouterArrays
+from emulator.compute.feed_forward_kernel import ExpertChoice, RouterArrays
 from emulator.compute.layer_kernel import choose, route
 from emulator.compute.mapped_matrix import MappedMatrix
 from emulator.compute.tiled_matmul import are_compiled, tiled_matmul
@@ -38,7 +38,7 @@ class Router:
             bias=_NO_BIAS if weights.bias is None else weights.bias,
             choice_bias=_NO_BIAS if weights.choice_bias is None else weights.choice_bias,
         )
-        self._choice = Choice(
+        self._choice = ExpertChoice(
             by_sigmoid=routing.score is RouterScore.SIGMOID,
             chosen=experts_per_token,
             normalise=routing.normalise,

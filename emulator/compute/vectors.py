@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]  # Numba's own
 from numba.core import cgutils, types
 from numba.core.extending import intrinsic
 
 LANES: Final = 16
 """Numbers in a vector; a processor with shorter ones takes several at once."""
 
+ir: Final[Any] = cgutils.ir  # llvmlite's, as Numba has it
 _intrinsic: Final[Any] = intrinsic  # its types are those of a function that has its arguments alone
 _FLOAT: Final = ir.FloatType()
 _INDEX: Final = ir.IntType(64)
@@ -48,8 +48,8 @@ _EXP_TERMS: Final = tuple(
 _EXP_LOWEST, _EXP_HIGHEST = -86.5, _float32(88.72283)
 
 
-class Rows(NamedTuple):
-    """Rows of numbers in memory: the address of the first, and numbers from a row to the next."""
+class RowsAt(NamedTuple):
+    """RowsAt of numbers in memory: the address of the first, and numbers from a row to the next."""
 
     at: int
     step: int
@@ -62,7 +62,7 @@ def _tile(rows: int, vectors: int) -> Any:
     def add_tile(typing: Any, out: Any, x: Any, w: Any, inner: Any, columns: Any) -> Any:
         """Add a product to a tile of `out`: x [rows, inner] times w [inner, columns], by `inner`.
 
-        The first three are `Rows`.
+        The first three are `RowsAt`.
         """
         return types.void(out, x, w, types.intp, types.intp), _tile_code(rows, vectors)
 

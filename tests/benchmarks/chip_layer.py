@@ -8,7 +8,6 @@ import os
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-import sys
 import time
 from collections import defaultdict
 
@@ -133,4 +132,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run())
+    run()

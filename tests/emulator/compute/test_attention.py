@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.attention_kernel import Scoring, Spans, Turn
+from emulator.compute.attention_kernel import Scoring, Spans, TurnedBy
 from emulator.compute.layer_kernel import attend, turn_heads
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
@@ -287,7 +287,7 @@ class TestTurning:
         queries, keys, values = turn_heads(
             qkv,
             bias if with_bias else none,
-            Turn(
+            TurnedBy(
                 norms=norms if with_norms else none,
                 eps=1e-6,
                 cos=np.cos(angles),
