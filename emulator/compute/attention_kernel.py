@@ -77,10 +77,10 @@ class Scoring(NamedTuple):
     sinks: Float32s
 
 
-class _View(NamedTuple):
+class _QueryView(NamedTuple):
     """Queries that are attended together, and the keys in their view.
 
-    RowsAt of queries in work are [kv_heads, queries, heads of a key head]; their scores are [rows,
+    Rows of queries in work are [kv_heads, queries, heads of a key head]; their scores are [rows,
     width] of the keys from position `begin` on.
     """
 
@@ -94,7 +94,7 @@ class _View(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Arrays for the rows of a `_View`."""
+    """Arrays for the rows of a `_QueryView`."""
 
     scaled: Float32s  # [rows, key_dim]
     scores: Float32s  # [rows * width]
@@ -132,7 +132,7 @@ def attend(
             if scoring.window:  # lanes are those of a position, wherever the view begins
                 begin = max(0, spans.positions[first] + 1 - scoring.window) // step * step
             width = (last // step + 1) * step - begin
-            view = _View(first, count, kv_heads, heads // kv_heads, begin, last, width)
+            view = _QueryView(first, count, kv_heads, heads // kv_heads, begin, last, width)
             _score(queries, keys, spans.tables[span], np.float32(scoring.scale), view, work)
             _weigh(spans.positions, scoring, view, work)
             _mix(values, spans.tables[span], view, work)
@@ -142,7 +142,12 @@ def attend(
 
 @compiled
 def _score(
-    queries: Float32s, keys: Float32s, table: Int64s, scale: np.float32, view: _View, work: _Work
+    queries: Float32s,
+    keys: Float32s,
+    table: Int64s,
+    scale: np.float32,
+    view: _QueryView,
+    work: _Work,
 ) -> None:
     """Multiply queries, times `scale`, by the keys in view."""
     _, kv_heads, key_dim, block_tokens = keys.shape
@@ -167,7 +172,7 @@ def _score(
 
 
 @compiled
-def _weigh(positions: Int64s, scoring: Scoring, view: _View, work: _Work) -> None:
+def _weigh(positions: Int64s, scoring: Scoring, view: _QueryView, work: _Work) -> None:
     """TurnedBy scores into weights, 0 of keys that a query does not see, and add them up."""
     row = 0
     for head in range(view.kv_heads):
@@ -190,7 +195,7 @@ def _weigh(positions: Int64s, scoring: Scoring, view: _View, work: _Work) -> Non
 
 
 @compiled
-def _mix(values: Float32s, table: Int64s, view: _View, work: _Work) -> None:
+def _mix(values: Float32s, table: Int64s, view: _QueryView, work: _Work) -> None:
     """Add up the values in view by their weights."""
     _, kv_heads, numbers = values.shape
     value_dim = work.mixed.shape[1]
@@ -210,7 +215,7 @@ def _mix(values: Float32s, table: Int64s, view: _View, work: _Work) -> None:
 
 
 @compiled
-def _share(view: _View, work: _Work, out: Float32s) -> None:
+def _share(view: _QueryView, work: _Work, out: Float32s) -> None:
     """Divide the sums of values by those of their weights: to `out`."""
     row = 0
     for head in range(view.kv_heads):

@@ -14,7 +14,7 @@ from emulator.compute.vectors import LANES, TILES, RowsAt, add_row_of_four, addr
 
 COPIED_COLUMNS_MIN: Final = 512
 COPIED_ROWS_MIN: Final = 12
-"""RowsAt of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for so
+"""Rows of a matrix that are 2 KB apart or more fall into few lines of a core's first cache: for so
 many rows of x, columns are copied before they are read for every four (DECISIONS.md)."""
 
 _BYTES: Final = 4  # of a number

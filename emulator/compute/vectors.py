@@ -49,7 +49,7 @@ _EXP_LOWEST, _EXP_HIGHEST = -86.5, _float32(88.72283)
 
 
 class RowsAt(NamedTuple):
-    """RowsAt of numbers in memory: the address of the first, and numbers from a row to the next."""
+    """Rows of numbers in memory: the address of the first, and numbers from a row to the next."""
 
     at: int
     step: int
