@@ -173,7 +173,7 @@ def _score(
 
 @compiled
 def _weigh(positions: Int64s, scoring: Scoring, view: _QueryView, work: _Work) -> None:
-    """TurnedBy scores into weights, 0 of keys that a query does not see, and add them up."""
+    """Turn scores into weights, 0 of keys that a query does not see, and add them up."""
     row = 0
     for head in range(view.kv_heads):
         for query in range(view.first, view.first + view.queries):

@@ -20,7 +20,7 @@ from numba.core.extending import intrinsic
 LANES: Final = 16
 """Numbers in a vector; a processor with shorter ones takes several at once."""
 
-ir: Final[Any] = cgutils.ir  # llvmlite's, as Numba has it
+ir: Final[Any] = cgutils.ir  # type: ignore[attr-defined]  # llvmlite's
 _intrinsic: Final[Any] = intrinsic  # its types are those of a function that has its arguments alone
 _FLOAT: Final = ir.FloatType()
 _INDEX: Final = ir.IntType(64)

@@ -29,17 +29,17 @@ def _powers(x: np.ndarray) -> np.ndarray:
 
 @njit
 def _replace(x: np.ndarray, first: int, count: int, less: float) -> float:
-    return exponentials(x, first, count, np.float32(less))
+    return float(exponentials(x, first, count, np.float32(less)))
 
 
 @njit
 def _squares(x: np.ndarray, first: int, count: int) -> float:
-    return square_sum(x, first, count)
+    return float(square_sum(x, first, count))
 
 
 @njit
 def _most(x: np.ndarray, first: int, count: int) -> float:
-    return largest(x, first, count)
+    return float(largest(x, first, count))
 
 
 @njit
