@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,7 +184,7 @@ class TestBits:
         self, window: int
     ) -> None:
         one = context(tokens=280, heads=(8, 2, 16))
-        more = {"window": window, "sinks": np.linspace(-2, 2, 8).astype(np.float32)}
+        more: dict[str, Any] = {"window": window, "sinks": np.linspace(-2, 2, 8).astype(np.float32)}
         alone = [attended(one, np.array([p]), **more) for p in range(280)]
 
         for first, count in ((0, 64), (100, 63), (125, 16), (200, 80)):
