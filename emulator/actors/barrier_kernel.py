@@ -19,7 +19,7 @@ from numba import types
 from numba.core.cgutils import int32_t
 from numba.extending import intrinsic
 
-from emulator.ultraserver.compiled import compiled
+from emulator.compiled import compiled
 
 BROKEN_BIT: Final = 1 << 31
 

@@ -39,10 +39,9 @@ from emulator.actors.exchange_segment import (
     Areas,
 )
 from emulator.arrays import Float32s, Int64s
-from emulator.chip.commands import JoinExchange
+from emulator.compiled import allocating, compiled, given, kept, sources_of
 from emulator.specs import placement
 from emulator.specs.placement import EMPTY
-from emulator.ultraserver.compiled import allocating, compiled, kept, sources_of
 
 _SOURCES: Final = sources_of(barrier_kernel, exchange_segment, placement)
 
@@ -51,6 +50,14 @@ UNPLACED: Final = 3
 
 _WORD_BYTES: Final = 4
 _INT64_BYTES: Final = 8
+
+_INT: Final = types.int64
+_INTS_1: Final = given(_INT, 1)
+_HANDLE: Final = given(_INT, 2)
+_ROWS: Final = given(types.float32, 2)
+_LAYERS: Final = given(_INT, 3)
+_SUMS: Final = given(types.float32, 1)
+_INTO: Final = types.Array(types.float32, 1, "C")
 
 
 @instruction
@@ -177,7 +184,7 @@ def _take(areas: Areas, chip: int, layer: int) -> Work:
     return DONE, rows, row_of_pair, counts, answer_of_pair
 
 
-@kept(_SOURCES)
+@kept(_SOURCES, _HANDLE, _INT, _INT, _ROWS, given(_INT, 2), types.boolean)
 def collect(
     at: Int64s, chip: int, layer: int, hidden: Float32s, chosen: Int64s, arrives: bool
 ) -> Work:
@@ -201,7 +208,7 @@ def collect(
     return outcome, np.empty((0, 0), dtype=np.float32), nothing, nothing, nothing
 
 
-@kept(_SOURCES)
+@kept(_SOURCES, _HANDLE, _INT, _INT, _ROWS, _INTS_1, types.boolean, types.boolean)
 def answer(
     at: Int64s,
     chip: int,
@@ -223,7 +230,7 @@ def answer(
     return _wait_at(areas, chip, ANSWERED, target) if waits else DONE
 
 
-@kept(_SOURCES)
+@kept(_SOURCES, _HANDLE, _INT, _INT, _INT, _SUMS, _INTO, types.boolean)
 def add_sums(
     at: Int64s, chip: int, word: int, target: int, mine: Float32s, into: Float32s, arrives: bool
 ) -> int:
@@ -241,7 +248,7 @@ Loads = tuple[Int64s, Int64s, Int64s, Int64s]
 """`ExpertLoads`' pairs, distinct and sent, and tokens of each group that chose each expert."""
 
 
-@kept(_SOURCES)
+@kept(_SOURCES, _HANDLE, _INT, _LAYERS, _INT, _INT)
 def read_loads(at: Int64s, layers: int, expert_of_slot: Int64s, experts: int, ep: int) -> Loads:
     """What came to chips in the first `layers` of a step; slots are those of the placement."""
     areas = _areas(at)
@@ -264,28 +271,9 @@ def read_loads(at: Int64s, layers: int, expert_of_slot: Int64s, experts: int, ep
     return pairs, distinct, sent, by_expert
 
 
-@kept(_SOURCES)
+@kept(_SOURCES, _HANDLE, _INT)
 def break_off(at: Int64s, stride: int) -> None:
     """Break off the step in progress: who waits for others, or comes to, hears of it."""
     areas = _areas(at)
     for word in range(0, len(areas.words), stride):
         break_word(_word(areas, word))
-
-
-def load_kernels() -> None:
-    """Compile the kernels, or read them from the disk, once for all processes forked from here."""
-    one = JoinExchange(
-        chips=1, layers=1, experts=1, experts_per_token=1, slots=1, hidden=1, groups=1, tokens=1
-    )
-    segment = exchange_segment.ExchangeSegment.make(one)
-    at, areas = segment.handle, segment.areas
-    areas.step[:LIMIT] = 1
-    areas.first_token[1] = 1
-    row, choice = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64)
-    _, rows, _, _, answer_of_pair = collect(at, 0, 0, row, choice, True)
-    answer(at, 0, 0, rows, answer_of_pair, True, True)
-    word = exchange_segment.word_of_rank(0)
-    add_sums(at, 0, word, 1, row[0], areas.sums[0], True)
-    read_loads(at, 1, np.zeros((1, 1, 1), np.int64), 1, 1)
-    break_off(at, exchange_segment.WORD_STRIDE)
-    segment.close()

@@ -41,7 +41,6 @@ _PRELOAD: Final = (
     "starlette.datastructures",
     "ray._private.arrow_serialization",
 )
-_KERNELS: Final = "emulator.actors.exchange_kernel"
 _FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Settings that Ray reads once, at import, and forks share: a fleet has one job and daemon."""
 
@@ -157,7 +156,7 @@ def _import_all(environment: dict[str, str]) -> None:
     os.environ.update(environment)
     for name in _PRELOAD:
         importlib.import_module(name)
-    importlib.import_module(_KERNELS).load_kernels()
+    importlib.import_module("emulator.compiled").load_kept()
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page in every worker
 

@@ -36,15 +36,10 @@ from emulator.compute.architecture import Architecture
 from emulator.compute.decoder import (
     Joined,
     Routed,
-    add_attention,
     add_up,
-    attend,
     batch_rotation,
-    combine_experts,
+    decoder_layers,
     embed,
-    route_tokens,
-    run_dense_part,
-    run_expert_set,
 )
 from emulator.compute.mapped_matrix import are_mapped
 from emulator.compute.paged_kv import PagedKv
@@ -88,6 +83,7 @@ class Chip:
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
         self._shard = shard
+        self._layers = decoder_layers(shard)
         self._kv = kv
         self._tp = tp
         self._tp_index = tp_index
@@ -137,6 +133,7 @@ class Chip:
         assert shard.architecture == self._shard.architecture
         assert shard.groups == self._shard.groups
         self._shard = shard
+        self._layers = decoder_layers(shard)
 
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"
@@ -151,6 +148,7 @@ class Chip:
         if step.is_idle:
             return StepDone(output=no_output(step.rank))
         batch = make_token_batch(self._requests.spans(step.scheduled), self._kv.block_tokens)
+        self._kv.check(batch.spans.tables)
         angles = batch_rotation(self._shard, batch)
         self._running = _RunningStep(command, batch, angles, embed(self._shard, batch))
         return self._enter_layer(self._running, 0)
@@ -163,7 +161,7 @@ class Chip:
 
     def _enter_layer(self, running: _RunningStep, layer: int) -> Effect:
         running.layer, running.joined, running.routed = layer, None, None
-        attended = attend(self._shard, self._kv, layer, running.x, running.batch, running.angles)
+        attended = self._layers[layer].attend(self._kv, running.x, running.batch, running.angles)
         if self._tp > 1:
             return PartialSums(layer=layer, rows=attended)
         return self._feed_forward(running, attended)
@@ -178,12 +176,12 @@ class Chip:
         return self._end_layer(running, add_up(running.joined.residual, command.rows))
 
     def _feed_forward(self, running: _RunningStep, attended: Float32s) -> Effect:
-        running.joined = joined = add_attention(self._shard, running.layer, running.x, attended)
-        weights = self._shard.layers[running.layer].feed_forward
-        if isinstance(weights, MoeWeights):
-            running.routed = route_tokens(self._shard, weights, joined)
+        layer = self._layers[running.layer]
+        running.joined = joined = layer.add_attention(running.x, attended)
+        if layer.has_experts:
+            running.routed = layer.route(joined)
             return self._dispatch(running.routed, self._moe_layer[running.layer])
-        addends = run_dense_part(self._shard, weights, joined)
+        addends = layer.run_dense_part(joined)
         if self._tp > 1:
             return PartialSums(layer=running.layer, rows=addends)
         return self._end_layer(running, add_up(joined.residual, addends))
@@ -199,9 +197,9 @@ class Chip:
         )
 
     def _run_experts(self, command: RunExperts) -> ExpertRows:
-        rows = command.rows[command.row_of_pair]  # [pairs, hidden]
         # Slots that are not counted are for placements to come.
-        out = run_expert_set(self._shard, self._experts(command.layer), rows, command.counts)
+        layer = self._layers[self._expert_layers[command.layer]]
+        out = layer.run_experts(command.rows, command.row_of_pair, command.counts)
         return ExpertRows(layer=command.layer, rows=out)
 
     def _experts(self, moe_layer: int) -> ExpertSet:
@@ -215,9 +213,7 @@ class Chip:
         moe_layer = self._moe_layer.get(running.layer)
         assert command.layer == moe_layer, f"a combine of layer {command.layer} came in another"
         assert running.routed is not None, "a combine came before its layer's reduce"
-        weights = self._shard.layers[running.layer].feed_forward
-        assert isinstance(weights, MoeWeights), running.layer
-        x = combine_experts(self._shard, weights, running.routed, command.expert_rows)
+        x = self._layers[running.layer].combine(running.routed, command.expert_rows)
         return self._end_layer(running, x)
 
     def _end_layer(self, running: _RunningStep, x: Float32s) -> Effect:

@@ -28,7 +28,7 @@ def sample_step(
     prompt_rows: dict[str, RowLogprobs] = {}
     sampled: list[Scheduled] = []
     rows: list[int] = []  # of each sampled request, its own last token
-    for start, item in zip(batch.starts.tolist(), command.step.scheduled, strict=True):
+    for start, item in zip(batch.spans.starts.tolist(), command.step.scheduled, strict=True):
         request = requests[item.request_id]
         end = item.first_position + item.new_tokens
         if request.sampling.prompt_logprobs is not None:

@@ -22,6 +22,10 @@ QUERY_BLOCK_TOKENS = 64
 SCORES_MAX = 1 << 17
 """Scores held at once: 512 KiB, which stay in a core's cache through all passes."""
 
+SAFE_SCORE = 60.0
+"""exp(60) = 1e26, times any context length here, is far inside float32, and exp(-60) is far above
+the smallest normal number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
@@ -178,3 +182,15 @@ def _masked_scores(inputs: AttentionInputs, piece: _Piece, scratch: Float32s) ->
 def _future(tokens: int, dtype: str) -> Float32s:
     """0 where a query sees a key of its own block, else minus infinity: [tokens, tokens]."""
     return np.triu(np.full((tokens, tokens), -np.inf, dtype=dtype), k=1)
+
+
+def scores_are_bounded(
+    query_norm: Float32s, key_norm: Float32s, *, rotation_gain: float = 1.0
+) -> bool:
+    """Whether normalised queries and keys keep every score below `SAFE_SCORE`.
+
+    A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so
+    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm| * rotation_gain^2.
+    """
+    longest = np.abs(query_norm).max() * np.abs(key_norm).max() * rotation_gain**2
+    return bool(np.sqrt(len(query_norm)) * longest <= SAFE_SCORE)

@@ -1,36 +1,51 @@
 """A decoder's layer on one chip, cut where tokens or sums leave for other chips.
 
 `attend` on every chip of a rank, over its head groups; `add_attention` on the groups' sums; then a
-dense network, `run_dense_part` on every chip and `add_up` on the sums, or experts: `route_tokens`,
-`run_expert_set` on the experts' chips, `combine_experts` back on the owner.
+dense network, `run_dense_part` on every chip and `add_up` on the sums, or experts: `route`,
+`run_experts` on the experts' chips, `combine` back on the owner.
+
+Of float32 matrices in memory each of these is a call of one kernel or two; other formats multiply
+between kernels. Which it is, a checkpoint and its formats decide (tiled_matmul.are_compiled), never
+a batch or a partition.
 
 Products are one per head group or part, added in their order, so that the text does not depend on
 how many chips divide them.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
-from emulator.compute.attention import Scoring
-from emulator.compute.attention import attend as attend_items
-from emulator.compute.experts import combine, run_dense, run_experts
+from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, TurnedBy
+from emulator.compute.experts import ExpertNetworks, run_dense
 from emulator.compute.latent import attend_latent
+from emulator.compute.layer_kernel import (
+    add_parts,
+    add_weighted,
+    attend,
+    attend_heads,
+    join,
+    turn_heads,
+)
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.rope import Rotation, rotate, rotation
-from emulator.compute.router import route
-from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
+from emulator.compute.rope import Rotation, rotation
+from emulator.compute.router import Router
+from emulator.compute.tiled_matmul import are_compiled, grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
 from emulator.compute.weights import (
     DenseWeights,
-    ExpertSet,
     GroupedQueryWeights,
     LatentWeights,
     ModelShard,
     MoeWeights,
 )
+
+_NO_NUMBERS: Final = np.zeros(0, dtype=np.float32)
+_NO_ROWS: Final = np.zeros((0, 0), dtype=np.float32)
+_NO_MATRICES: Final = np.zeros((0, 0, 0), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,126 +75,144 @@ def embed(shard: ModelShard, batch: TokenBatch) -> Float32s:
 def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
     """Rotary angles of the batch, the same for every layer."""
     arch = shard.architecture
-    return rotation(batch.positions, arch.rotary_dim, arch.rope)
-
-
-def attend(
-    shard: ModelShard, kv: PagedKv, layer: int, x: Float32s, batch: TokenBatch, angles: Rotation
-) -> Float32s:
-    """Attend `x` [tokens, hidden] over the chip's head groups; writes the KV cache.
-
-    Returns each group's addend to the residual, [groups, tokens, hidden].
-    """
-    arch = shard.architecture
-    weights = shard.layers[layer]
-    normed = rms_norm(x, weights.input_norm, arch.norm_eps)
-    if isinstance(weights.attention, LatentWeights):
-        products = shard.formats.projection_products
-        return attend_latent(arch, weights.attention, kv, layer, normed, batch, angles, products)
-    return _attend_grouped(shard, weights.attention, kv, layer, normed, batch, angles)
-
-
-def _attend_grouped(
-    shard: ModelShard,
-    weights: GroupedQueryWeights,
-    kv: PagedKv,
-    layer: int,
-    normed: Float32s,
-    batch: TokenBatch,
-    angles: Rotation,
-) -> Float32s:
-    arch = shard.architecture
-    tokens, groups, group_heads = len(normed), shard.groups, arch.heads // arch.kv_heads
-    products = shard.formats.projection_products
-    # [groups, tokens, (group_heads + 2) * head_dim]
-    qkv = grouped_matmul(normed, weights.qkv, products)
-    if weights.qkv_bias is not None:
-        qkv += weights.qkv_bias
-    by_head = qkv.reshape(groups, tokens, -1, arch.head_dim).transpose(1, 0, 2, 3)
-    # Queries and keys are normalised and rotated in one go.
-    turning = by_head[:, :, :-1]
-    if weights.head_norms is not None:
-        turning = rms_norm(turning, weights.head_norms, arch.norm_eps)
-    turned = rotate(turning, angles)  # [tokens, groups, group_heads + 1, head_dim]
-    query = turned[:, :, :-1].reshape(tokens, -1, arch.head_dim)
-    kv.write(layer, batch.slots, turned[:, :, -1], by_head[:, :, -1])
-    mixed = np.empty(query.shape, dtype=np.float32)  # [tokens, groups * group_heads, head_dim]
-    scoring = Scoring(
-        scale=arch.score_scale,
-        bounded=weights.scores_bounded,
-        window=arch.windows[layer],
-        sinks=weights.sinks,
-    )
-    for items in batch.items:
-        attend_items(query, kv, layer, items, mixed, scoring)
-    by_group = mixed.reshape(tokens, groups, group_heads * arch.head_dim).transpose(1, 0, 2)
-    return grouped_matmul(by_group, weights.output, products)
-
-
-def add_attention(shard: ModelShard, layer: int, x: Float32s, attended: Float32s) -> Joined:
-    """Add the sums of all head groups, [all groups, tokens, hidden], to the stream."""
-    weights = shard.layers[layer]
-    residual = add_up(x, attended)
-    attention = weights.attention
-    if isinstance(attention, GroupedQueryWeights) and attention.output_bias is not None:
-        residual += attention.output_bias
-    hidden = rms_norm(residual, weights.post_norm, shard.architecture.norm_eps)
-    return Joined(residual=residual, hidden=hidden)
+    return rotation(batch.spans.positions, arch.rotary_dim, arch.rope)
 
 
 def add_up(residual: Float32s, addends: Float32s) -> Float32s:
     """Add all parts' `addends` [parts, tokens, hidden], in order, to `residual`."""
-    # Reducing an axis that is not the innermost adds its slices one after the other.
-    total: Float32s = residual + np.add.reduce(addends, axis=0)
-    return total
+    return add_parts(residual, addends, _NO_NUMBERS)
 
 
-def run_dense_part(shard: ModelShard, weights: DenseWeights, joined: Joined) -> Float32s:
-    """The chip's parts of a dense network: addends [parts, tokens, hidden]."""
-    gate, products = shard.architecture.gate, shard.formats.projection_products
-    return run_dense(joined.hidden, weights.gate_up, weights.down, gate, products)
+class DecoderLayer:
+    """A layer of a shard, prepared: what does not change from step to step is laid out once.
 
-
-def route_tokens(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Routed:
-    """Choose the experts of each token."""
-    arch = shard.architecture
-    chosen, expert_weights = route(
-        joined.hidden,
-        weights.router,
-        experts_per_token=arch.experts_per_token,
-        routing=arch.routing,
-        products=shard.formats.plain_products,
-    )
-    return Routed(joined=joined, chosen=chosen, weights=expert_weights)
-
-
-def run_expert_set(
-    shard: ModelShard, experts: ExpertSet, rows: Float32s, counts: Int64s
-) -> Float32s:
-    """Apply the first of a layer's `experts`, those that are counted, to their rows; see
-    `run_experts`.
+    Experts may be overwritten in place.
     """
-    arch, used = shard.architecture, len(counts)
-    return run_experts(
-        rows,
-        counts,
-        experts.gate_up[:used],
-        experts.down[:used],
-        experts.biases[:used] if arch.expert_bias else None,
-        arch.gate,
-        shard.formats.expert_products,
-    )
+
+    def __init__(self, shard: ModelShard, index: int) -> None:
+        arch, weights, formats = shard.architecture, shard.layers[index], shard.formats
+        self._architecture = arch
+        self._index = index
+        self._weights = weights
+        self._products = formats.projection_products
+        attention = weights.attention
+        self._heads: HeadWeights | None = None  # where one kernel does all of attention
+        self._output_bias = _NO_NUMBERS
+        if isinstance(attention, GroupedQueryWeights):
+            if attention.output_bias is not None:
+                self._output_bias = attention.output_bias
+            sinks = _NO_NUMBERS if attention.sinks is None else attention.sinks
+            self._scoring = Scoring(arch.score_scale, arch.windows[index], sinks)
+            if are_compiled(attention.qkv, self._products) and formats.keeps_cache_as_it_is:
+                self._heads = self._head_weights(attention, attention.qkv, attention.output)
+        network = weights.feed_forward
+        if isinstance(network, MoeWeights):
+            self._router = Router(
+                network.router,
+                experts_per_token=arch.experts_per_token,
+                routing=arch.routing,
+                products=formats.plain_products,
+            )
+            self._experts = ExpertNetworks(
+                network.experts.gate_up,
+                network.experts.down,
+                network.experts.biases if arch.expert_bias else None,
+                arch.gate,
+                formats.expert_products,
+            )
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether tokens leave for experts, or a dense network follows attention."""
+        return isinstance(self._weights.feed_forward, MoeWeights)
+
+    def attend(self, kv: PagedKv, x: Float32s, batch: TokenBatch, angles: Rotation) -> Float32s:
+        """Attend `x` [tokens, hidden] over the chip's head groups; writes the KV cache.
+
+        Returns each group's addend to the residual, [groups, tokens, hidden].
+        """
+        if self._heads is not None:
+            places = Places(batch.slots, angles.cos[:, 0], angles.sin[:, 0])
+            cache = kv.layer(self._index)
+            return attend_heads(x, cache, self._heads, places, batch.spans, self._scoring)
+        arch, attention = self._architecture, self._weights.attention
+        normed = rms_norm(x, self._weights.input_norm, arch.norm_eps)
+        if isinstance(attention, LatentWeights):
+            return attend_latent(
+                arch, attention, kv, self._index, normed, batch, angles, self._products
+            )
+        return self._attend_apart(attention, kv, normed, batch, angles)
+
+    def _attend_apart(
+        self,
+        weights: GroupedQueryWeights,
+        kv: PagedKv,
+        normed: Float32s,
+        batch: TokenBatch,
+        angles: Rotation,
+    ) -> Float32s:
+        """`attend_heads` with products, or a cache, in other formats."""
+        arch = self._architecture
+        qkv = grouped_matmul(normed, weights.qkv, self._products)
+        heads = self._head_weights(weights, _NO_MATRICES, _NO_MATRICES)
+        turn = TurnedBy(heads.norms, heads.eps, angles.cos[:, 0], angles.sin[:, 0])
+        queries, keys, values = turn_heads(qkv, heads.bias, turn)
+        kv.write(self._index, batch.slots, keys, values)
+        # [tokens, groups * group_heads, head_dim]
+        mixed = attend(queries, *kv.layer(self._index), batch.spans, self._scoring)
+        group_width = arch.heads // arch.kv_heads * arch.head_dim
+        by_group = mixed.reshape(len(normed), -1, group_width).transpose(1, 0, 2)
+        return grouped_matmul(by_group, weights.output, self._products)
+
+    def _head_weights(
+        self, weights: GroupedQueryWeights, qkv: Float32s, output: Float32s
+    ) -> HeadWeights:
+        return HeadWeights(
+            input_norm=self._weights.input_norm,
+            eps=self._architecture.norm_eps,
+            qkv=qkv,
+            bias=_NO_ROWS if weights.qkv_bias is None else weights.qkv_bias[:, 0],
+            norms=_NO_ROWS if weights.head_norms is None else weights.head_norms,
+            output=output,
+        )
+
+    def add_attention(self, x: Float32s, attended: Float32s) -> Joined:
+        """Add the sums of all head groups, [all groups, tokens, hidden], to the stream."""
+        eps = self._architecture.norm_eps
+        joined = join(x, attended, self._output_bias, self._weights.post_norm, eps)
+        return Joined(residual=joined[0], hidden=joined[1])
+
+    def run_dense_part(self, joined: Joined) -> Float32s:
+        """The chip's parts of a dense network: addends [parts, tokens, hidden]."""
+        network = self._weights.feed_forward
+        assert isinstance(network, DenseWeights), self._index
+        return self._run_dense(network, joined)
+
+    def _run_dense(self, network: DenseWeights, joined: Joined) -> Float32s:
+        gate = self._architecture.gate
+        return run_dense(joined.hidden, network.gate_up, network.down, gate, self._products)
+
+    def route(self, joined: Joined) -> Routed:
+        """Choose the experts of each token."""
+        chosen, weights = self._router.route(joined.hidden)
+        return Routed(joined=joined, chosen=chosen, weights=weights)
+
+    def run_experts(self, rows: Float32s, row_of_pair: Int64s, counts: Int64s) -> Float32s:
+        """Apply the chip's experts to their pairs; see `ExpertNetworks`."""
+        return self._experts.run(rows, row_of_pair, counts)
+
+    def combine(self, routed: Routed, answers: Float32s) -> Float32s:
+        """Finish the layer: `answers` [tokens, k, hidden] in the order of `routed.chosen`."""
+        total = add_weighted(routed.joined.residual, answers, routed.weights)
+        network = self._weights.feed_forward
+        if isinstance(network, MoeWeights) and network.shared is not None:
+            total = add_up(total, self._run_dense(network.shared, routed.joined))
+        return total
 
 
-def combine_experts(
-    shard: ModelShard, weights: MoeWeights, routed: Routed, expert_rows: Float32s
-) -> Float32s:
-    """Finish a layer: `expert_rows` [tokens, k, hidden] in the order of `routed.chosen`."""
-    joined = routed.joined
-    total = joined.residual + combine(expert_rows, routed.weights)
-    if weights.shared is not None:
-        total = add_up(total, run_dense_part(shard, weights.shared, joined))
-    return total
+def decoder_layers(shard: ModelShard) -> tuple[DecoderLayer, ...]:
+    """All layers of a shard."""
+    return tuple(DecoderLayer(shard, index) for index in range(len(shard.layers)))
 
 
 def logits(shard: ModelShard, x: Float32s) -> Float32s:

@@ -1,18 +1,25 @@
-"""Matrix products whose rows do not depend on their batch.
+"""Matrix products whose rows do not depend on their batch, by how a matrix is stored.
 
-A BLAS picks its kernel by the whole product's shape, so a row's last bits may change with the
-number of rows. Here every product is made of calls of `TILE_ROWS` rows, padded with zeros, so that
-text does not depend on batching or the partition. Four rows are as fast as one large call on the
-sizes used here (DECISIONS.md).
+Of float32 matrices in memory they are compiled (product_kernel). Of the others every product is
+made of calls of `TILE_ROWS` rows, padded with zeros: a BLAS picks its kernel by the whole product's
+shape, so a row's last bits may change with the number of rows. So text does not depend on batching
+or the partition.
 """
 
 import numpy as np
 
 from emulator.arrays import Float32s
+from emulator.compute.layer_kernel import products_of_groups
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, are_mapped
 from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 TILE_ROWS = 4
+
+
+def are_compiled(weights: Matrix | Matrices, products: ProductFormat) -> bool:
+    """Whether kernels multiply by these: float32 numbers in memory, as they are."""
+    is_array = not isinstance(weights, MappedMatrix) and not are_mapped(weights)
+    return is_array and products is FP32_PRODUCTS
 
 
 def padded_rows(rows: int) -> int:
@@ -20,9 +27,7 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
-def multiply_tiles(
-    tiles: Float32s, weight: Matrix, products: ProductFormat = FP32_PRODUCTS
-) -> Float32s:
+def multiply_tiles(tiles: Float32s, weight: Matrix, products: ProductFormat) -> Float32s:
     """Multiply `tiles` [..., TILE_ROWS, inner] by `weight`: [..., TILE_ROWS, columns].
 
     A mapped matrix is as stored, and of no other format.
@@ -34,14 +39,10 @@ def multiply_tiles(
 
 def tiled_matmul(x: Float32s, weight: Matrix, products: ProductFormat = FP32_PRODUCTS) -> Float32s:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
-    rows, inner = x.shape
-    if rows % TILE_ROWS:
-        padded = np.zeros((padded_rows(rows), inner), dtype=np.float32)
-        padded[:rows] = x
-        x = padded
-    tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product = multiply_tiles(tiles, weight, products)  # -> [tiles, TILE_ROWS, columns]
-    return product.reshape(-1, product.shape[-1])[:rows]
+    if isinstance(weight, MappedMatrix):
+        return _multiply_padded(x, weight, products)
+    product: Float32s = grouped_matmul(x, weight[None], products)[0]
+    return product
 
 
 def grouped_matmul(
@@ -52,16 +53,25 @@ def grouped_matmul(
     `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
     columns]; a row's bits depend on no other row or group, so chips may divide heads.
     """
+    if are_compiled(weights, products):
+        by_group = x if x.ndim == 3 else x[None]
+        return products_of_groups(np.ascontiguousarray(by_group), weights)
+    if are_mapped(weights):
+        own = np.broadcast_to(x, (len(weights), *x.shape[-2:]))
+        pairs = zip(own, weights, strict=True)
+        return np.stack([_multiply_padded(rows, matrix, products) for rows, matrix in pairs])
+    return _multiply_padded(x, weights[:, None], products)
+
+
+def _multiply_padded(x: Float32s, weight: Matrix, products: ProductFormat) -> Float32s:
+    """`x` [(groups,) rows, inner] times `weight`: a matrix, or [groups, 1, inner, columns]."""
     rows, inner = x.shape[-2:]
     if rows % TILE_ROWS:
         padded = np.zeros((*x.shape[:-2], padded_rows(rows), inner), dtype=np.float32)
         padded[..., :rows, :] = x
         x = padded
     tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
-    # -> [groups, tiles, TILE_ROWS, columns]
-    if are_mapped(weights):
-        own = np.broadcast_to(tiles, (len(weights), *tiles.shape[-3:]))
-        product = np.stack([each.multiply(own[group]) for group, each in enumerate(weights)])
-    else:
-        product = products.multiply(tiles, weights[:, None])
-    return product.reshape(len(weights), -1, product.shape[-1])[:, :rows]
+    # -> [(groups,) tiles, TILE_ROWS, columns]
+    product = multiply_tiles(tiles, weight, products)
+    whole = product.reshape(*product.shape[:-3], -1, product.shape[-1])
+    return np.ascontiguousarray(whole[..., :rows, :])

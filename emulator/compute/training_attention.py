@@ -14,13 +14,13 @@ import numpy as np
 
 from emulator.arrays import Float32s, Int32s
 from emulator.compute.architecture import Architecture
-from emulator.compute.attention import scores_are_bounded
 from emulator.compute.causal_attention import (
     AttentionForward,
     AttentionInputs,
     BatchShape,
     attention_backward,
     attention_forward,
+    scores_are_bounded,
 )
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters

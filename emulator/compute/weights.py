@@ -22,7 +22,6 @@ class GroupedQueryWeights:
     qkv: Matrices  # [groups, hidden, (group_heads + 2) * head_dim]: queries, key, value
     qkv_bias: Float32s | None  # [groups, 1, (group_heads + 2) * head_dim]
     head_norms: Float32s | None  # [group_heads + 1, head_dim], the queries' norm, then the key's
-    scores_bounded: bool  # see attention.scores_are_bounded
     output: Matrices  # [groups, group_heads * head_dim, hidden]
     output_bias: Float32s | None  # [hidden]
     sinks: Float32s | None  # [groups * group_heads]

@@ -10,23 +10,19 @@ import psutil
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.checkpoint import load_shard, read_architecture
 from emulator.compute.decoder import (
+    DecoderLayer,
     Joined,
-    add_attention,
     add_up,
-    attend,
     batch_rotation,
-    combine_experts,
+    decoder_layers,
     embed,
     logits,
-    route_tokens,
-    run_dense_part,
-    run_expert_set,
 )
 from emulator.compute.host_memory import host_need
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import maps_weights, store_shard
 from emulator.compute.token_batch import Span, make_token_batch
-from emulator.compute.weights import ModelShard, MoeWeights
+from emulator.compute.weights import ModelShard
 from emulator.formats.model_formats import ModelFormats
 
 _BLOCK_TOKENS: Final = 128
@@ -47,6 +43,7 @@ class WholeModel:
         mapped = maps_weights(directory, formats)
         shard = load_shard(directory, arch, every_expert, mapped=mapped)
         self._shard: ModelShard = store_shard(shard, formats)
+        self._layers = decoder_layers(self._shard)
 
     def logits(self, texts: Int64s) -> Iterator[Float32s]:
         """Of each of `texts` [texts, tokens], in order: [tokens, vocab], each beside its last
@@ -82,27 +79,23 @@ class WholeModel:
         )
         angles = batch_rotation(self._shard, batch)
         x = embed(self._shard, batch)
-        for layer, weights in enumerate(self._shard.layers):
-            attended = attend(self._shard, kv, layer, x, batch, angles)
-            joined = add_attention(self._shard, layer, x, attended)
-            if isinstance(weights.feed_forward, MoeWeights):
-                x = self._through_experts(weights.feed_forward, joined)
+        for layer in self._layers:
+            joined = layer.add_attention(x, layer.attend(kv, x, batch, angles))
+            if layer.has_experts:
+                x = self._through_experts(layer, joined)
             else:
-                addends = run_dense_part(self._shard, weights.feed_forward, joined)
-                x = add_up(joined.residual, addends)
+                x = add_up(joined.residual, layer.run_dense_part(joined))
         return x
 
-    def _through_experts(self, weights: MoeWeights, joined: Joined) -> Float32s:
-        routed = route_tokens(self._shard, weights, joined)
-        arch = self._shard.architecture
+    def _through_experts(self, layer: DecoderLayer, joined: Joined) -> Float32s:
+        routed = layer.route(joined)
         chosen = routed.chosen.ravel()  # [pairs]
         by_expert = np.argsort(chosen, kind="stable")
-        answers = np.empty((len(chosen), arch.hidden), dtype=np.float32)
-        answers[by_expert] = run_expert_set(
-            self._shard,
-            weights.experts,
-            joined.hidden[by_expert // routed.chosen.shape[1]],
-            np.bincount(chosen, minlength=arch.experts),
+        answers = np.empty((len(chosen), joined.hidden.shape[1]), dtype=np.float32)
+        answers[by_expert] = layer.run_experts(
+            joined.hidden,
+            by_expert // routed.chosen.shape[1],
+            np.bincount(chosen, minlength=self._shard.architecture.experts),
         )
-        rows = answers.reshape(*routed.chosen.shape, -1)  # [tokens, k, hidden]
-        return combine_experts(self._shard, weights, routed, rows)
+        # [tokens, k, hidden]
+        return layer.combine(routed, answers.reshape(*routed.chosen.shape, -1))

@@ -54,6 +54,11 @@ class ModelFormats:
         """Products with routed experts."""
         return product_format(self.experts)
 
+    @property
+    def keeps_cache_as_it_is(self) -> bool:
+        """Whether keys and values are not rounded."""
+        return self.kv_bytes_per_element == FP32_MODEL.kv_bytes_per_element
+
     def cached(self, numbers: Float32s) -> Float32s:
         """Keys or values as the cache keeps them; same shape."""
         match self.kv_bytes_per_element:

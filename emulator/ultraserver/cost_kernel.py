@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
+from emulator.compiled import compiled, inlined, kept, sources_of
 from emulator.timing import core_attention
 from emulator.ultraserver import (
     count_kernel,
@@ -20,7 +21,6 @@ from emulator.ultraserver import (
     time_kernel,
     work_kernel,
 )
-from emulator.ultraserver.compiled import compiled, inlined, kept, sources_of
 from emulator.ultraserver.count_kernel import (
     Batch,
     CountTables,

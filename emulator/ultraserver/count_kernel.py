@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled, inlined
+from emulator.compiled import allocating, compiled, inlined
 from emulator.ultraserver.request_kernel import (
     FIRST_SUM,
     SUM_COLUMNS,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating
+from emulator.compiled import allocating
 from emulator.ultraserver.count_kernel import StepCounts
 from emulator.ultraserver.pass_kernel import Passed
 from emulator.ultraserver.terms_layout import ENGINE_COUNT

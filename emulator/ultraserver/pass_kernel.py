@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating
+from emulator.compiled import allocating
 from emulator.ultraserver.count_kernel import StepCounts
 from emulator.ultraserver.terms_layout import ENGINE_COUNT
 from emulator.ultraserver.time_kernel import (

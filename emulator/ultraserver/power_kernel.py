@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, inlined
+from emulator.compiled import allocating, inlined
 from emulator.ultraserver.step_time import ROUNDING
 from emulator.ultraserver.terms_layout import ENGINE_COUNT, RATES
 from emulator.ultraserver.work_kernel import (

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
+from emulator.compiled import compiled, inlined
 from emulator.timing.core_attention import DECODED_TOKENS_MAX
-from emulator.ultraserver.compiled import compiled, inlined
 
 # A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
 # for numbers below 2^23 divisors, which no context reaches, and many times as fast.

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled, inlined
+from emulator.compiled import allocating, compiled, inlined
 from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts, StepCounts
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,

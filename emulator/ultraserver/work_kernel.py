@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s
-from emulator.ultraserver.compiled import allocating, compiled, inlined
+from emulator.compiled import allocating, compiled, inlined
 from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts
 from emulator.ultraserver.terms_layout import (
     CORE_MOVING_NS,

@@ -9,13 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from emulator.actors.exchange_kernel import load_kernels
+import emulator.actors.exchange_kernel
+import emulator.compute.layer_kernel  # noqa: F401  which are kept too
+from emulator.compiled import kept_sources, load_kept
 from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
-from emulator.ultraserver.compiled import kept_sources
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.analysis.simulate.simulated_record import steps_by_request
@@ -58,7 +59,7 @@ def keep_kernels() -> None:
     simulate(replace(one_engine, prefill=replace(one_engine, replicas=by_load)), plain, logs=False)
     _cost_steps()
     _run_loop()
-    load_kernels()
+    load_kept()
     steps_by_request(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64), np.zeros(1, np.int64))
 
 

@@ -6,7 +6,7 @@
 import numpy as np
 
 from emulator.arrays import Int32s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.compiled import allocating, compiled
 from serving.simulator.rank_queues import note_deadline, unlink, unlink_after
 from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays
 from serving.simulator.scheduler_kernel import stop_running

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int32s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled, kept
+from emulator.compiled import allocating, compiled, kept
 from serving.simulator.compiled_schedulers import SOURCES
 from serving.simulator.rank_queues import chosen_rank, put_in
 from serving.simulator.scheduler_arrays import (

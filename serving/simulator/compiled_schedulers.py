@@ -3,8 +3,8 @@
 from typing import Final
 
 from emulator.arrays import Int32s, Int64s
+from emulator.compiled import kept, sources_of
 from emulator.ultraserver import cost_kernel
-from emulator.ultraserver.compiled import kept, sources_of
 from serving.policy import prefill_throttle
 from serving.simulator import (
     aborted_requests,

@@ -10,7 +10,7 @@ cached block that is hit leaves the queue.
 
 import numpy as np
 
-from emulator.ultraserver.compiled import compiled
+from emulator.compiled import compiled
 from serving.simulator.scheduler_arrays import PrefixCache, SchedulerArrays, SchedulerBounds
 
 _MIX = -7046029254386353131  # 2**64 over the golden ratio: spreads keys over buckets

@@ -8,7 +8,7 @@ What `LockstepSchedulers` and `routers.least_loaded` do, request by request.
 # Fields of records have no type that mypy knows.
 
 from emulator.arrays import Bools, Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.compiled import allocating, compiled
 from serving.simulator.rank_queues import held_tokens
 from serving.simulator.scheduler_arrays import NONE, SchedulerArrays, SchedulerBounds
 from serving.simulator.step_run_kernel import step_on

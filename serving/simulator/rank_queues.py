@@ -6,7 +6,7 @@
 import numpy as np
 
 from emulator.arrays import Int64s
-from emulator.ultraserver.compiled import allocating, compiled
+from emulator.compiled import allocating, compiled
 from serving.simulator.kv_blocks import hit_blocks
 from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays, SchedulerBounds
 

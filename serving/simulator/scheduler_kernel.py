@@ -9,7 +9,7 @@ input, KV connectors) has no arrays here.
 # Fields of records have no type that mypy knows.
 
 from emulator.arrays import Int32s, Int64s
-from emulator.ultraserver.compiled import compiled
+from emulator.compiled import compiled
 from serving.policy.prefill_throttle import UNLIMITED
 from serving.simulator.kv_blocks import (
     free_hit_blocks,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Int32s, Int64s
-from emulator.ultraserver.compiled import compiled, inlined
+from emulator.compiled import compiled, inlined
 from emulator.ultraserver.request_kernel import (
     COLUMNS,
     COLUMNS_MAGIC,

@@ -7,8 +7,8 @@ What `SimulatedEngine` does step by step, as long as nothing but new requests co
 # Fields of records have no type that mypy knows.
 
 from emulator.arrays import Bools, Int64s
+from emulator.compiled import compiled, inlined
 from emulator.ultraserver import cost_kernel, count_kernel
-from emulator.ultraserver.compiled import compiled, inlined
 from emulator.ultraserver.cost_kernel import StepTables
 from emulator.ultraserver.power_kernel import Drawn
 from emulator.ultraserver.request_kernel import STANDING

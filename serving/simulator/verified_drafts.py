@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from emulator.ultraserver.compiled import compiled
+from emulator.compiled import compiled
 from serving.simulator.scheduler_arrays import Acceptance, SchedulerArrays
 
 # Odd factors that spread seed, request and position, and the finalizer of SplitMix64.

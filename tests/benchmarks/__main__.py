@@ -9,6 +9,7 @@ import sys
 
 NAMES = (
     "chips_start",
+    "chip_layer",
     "decode_step",
     "decode_step_fleet",
     "against_transformers",

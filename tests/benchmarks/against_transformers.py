@@ -1,4 +1,4 @@
-"""Decode speed of the numpy chips, channel included, against transformers on the same cores.
+"""Decode speed of the chips, channel included, against transformers on the same cores.
 
 Both run the bundled checkpoint in FP32, greedy, from the same prompts, in one run. Of transformers
 every experts implementation is tried, eager and compiled, without the `generate` loop, and the

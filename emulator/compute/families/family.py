@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.compute.architecture import Architecture, Routing
-from emulator.compute.attention import scores_are_bounded
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.rope import attention_factor
 from emulator.compute.rope_settings import DEFAULT_THETA, RopeSettings, read_rope_settings
 from emulator.compute.tensors import Shape, Tensors
 from emulator.compute.weights import (
@@ -161,10 +159,6 @@ class ModelFamily(ABC):
             if arch.attention_bias
             else None,
             head_norms=norms,
-            scores_bounded=norms is not None
-            and scores_are_bounded(
-                norms[0], norms[-1], rotation_gain=attention_factor(arch.rope.scaling)
-            ),
             output=tensors.linears(output.transpose(1, 0, 2)[share]),
             output_bias=read[f"{prefix}.o_proj.bias"] if arch.attention_bias else None,
             sinks=sinks.ravel() if sinks is not None else None,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s, Int32s, Int64s
-from emulator.ultraserver.compiled import kept, sources_of
+from emulator.compiled import kept, sources_of
 from emulator.units import NS_PER_S
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT, Result
 from loadgen.records.run_record import ClassHeader, RunEnd, RunHeader, RunRecord, SendSummary

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.chip.commands import BeginStep, Combine, RunExperts, StopChip
 from emulator.chip.effects import Dispatch, ExpertRows, StepDone
-from emulator.compute.experts import run_experts_slowly
+from emulator.compute.experts import ExpertNetworks
 from emulator.compute.logprobs import prompt_logprobs
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
@@ -99,7 +99,9 @@ class TestTransitions:
         counts[[2, 9]] = 1, 3
         work = RunExperts(layer=1, rows=rows, row_of_pair=np.array([2, 0, 1, 2]), counts=counts)
         experts = chip._experts(1)
-        expected = run_experts_slowly(rows[[2, 0, 1, 2]], counts, experts.gate_up, experts.down)
+        expected = ExpertNetworks(experts.gate_up, experts.down).run(
+            rows, np.array([2, 0, 1, 2]), counts
+        )
 
         before = chip.handle(work)
         effect = chip.handle(

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.compute.checkpoint import check_weights
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.random_checkpoints import SHAPES
 from tests.emulator.chip.transformers_reference import Reference, excused_texts
@@ -112,18 +111,6 @@ def test_the_texts_that_are_compared_are_varied(
     for name in SHAPES:
         assert len({tuple(text) for text in texts_of(name)}) == 20
         assert len(set().union(*texts_of(name))) >= 50
-
-
-def test_a_sharp_attention_takes_the_way_of_unbounded_scores(
-    small_checkpoints: Mapping[str, Path],
-) -> None:
-    machine = InProcessChips(small_checkpoints["sharp_attention"], chips=1)
-
-    assert check_weights(small_checkpoints["sharp_attention"]).layers == 2
-    assert not any(
-        layer.attention.scores_bounded  # type: ignore[union-attr]
-        for layer in machine.chips[0]._shard.layers
-    )
 
 
 class TestTheComparison:

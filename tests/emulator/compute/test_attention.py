@@ -7,19 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute import attention
-from emulator.compute.attention import (
-    AttentionItems,
-    Scoring,
-    attend,
-    scores_are_bounded,
-    tile_rows,
-)
-from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
-from emulator.compute.tiled_matmul import TILE_ROWS
+from emulator.compute.attention_kernel import Scoring, Spans, TurnedBy
+from emulator.compute.layer_kernel import attend, turn_heads
+from emulator.compute.norms import rms_norm
+from emulator.compute.paged_kv import PagedKv
+from emulator.compute.rope import Rotation, rotate
 
 BLOCK_TOKENS = 32
-TABLE = CHUNK_TOKENS // BLOCK_TOKENS
+NO_SINKS = np.zeros(0, dtype=np.float32)
 
 # (heads, kv_heads, head_dim)
 HEADS = [(4, 2, 16), (3, 3, 8), (8, 1, 24), (2, 2, 7)]
@@ -33,7 +28,10 @@ class Context:
     keys: np.ndarray  # [tokens, kv_heads, head_dim]
     values: np.ndarray
     kv: PagedKv
-    table: np.ndarray  # [chunks * blocks_per_chunk]
+    table: np.ndarray  # [blocks of the context]
+
+    def slots(self, positions: np.ndarray) -> np.ndarray:
+        return self.table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
 
 
 def context(
@@ -42,8 +40,8 @@ def context(
     """A context in shuffled blocks of a pool that is full of noise elsewhere."""
     rng = np.random.default_rng(seed)
     query_heads, kv_heads, head_dim = heads
-    chunks = -(-tokens // CHUNK_TOKENS)
-    blocks = chunks * TABLE + 3
+    used = -(-tokens // BLOCK_TOKENS)
+    blocks = used + 3
     kv = PagedKv(
         layers=1,
         kv_heads=kv_heads,
@@ -56,39 +54,36 @@ def context(
     kv.write(0, np.arange(blocks * BLOCK_TOKENS), *noise.astype(np.float32))
     queries = (spread * rng.standard_normal((tokens, query_heads, head_dim))).astype(np.float32)
     keys, values = rng.standard_normal((2, tokens, kv_heads, head_dim)).astype(np.float32)
-    table = rng.permutation(np.arange(1, blocks))[: chunks * TABLE]
-    positions = np.arange(tokens)
-    kv.write(
-        0, table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS, keys, values
-    )
-    return Context(queries, keys, values, kv, table)
-
-
-def items_of(context: Context, positions: np.ndarray) -> AttentionItems:
-    """One item: these positions, their rows in a batch of just them."""
-    chunks = int(positions.max()) // CHUNK_TOKENS + 1
-    return AttentionItems(
-        rows=np.arange(len(positions))[None],
-        positions=positions[None],
-        tables=context.table[None, : chunks * TABLE],
-    )
-
-
-def scoring_of(
-    context: Context, *, bounded: bool = True, window: int = 0, sinks: np.ndarray | None = None
-) -> Scoring:
-    scale = context.queries.shape[2] ** -0.5
-    return Scoring(scale=scale, bounded=bounded, window=window, sinks=sinks)
+    table = rng.permutation(np.arange(1, blocks))[:used]
+    made = Context(queries, keys, values, kv, table)
+    kv.write(0, made.slots(np.arange(tokens)), keys, values)
+    return made
 
 
 def attended(
-    context: Context, positions: np.ndarray, *, bounded: bool = True, **more: Any
+    context: Context,
+    *spans: np.ndarray,
+    window: int = 0,
+    sinks: np.ndarray | None = None,
+    kv: PagedKv | None = None,
 ) -> np.ndarray:
-    queries = context.queries[positions]
-    out = np.full_like(queries, np.nan)
-    scoring = scoring_of(context, bounded=bounded, **more)
-    attend(queries, context.kv, 0, items_of(context, positions), out, scoring)
-    return out
+    """Attend these positions of a context, in spans of consecutive ones."""
+    lengths = [len(span) for span in spans]
+    tables = np.zeros((len(spans), len(context.table)), dtype=np.int64)
+    for row, span in zip(tables, spans, strict=True):
+        used = int(span[-1]) // BLOCK_TOKENS + 1
+        row[:used] = context.table[:used]
+    positions = np.concatenate(spans)
+    return attend(
+        context.queries[positions],
+        *(kv or context.kv).layer(0),
+        Spans(starts=np.cumsum([0, *lengths[:-1]]), positions=positions, tables=tables),
+        Scoring(
+            scale=context.queries.shape[2] ** -0.5,
+            window=window,
+            sinks=NO_SINKS if sinks is None else sinks,
+        ),
+    )
 
 
 def attended_slowly(
@@ -117,7 +112,7 @@ class TestOneItem:
         two.queries[1, 0] = [2.0, 0.0, 0.0, 0.0]  # over the root of 4
         two.kv.write(
             0,
-            two.table[[0, 0]] * BLOCK_TOKENS + np.array([0, 1]),
+            two.slots(np.arange(2)),
             np.array([[[0, 9, 9, 9]], [[math.log(3), 9, 9, 9]]], dtype=np.float32),
             np.array([[[4, 0, 8, 1]], [[0, 4, 8, 1]]], dtype=np.float32),
         )
@@ -129,14 +124,13 @@ class TestOneItem:
 
     @pytest.mark.parametrize("heads", HEADS)
     @pytest.mark.parametrize("tokens", [1, 2, 127, 128, 129, 300])
-    @pytest.mark.parametrize("bounded", [True, False])
     def test_it_is_softmax_attention_over_the_past(
-        self, heads: tuple[int, int, int], tokens: int, bounded: bool
+        self, heads: tuple[int, int, int], tokens: int
     ) -> None:
         one = context(tokens=tokens, heads=heads, seed=tokens)
         positions = np.arange(tokens)[-60:]
 
-        out = attended(one, positions, bounded=bounded)
+        out = attended(one, positions)
 
         np.testing.assert_allclose(out, attended_slowly(one, positions), atol=3e-6)
 
@@ -144,24 +138,9 @@ class TestOneItem:
         sharp = context(tokens=200, heads=(4, 2, 16), spread=60.0)
         positions = np.arange(140, 200)
 
-        out = attended(sharp, positions, bounded=False)
+        out = attended(sharp, positions)
 
         np.testing.assert_allclose(out, attended_slowly(sharp, positions), atol=1e-4)
-
-    def test_results_go_to_the_rows_that_the_queries_came_from(self) -> None:
-        one = context(tokens=30, heads=(4, 2, 16))
-        positions = np.array([3, 29, 11])
-        expected = attended(one, positions)
-        rows = np.array([[5, 0, 2]])
-        queries = np.zeros((6, 4, 16), dtype=np.float32)
-        queries[rows[0]] = one.queries[positions]
-        out = np.full_like(queries, 7.0)
-        items = AttentionItems(rows=rows, positions=positions[None], tables=one.table[None])
-
-        attend(queries, one.kv, 0, items, out, scoring_of(one))
-
-        assert (out[rows[0]] == expected).all()
-        assert (out[[1, 3, 4]] == 7.0).all(), "other rows are left alone"
 
     @pytest.mark.parametrize("heads", HEADS)
     @pytest.mark.parametrize("window", [0, 1, 20, 128, 200, 1000])
@@ -173,7 +152,7 @@ class TestOneItem:
 
         for positions in (np.arange(100, 164), np.array([299]), np.arange(3)):
             for some in (None, sinks):
-                out = attended(one, positions, bounded=False, window=window, sinks=some)
+                out = attended(one, positions, window=window, sinks=some)
                 expected = attended_slowly(one, positions, window, some)
                 np.testing.assert_allclose(out, expected, atol=1e-5)
 
@@ -183,41 +162,18 @@ class TestOneItem:
             layers=1, kv_heads=2, key_dim=16, value_dim=6, blocks=20, block_tokens=BLOCK_TOKENS
         )
         positions = np.arange(150)
-        slots = one.table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-        narrow.write(0, slots, one.keys, one.values[:, :, :6])
-        out = np.empty((150, 4, 6), dtype=np.float32)
+        narrow.write(0, one.slots(positions), one.keys, one.values[:, :, :6])
 
-        attend(one.queries, narrow, 0, items_of(one, positions), out, scoring_of(one))
+        out = attended(one, positions, kv=narrow)
 
         expected = attended(one, positions)[:, :, :6]
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
-
-    def test_what_is_hidden_is_known_for_each_layout_of_the_rows(self) -> None:
-        items = AttentionItems(
-            rows=np.array([[0, 1]]),
-            positions=np.array([[0, 130]]),
-            tables=np.zeros((1, 2 * TABLE), dtype=np.int64),
-        )
-
-        # [items, chunks, tiles, tile, CHUNK_TOKENS]: two heads a key head, in one tile or in two.
-        whole, tiled = (
-            items.unseen(group=2, tile=4, window=0),
-            items.unseen(group=1, tile=1, window=0),
-        )
-
-        assert whole.shape == (1, 2, 1, 4, CHUNK_TOKENS)
-        assert tiled.shape == (1, 2, 2, 1, CHUNK_TOKENS)
-        visible = (~whole).sum(axis=(0, 1, 2, 4)).tolist()
-        assert visible == [1, 1, 131, 131]
-        assert (~tiled).sum(axis=(0, 1, 3, 4)).tolist() == [1, 131]
-        assert items.unseen(group=2, tile=4, window=0) is whole, "made once for all layers"
 
     def test_a_query_does_not_see_a_later_key(self) -> None:
         one = context(tokens=200, heads=(4, 2, 16))
         before = attended(one, np.arange(100, 150))
         later = np.arange(150, 200)
-        slots = one.table[later // BLOCK_TOKENS] * BLOCK_TOKENS + later % BLOCK_TOKENS
-        one.kv.write(0, slots, one.keys[later] + 100, one.values[later] - 100)
+        one.kv.write(0, one.slots(later), one.keys[later] + 100, one.values[later] - 100)
 
         assert (attended(one, np.arange(100, 150)) == before).all()
 
@@ -228,119 +184,126 @@ class TestBits:
         self, window: int
     ) -> None:
         one = context(tokens=280, heads=(8, 2, 16))
-        more = {"window": window, "sinks": np.linspace(-2, 2, 8).astype(np.float32)}
-        alone = [attended(one, np.array([p]), bounded=False, **more) for p in range(280)]
+        more: dict[str, Any] = {"window": window, "sinks": np.linspace(-2, 2, 8).astype(np.float32)}
+        alone = [attended(one, np.array([p]), **more) for p in range(280)]
 
         for first, count in ((0, 64), (100, 63), (125, 16), (200, 80)):
             positions = np.arange(first, first + count)
-            out = attended(one, positions, bounded=False, **more)
+            out = attended(one, positions, **more)
             assert (out == np.concatenate(alone)[positions]).all(), (first, count)
 
     @pytest.mark.parametrize("heads", HEADS)
-    @pytest.mark.parametrize("bounded", [True, False])
-    @pytest.mark.parametrize("tiled", [False, True])
     def test_a_query_has_the_same_bits_alone_and_in_every_block_of_queries(
-        self,
-        heads: tuple[int, int, int],
-        bounded: bool,
-        tiled: bool,
-        monkeypatch: pytest.MonkeyPatch,
+        self, heads: tuple[int, int, int]
     ) -> None:
-        if tiled:  # what a host does whose BLAS depends on the height of a product
-            monkeypatch.setattr(attention, "tile_rows", lambda *_: TILE_ROWS)
         one = context(tokens=280, heads=heads)
-        alone = np.concatenate([attended(one, np.array([p]), bounded=bounded) for p in range(280)])
+        alone = np.concatenate([attended(one, np.array([p])) for p in range(280)])
 
         for count in (2, 3, 5, 16, 63, 64):
             for first in (0, 1, 100, 125, 128, 216):
                 positions = np.arange(first, first + count)
-                out = attended(one, positions, bounded=bounded)
-                assert (out == alone[positions]).all(), (count, first)
-
-    def test_tiles_give_the_bits_of_one_call_where_one_call_is_used(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        one = context(tokens=280, heads=(8, 4, 16))
-        positions = np.arange(200, 264)
-        whole = attended(one, positions)
-        used = tile_rows(128, 16, 16)
-        monkeypatch.setattr(attention, "tile_rows", lambda *_: TILE_ROWS)
-
-        assert used in (128, TILE_ROWS)
-        assert (attended(one, positions) == whole).all()
+                assert (attended(one, positions) == alone[positions]).all(), (count, first)
 
     @given(
-        lengths=st.lists(st.integers(1, 280), min_size=1, max_size=6),
-        extra_chunks=st.integers(0, 2),
-        bounded=st.booleans(),
+        spans=st.lists(st.tuples(st.integers(0, 279), st.integers(1, 40)), min_size=1, max_size=6),
+        window=st.sampled_from([0, 1, 50]),
     )
     def test_requests_attended_together_have_the_bits_that_they_have_alone(
-        self, lengths: list[int], extra_chunks: int, bounded: bool
+        self, spans: list[tuple[int, int]], window: int
     ) -> None:
-        # One query at the end of each length of one context, and the null block for padding.
         one = context(tokens=280, heads=(4, 2, 16))
-        last = np.array(lengths) - 1
-        chunks = int(last.max()) // CHUNK_TOKENS + 1 + extra_chunks
-        tables = np.zeros((len(last), chunks * TABLE), dtype=np.int64)
-        for row, position in enumerate(last):
-            blocks = position // BLOCK_TOKENS + 1
-            tables[row, :blocks] = one.table[:blocks]
-        # The batch's order is not the items'.
-        rows = np.random.default_rng(0).permutation(len(last))
-        queries = np.empty((len(last), 4, 16), dtype=np.float32)
-        queries[rows] = one.queries[last]
-        out = np.empty_like(queries)
-        items = AttentionItems(
-            rows=rows[:, None],
-            positions=last[:, None],
-            tables=tables[:, : (int(last.max()) // CHUNK_TOKENS + 1) * TABLE],
+        cut = [np.arange(first, min(280, first + count)) for first, count in spans]
+
+        together = attended(one, *cut, window=window)
+
+        alone = [attended(one, span, window=window) for span in cut]
+        assert (together == np.concatenate(alone)).all()
+
+    @pytest.mark.parametrize("window", [0, 40])
+    @pytest.mark.parametrize("block_tokens", [1, 4, 8, 16, 64, 128])
+    def test_blocks_of_another_size_give_the_same_bits(
+        self, block_tokens: int, window: int
+    ) -> None:
+        one = context(tokens=280, heads=(4, 2, 16))
+        positions = np.arange(150, 280)
+        blocks = -(-280 // block_tokens)
+        other = PagedKv(
+            layers=1,
+            kv_heads=2,
+            key_dim=16,
+            value_dim=16,
+            blocks=blocks,
+            block_tokens=block_tokens,
+        )
+        other.write(0, np.arange(280), one.keys, one.values)
+
+        out = attend(
+            one.queries[positions],
+            *other.layer(0),
+            Spans(starts=np.array([0]), positions=positions, tables=np.arange(blocks)[None]),
+            Scoring(scale=16**-0.5, window=window, sinks=NO_SINKS),
         )
 
-        attend(queries, one.kv, 0, items, out, scoring_of(one, bounded=bounded))
+        assert (out == attended(one, positions, window=window)).all()
 
-        for row, position in zip(rows, last, strict=True):
-            assert (out[row] == attended(one, np.array([position]), bounded=bounded)[0]).all()
+    def test_chips_that_divide_heads_compute_the_bits_of_one_that_has_all(self) -> None:
+        one = context(tokens=200, heads=(8, 4, 16))
+        positions = np.arange(130, 200)
+        whole = attended(one, positions)
 
-
-class TestBound:
-    def test_the_longest_vectors_point_the_same_way(self) -> None:
-        ones = np.ones(16, dtype=np.float32)
-
-        # The root of 16 times the largest weights: 4 * 3 * 5 = 60.
-        assert scores_are_bounded(3 * ones, 5 * ones)
-        assert scores_are_bounded(-3 * ones, 5 * ones)
-        assert not scores_are_bounded(3 * ones, np.float32(5.01) * ones)
-
-    def test_a_rotation_that_lengthens_both_counts_twice(self) -> None:
-        ones = np.ones(16, dtype=np.float32)
-
-        assert scores_are_bounded(3 * ones, 1.25 * ones, rotation_gain=2.0)
-        assert not scores_are_bounded(3 * ones, 1.26 * ones, rotation_gain=2.0)
-
-    def test_one_large_weight_is_enough_of_either_sign(self) -> None:
-        weights = np.ones(16, dtype=np.float32)
-        weights[7] = -30.0
-
-        assert not scores_are_bounded(weights, np.ones(16, dtype=np.float32))
-        assert not scores_are_bounded(np.ones(16, dtype=np.float32), weights)
-
-    @given(st.integers(1, 64), st.integers(0, 2**32))
-    def test_no_score_of_normalised_vectors_exceeds_the_bound(self, width: int, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        query_norm, key_norm = rng.uniform(-8, 8, (2, width)).astype(np.float32)
-        query, key = rng.standard_normal((2, width))
-        # The worst direction among the random ones: along the weights themselves.
-        for vector in (query, key, np.eye(width)[int(np.abs(query_norm * key_norm).argmax())]):
-            unit = vector / math.sqrt(np.square(vector).mean())
-            score = (unit * query_norm) @ (unit * key_norm) / math.sqrt(width)
-            if scores_are_bounded(query_norm, key_norm):
-                assert abs(score) <= attention.SAFE_SCORE * (1 + 1e-6)
+        for head in range(4):
+            alone = Context(
+                queries=one.queries[:, 2 * head : 2 * head + 2],
+                keys=one.keys[:, head : head + 1],
+                values=one.values[:, head : head + 1],
+                kv=PagedKv(
+                    layers=1,
+                    kv_heads=1,
+                    key_dim=16,
+                    value_dim=16,
+                    blocks=len(one.table) + 3,
+                    block_tokens=BLOCK_TOKENS,
+                ),
+                table=one.table,
+            )
+            alone.kv.write(0, alone.slots(np.arange(200)), alone.keys, alone.values)
+            assert (attended(alone, positions) == whole[:, 2 * head : 2 * head + 2]).all()
 
 
-class TestTiles:
-    @given(st.integers(1, 512), st.sampled_from([7, 16, 24, 32, 64, 128]))
-    def test_an_item_goes_whole_or_in_tiles_of_the_fixed_height(
-        self, rows: int, head_dim: int
+class TestTurning:
+    @pytest.mark.parametrize("with_bias", [False, True])
+    @pytest.mark.parametrize("with_norms", [False, True])
+    def test_heads_are_biased_normalised_and_rotated_one_after_the_other(
+        self, with_bias: bool, with_norms: bool
     ) -> None:
-        # One row alone would go to another kernel of the BLAS: whole items have an even height.
-        assert tile_rows(rows, head_dim, 2 * head_dim) in (rows + rows % 2, TILE_ROWS)
+        rng = np.random.default_rng(0)
+        groups, tokens, group_heads, head_dim = 3, 5, 2, 24
+        columns = (group_heads + 2) * head_dim
+        qkv = rng.standard_normal((groups, tokens, columns)).astype(np.float32)
+        bias = rng.standard_normal((groups, columns)).astype(np.float32)
+        norms = rng.standard_normal((group_heads + 1, head_dim)).astype(np.float32)
+        angles = rng.uniform(0, 6, (tokens, head_dim // 2)).astype(np.float32)
+        none = np.zeros((0, 0), dtype=np.float32)
+
+        queries, keys, values = turn_heads(
+            qkv,
+            bias if with_bias else none,
+            TurnedBy(
+                norms=norms if with_norms else none,
+                eps=1e-6,
+                cos=np.cos(angles),
+                sin=np.sin(angles),
+            ),
+        )
+
+        rotation = Rotation(cos=np.cos(angles)[:, None], sin=np.sin(angles)[:, None])
+        heads = qkv + bias[:, None] if with_bias else qkv
+        heads = heads.reshape(groups, tokens, group_heads + 2, head_dim)
+        for group in range(groups):
+            for head in range(group_heads + 1):
+                own = heads[group, :, head]
+                turned = rotate(rms_norm(own, norms[head], 1e-6) if with_norms else own, rotation)
+                found = queries[:, group * group_heads + head] if head < 2 else keys[:, group]
+                np.testing.assert_allclose(found, turned, rtol=1e-5, atol=1e-6)
+            assert (values[:, group] == heads[group, :, -1]).all()
+        assert (qkv == np.random.default_rng(0).standard_normal(qkv.shape).astype("f4")).all()

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from emulator.compute.causal_attention import (
     BatchShape,
     attention_backward,
     attention_forward,
+    scores_are_bounded,
 )
 from emulator.compute.mixed_precision import Precision
 
@@ -136,3 +139,38 @@ def test_a_batch_without_a_token_is_refused() -> None:
     with pytest.raises(AssertionError):
         BatchShape(sequences=1, length=0)
     assert BatchShape(sequences=3, length=5).tokens == 15
+
+
+class TestBound:
+    def test_the_longest_vectors_point_the_same_way(self) -> None:
+        ones = np.ones(16, dtype=np.float32)
+
+        # The root of 16 times the largest weights: 4 * 3 * 5 = 60.
+        assert scores_are_bounded(3 * ones, 5 * ones)
+        assert scores_are_bounded(-3 * ones, 5 * ones)
+        assert not scores_are_bounded(3 * ones, np.float32(5.01) * ones)
+
+    def test_a_rotation_that_lengthens_both_counts_twice(self) -> None:
+        ones = np.ones(16, dtype=np.float32)
+
+        assert scores_are_bounded(3 * ones, 1.25 * ones, rotation_gain=2.0)
+        assert not scores_are_bounded(3 * ones, 1.26 * ones, rotation_gain=2.0)
+
+    def test_one_large_weight_is_enough_of_either_sign(self) -> None:
+        weights = np.ones(16, dtype=np.float32)
+        weights[7] = -30.0
+
+        assert not scores_are_bounded(weights, np.ones(16, dtype=np.float32))
+        assert not scores_are_bounded(np.ones(16, dtype=np.float32), weights)
+
+    @given(st.integers(1, 64), st.integers(0, 2**32))
+    def test_no_score_of_normalised_vectors_exceeds_the_bound(self, width: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        query_norm, key_norm = rng.uniform(-8, 8, (2, width)).astype(np.float32)
+        query, key = rng.standard_normal((2, width))
+        # The worst direction among the random ones: along the weights themselves.
+        for vector in (query, key, np.eye(width)[int(np.abs(query_norm * key_norm).argmax())]):
+            unit = vector / math.sqrt(np.square(vector).mean())
+            score = (unit * query_norm) @ (unit * key_norm) / math.sqrt(width)
+            if scores_are_bounded(query_norm, key_norm):
+                assert abs(score) <= causal_attention.SAFE_SCORE * (1 + 1e-6)

@@ -193,16 +193,6 @@ class TestShard:
         assert (shard.embedding.view(np.uint32) & 0xFFFF == 0).all()
         assert (shard.embedding[:, 0] == 1.0).all()
 
-    @pytest.mark.parametrize(("name", "bounded"), [("tied", True), ("sharp_attention", False)])
-    def test_it_says_whether_attention_scores_are_bounded(
-        self, small_checkpoints: Mapping[str, Path], name: str, bounded: bool
-    ) -> None:
-        directory = small_checkpoints[name]
-
-        shard = one_expert(directory)
-
-        assert {grouped(layer).scores_bounded for layer in shard.layers} == {bounded}
-
     def test_a_checkpoint_in_several_files_is_the_same(
         self, small_checkpoints: Mapping[str, Path], tmp_path: Path
     ) -> None:

@@ -10,20 +10,17 @@ from transformers import Qwen3MoeForCausalLM
 
 from emulator.compute.checkpoint import check_weights, load_shard
 from emulator.compute.decoder import (
+    DecoderLayer,
     Routed,
-    add_attention,
-    attend,
     batch_rotation,
-    combine_experts,
+    decoder_layers,
     embed,
     logits,
-    route_tokens,
 )
-from emulator.compute.experts import run_experts
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
 from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
-from emulator.compute.weights import ModelShard, MoeWeights
+from emulator.compute.weights import ModelShard
 from tests.emulator.chip.random_checkpoints import SHAPES
 
 TOKENS = 150
@@ -35,27 +32,19 @@ def whole_model(directory: Path) -> tuple[ModelShard, PagedKv]:
     return load_shard(directory, arch, [range(arch.experts)] * arch.layers), kv
 
 
-def moe_of(shard: ModelShard, layer: int) -> MoeWeights:
-    weights = shard.layers[layer].feed_forward
-    assert isinstance(weights, MoeWeights)
-    return weights
-
-
 def routed_layer(
-    shard: ModelShard, kv: PagedKv, layer: int, x: np.ndarray, batch: TokenBatch, angles: Rotation
+    layer: DecoderLayer, kv: PagedKv, x: np.ndarray, batch: TokenBatch, angles: Rotation
 ) -> Routed:
     """The layer up to its experts."""
-    joined = add_attention(shard, layer, x, attend(shard, kv, layer, x, batch, angles))
-    return route_tokens(shard, moe_of(shard, layer), joined)
+    return layer.route(layer.add_attention(x, layer.attend(kv, x, batch, angles)))
 
 
-def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
+def experts_of(layer: DecoderLayer, routed: Routed, experts: int) -> np.ndarray:
     """The chosen experts' outputs [tokens, k, hidden]."""
     k = routed.chosen.shape[1]
     order = np.argsort(routed.chosen.ravel(), kind="stable")
-    counts = np.bincount(routed.chosen.ravel(), minlength=shard.architecture.experts)
-    experts = moe_of(shard, layer).experts
-    out = run_experts(routed.joined.hidden[order // k], counts, experts.gate_up, experts.down)
+    counts = np.bincount(routed.chosen.ravel(), minlength=experts)
+    out = layer.run_experts(routed.joined.hidden, order // k, counts)
     rows = np.empty_like(out)
     rows[order] = out
     return rows.reshape(-1, k, out.shape[1])
@@ -85,13 +74,13 @@ def test_every_layer_gives_transformers_hidden_states_and_choice_of_experts(
     angles = batch_rotation(shard, batch)
 
     x = embed(shard, batch)
-    for layer in range(arch.layers):
+    for index, layer in enumerate(decoder_layers(shard)):
         # The reference's last hidden states are after the final norm: compared as logits below.
-        np.testing.assert_allclose(x, expected.hidden_states[layer][0], atol=1e-4, rtol=1e-4)
-        routed = routed_layer(shard, kv, layer, x, batch, angles)
-        best = expected.router_logits[layer].topk(arch.experts_per_token, dim=-1).indices
+        np.testing.assert_allclose(x, expected.hidden_states[index][0], atol=1e-4, rtol=1e-4)
+        routed = routed_layer(layer, kv, x, batch, angles)
+        best = expected.router_logits[index].topk(arch.experts_per_token, dim=-1).indices
         assert routed.chosen.tolist() == best.sort(dim=-1).values.tolist()
-        x = combine_experts(shard, moe_of(shard, layer), routed, experts_of(shard, layer, routed))
+        x = layer.combine(routed, experts_of(layer, routed, arch.experts))
 
     scores = logits(shard, x)
     wanted = expected.logits[0].numpy()
@@ -111,7 +100,7 @@ def test_weights_add_to_one_where_the_config_asks_for_it(
         )
         x = embed(shard, batch)
         angles = batch_rotation(shard, batch)
-        routed = routed_layer(shard, kv, 0, x, batch, angles)
+        routed = routed_layer(decoder_layers(shard)[0], kv, x, batch, angles)
         sums[name] = routed.weights.sum(axis=1)
 
     np.testing.assert_allclose(sums["wide_heads"], 1.0, rtol=1e-6)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute.architecture import SwiGlu
-from emulator.compute.experts import SILU, gated, run_dense, run_experts, run_experts_slowly
+from emulator.compute.experts import SILU, ExpertNetworks, gated, run_dense
+from tests.emulator.compute.expert_reference import run_experts_slowly
 
 HIDDEN, INTERMEDIATE = 12, 6
 
@@ -28,7 +29,7 @@ def test_one_row_through_one_expert_by_hand() -> None:
     down = np.array([[[10.0]]], dtype=np.float32)
     row = np.ones((1, 1), dtype=np.float32)
 
-    out = run_experts(row, np.array([1]), gate_up, down)
+    out = ExpertNetworks(gate_up, down).run(row, np.array([0]), np.array([1]))
 
     np.testing.assert_allclose(out, [[math.log(3) * 0.75 * 2 * 10]], rtol=1e-6)
 
@@ -65,52 +66,68 @@ def test_parts_of_a_dense_network_add_up_to_the_whole() -> None:
     assert (alone[0] == parts[1]).all(), "a part has the same bits wherever it is computed"
 
 
-# Each way of running experts: few tiles gathered, all experts at once, one by one when skewed.
-@pytest.mark.parametrize(
-    "counts",
-    [
-        [1],
-        [9],
-        [0, 0, 1, 0, 0, 0, 0, 0],
-        [0, 5, 0, 0, 0, 0, 3, 0],
-        [4, 4, 4, 4],
-        [1, 2, 3, 4],
-        [5, 1, 0, 2, 8, 3],
-        [40, 0, 1, 1, 0, 2],
-        [1, 200, 1, 1],
-        [0, 0, 17, 0],
-    ],
-)
-def test_every_layout_gives_the_bits_of_one_row_at_a_time(counts: list[int]) -> None:
+COUNTS = [
+    [1],
+    [9],
+    [0, 0, 1, 0, 0, 0, 0, 0],
+    [0, 5, 0, 0, 0, 0, 3, 0],
+    [4, 4, 4, 4],
+    [1, 2, 3, 4],
+    [5, 1, 0, 2, 8, 3],
+    [40, 0, 1, 1, 0, 2],
+    [1, 200, 1, 1],
+    [0, 0, 17, 0],
+]
+CLAMPED = SwiGlu(alpha=1.702, shift=1.0, limit=1.5)
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("with_biases", [False, True])
+def test_experts_are_those_of_the_slow_reference(counts: list[int], with_biases: bool) -> None:
     gate_up, down = weights(len(counts))
     rows = rows_of(sum(counts))
     before = rows.copy()
+    biases, gate = None, SILU
+    if with_biases:
+        shape = (len(counts), 2 * INTERMEDIATE + HIDDEN)
+        biases = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+        gate = CLAMPED
+    each = np.arange(len(rows))
 
-    out = run_experts(rows, np.array(counts), gate_up, down)
+    out = ExpertNetworks(gate_up, down, biases, gate).run(rows, each, np.array(counts))
 
-    assert (out == run_experts_slowly(rows, np.array(counts), gate_up, down)).all()
+    expected = run_experts_slowly(rows, np.array(counts), gate_up, down, biases, gate)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
     assert (rows == before).all()
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=10).filter(any), st.integers(0, 2**32))
-def test_any_routing_gives_the_bits_of_one_row_at_a_time(counts: list[int], seed: int) -> None:
+def test_a_row_has_the_bits_that_it_has_alone_on_a_chip_with_its_expert_alone(
+    counts: list[int], seed: int
+) -> None:
     gate_up, down = weights(len(counts), seed)
-    rows = rows_of(sum(counts), seed)
+    rows = rows_of(5, seed)
+    row_of_pair = np.random.default_rng(seed).integers(0, 5, sum(counts))
 
-    out = run_experts(rows, np.array(counts), gate_up, down)
+    out = ExpertNetworks(gate_up, down).run(rows, row_of_pair, np.array(counts))
 
-    assert (out == run_experts_slowly(rows, np.array(counts), gate_up, down)).all()
+    experts = np.repeat(np.arange(len(counts)), counts)
+    for pair, (row, expert) in enumerate(zip(row_of_pair, experts, strict=True)):
+        own = slice(expert, expert + 1)
+        alone = ExpertNetworks(gate_up[own], down[own]).run(
+            rows[row : row + 1], np.array([0]), np.array([1])
+        )
+        assert (out[pair] == alone[0]).all()
 
 
-def test_the_slow_reference_is_swiglu_in_float64() -> None:
-    counts = np.array([2, 0, 3])
-    gate_up, down = weights(3)
-    rows = rows_of(5)
+@pytest.mark.parametrize(
+    ("row_of_pair", "counts"),
+    [([0, 3], [1, 1]), ([0, -1], [1, 1]), ([0, 1], [1, 2]), ([0, 1], [1, 0, 1])],
+)
+def test_pairs_without_a_row_or_an_expert_are_an_error(
+    row_of_pair: list[int], counts: list[int]
+) -> None:
+    experts = ExpertNetworks(*weights(2))
 
-    out = run_experts_slowly(rows, counts, gate_up, down)
-
-    for row, expert in enumerate([0, 0, 2, 2, 2]):
-        both = rows[row].astype(np.float64) @ gate_up[expert]
-        gate, up = both[:INTERMEDIATE], both[INTERMEDIATE:]
-        expected = (gate / (1 + np.exp(-gate)) * up) @ down[expert]
-        np.testing.assert_allclose(out[row], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(IndexError, match="pair"):
+        experts.run(rows_of(3), np.array(row_of_pair), np.array(counts))

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from emulator.compute.experts import run_experts
+from emulator.compute.experts import ExpertNetworks
 from emulator.compute.mapped_matrix import TILE_ELEMENTS, MappedMatrix, mapped_matrices
 from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
 
@@ -104,13 +104,13 @@ def test_experts_are_those_of_the_converted_weights(counts: list[int]) -> None:
         down[expert] = MappedMatrix(downs[expert])
     rows = normal(rng, sum(counts), hidden)
 
-    found = run_experts(rows, np.array(counts), gate_up, down)
+    each = np.arange(len(rows))
+
+    found = ExpertNetworks(gate_up, down).run(rows, each, np.array(counts))
 
     packed = [np.concatenate(parts).T.astype(np.float32) for parts in gate_ups]
-    expected = run_experts(
-        rows,
-        np.array(counts),
-        np.array(packed),
-        np.array([each.T.astype(np.float32) for each in downs]),
+    loaded = ExpertNetworks(
+        np.array(packed), np.array([down.T.astype(np.float32) for down in downs])
     )
+    expected = loaded.run(rows, each, np.array(counts))
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

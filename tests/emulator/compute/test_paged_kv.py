@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute.checkpoint import read_architecture
-from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
+from emulator.compute.paged_kv import PagedKv
 from emulator.data import SMALL_MOE_DIR
 from emulator.specs.latent_attention import LatentAttention
 
@@ -22,6 +22,17 @@ def pool(*, blocks: int, block_tokens: int) -> PagedKv:
         value_dim=HEAD_DIM,
         blocks=blocks,
         block_tokens=block_tokens,
+    )
+
+
+def found(kv: PagedKv, layer: int, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values at `slots`, one at a time: [tokens, heads, dim]."""
+    keys, values = kv.layer(layer)
+    places = [divmod(slot, kv.block_tokens) for slot in slots.tolist()]
+    by_token = values.reshape(*values.shape[:2], kv.block_tokens, -1)
+    return (
+        np.array([keys[block, :, :, offset] for block, offset in places]),
+        np.array([by_token[block, :, offset] for block, offset in places]),
     )
 
 
@@ -48,8 +59,8 @@ def test_a_chips_pool_is_as_wide_as_its_head_groups_or_as_the_latent(
     kv = PagedKv.of(arch, groups=groups, blocks=5, block_tokens=16)
 
     keys, values = kv.read_blocks(range(kv.blocks))
-    assert keys.shape == (arch.layers, heads, key_dim, blocks, 16)
-    assert values.shape == (arch.layers, heads, blocks, 16 * value_dim)
+    assert keys.shape == (arch.layers, blocks, heads, key_dim, 16)
+    assert values.shape == (arch.layers, blocks, heads, 16 * value_dim)
 
 
 def test_a_token_is_found_where_its_slot_says() -> None:
@@ -58,67 +69,66 @@ def test_a_token_is_found_where_its_slot_says() -> None:
 
     kv.write(1, np.array([2 * 64 + 5]), keys, values)
 
-    read_keys, read_values = kv.read(1, np.array([[3, 2]]))  # one item, one chunk of two blocks
-    assert read_keys.shape == (KV_HEADS, 1, 1, HEAD_DIM, CHUNK_TOKENS)
-    assert read_values.shape == (KV_HEADS, 1, 1, CHUNK_TOKENS, HEAD_DIM)
-    assert (read_keys[:, 0, 0, :, 64 + 5] == keys[0]).all()
-    assert (read_values[:, 0, 0, 64 + 5] == values[0]).all()
-    assert np.count_nonzero(read_keys) == np.count_nonzero(read_values) == KV_HEADS * HEAD_DIM
-    assert not kv.read(0, np.array([[3, 2]]))[0].any(), "the other layer is untouched"
+    read_keys, read_values = found(kv, 1, np.array([2 * 64 + 5]))
+    assert (read_keys == keys).all()
+    assert (read_values == values).all()
+    assert all(np.count_nonzero(pool) == KV_HEADS * HEAD_DIM for pool in kv.layer(1))
+    assert not any(pool.any() for pool in kv.layer(0)), "the other layer is untouched"
 
 
 @pytest.mark.parametrize("block_tokens", [1, 2, 4, 8, 16, 32, 64, 128])
 @given(data=st.data())
-def test_contexts_read_back_in_the_order_of_their_tables(
+def test_tokens_are_found_in_whatever_order_they_were_written(
     block_tokens: int, data: st.DataObject
 ) -> None:
-    blocks = max(8, 3 * CHUNK_TOKENS // block_tokens)
+    blocks = 300 // block_tokens + 1
     kv = pool(blocks=blocks, block_tokens=block_tokens)
     seed = data.draw(st.integers(0, 2**32))
-    rng = np.random.default_rng(seed)
     keys, values = tokens(blocks * block_tokens, seed)
-    slots = rng.permutation(blocks * block_tokens)  # written in any order
+    slots = np.random.default_rng(seed).permutation(blocks * block_tokens)
+
     kv.write(0, slots, keys[slots], values[slots])
-    chunks = data.draw(st.integers(1, 3))
-    items = data.draw(st.integers(1, 3))
-    tables = rng.integers(0, blocks, size=(items, chunks * kv.blocks_per_chunk))
 
-    read_keys, read_values = kv.read(0, tables)
-
-    for item in range(items):
-        wanted = (tables[item][:, None] * block_tokens + np.arange(block_tokens)).ravel()
-        by_token = read_keys[:, item].transpose(1, 3, 0, 2).reshape(-1, KV_HEADS, HEAD_DIM)
-        assert (by_token == keys[wanted]).all()
-        by_token = read_values[:, item].transpose(1, 2, 0, 3).reshape(-1, KV_HEADS, HEAD_DIM)
-        assert (by_token == values[wanted]).all()
+    read_keys, read_values = found(kv, 0, np.arange(blocks * block_tokens))
+    assert (read_keys == keys).all()
+    assert (read_values == values).all()
 
 
 def test_a_copied_block_holds_every_layer_of_its_source_and_nothing_else_moves() -> None:
     kv = pool(blocks=3, block_tokens=64)
     for layer in range(LAYERS):
         kv.write(layer, np.arange(3 * 64), *tokens(3 * 64, seed=layer))
-    before = [[kv.read(layer, np.array([[b, b]])) for b in range(3)] for layer in range(LAYERS)]
+    before = kv.read_blocks(range(3))
 
     kv.copy_block(1, 2)
 
+    for pool_before, pool_after in zip(before, kv.read_blocks(range(3)), strict=True):
+        assert (pool_after == pool_before[:, [0, 1, 1]]).all()
+
+
+def test_blocks_that_are_read_out_and_written_elsewhere_are_the_same() -> None:
+    sender, receiver = pool(blocks=4, block_tokens=16), pool(blocks=6, block_tokens=16)
     for layer in range(LAYERS):
-        for block, source in ((0, 0), (1, 1), (2, 1)):
-            keys, values = kv.read(layer, np.array([[block, block]]))
-            assert (keys == before[layer][source][0]).all()
-            assert (values == before[layer][source][1]).all()
+        sender.write(layer, np.arange(64), *tokens(64, seed=layer))
+
+    receiver.write_blocks([5, 1], *sender.read_blocks([0, 3]))
+
+    for layer in range(LAYERS):
+        there = found(receiver, layer, np.array([5 * 16 + 3, 16 + 9]))
+        here = found(sender, layer, np.array([3, 3 * 16 + 9]))
+        assert all((one == other).all() for one, other in zip(there, here, strict=True))
 
 
-def test_what_is_read_is_a_copy() -> None:
-    kv = pool(blocks=2, block_tokens=128)
-    keys, values = kv.read(0, np.array([[1]]))
-
-    kv.write(0, np.arange(128, 256), *tokens(128))
-
-    assert not keys.any()
-    assert not values.any()
-
-
-@pytest.mark.parametrize("block_tokens", [3, 48, 256])
-def test_a_block_that_does_not_fill_chunks_evenly_is_refused(block_tokens: int) -> None:
+@pytest.mark.parametrize("block_tokens", [3, 48])
+def test_a_block_that_is_no_power_of_two_is_refused(block_tokens: int) -> None:
     with pytest.raises(AssertionError, match=str(block_tokens)):
         pool(blocks=2, block_tokens=block_tokens)
+
+
+def test_a_table_with_a_block_that_is_not_there_is_refused() -> None:
+    kv = pool(blocks=4, block_tokens=16)
+    kv.check(np.array([[3, 0], [1, 2]]))
+
+    for wrong in (4, -1):
+        with pytest.raises(IndexError, match=rf"block {wrong}: the pool has 4 blocks"):
+            kv.check(np.array([[3, 0], [1, wrong]]))

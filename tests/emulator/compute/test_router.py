@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute.architecture import RouterScore, Routing
-from emulator.compute.experts import combine
-from emulator.compute.router import route
+from emulator.compute.layer_kernel import add_parts, add_weighted
+from emulator.compute.router import Router
 from emulator.compute.weights import RouterWeights
 
 # Each expert's logit is one element of the hidden state.
@@ -15,6 +15,12 @@ IDENTITY = np.eye(4, dtype=np.float32)
 
 PLAIN = RouterWeights(matrix=IDENTITY)
 AMONG_ALL, AMONG_CHOSEN = Routing(normalise=False), Routing(normalise=True)
+
+
+def route(
+    hidden: np.ndarray, router: RouterWeights, *, experts_per_token: int, routing: Routing
+) -> tuple[np.ndarray, np.ndarray]:
+    return Router(router, experts_per_token=experts_per_token, routing=routing).route(hidden)
 
 
 def routed_slowly(
@@ -85,10 +91,11 @@ class TestCombine:
         rows = np.array([[[1, 2], [10, 20]], [[3, 4], [5, 6]]], dtype=np.float32)
         weights = np.array([[0.5, 0.25], [1.0, 2.0]], dtype=np.float32)
 
-        assert combine(rows, weights).tolist() == [[3.0, 6.0], [13.0, 16.0]]
+        residual = np.array([[1, 0], [0, 2]], dtype=np.float32)
 
-    # Of a hidden state of one element numpy would make one sum in another order.
-    @given(st.integers(1, 9), st.integers(1, 10), st.integers(2, 40), st.integers(0, 2**32))
+        assert add_weighted(residual, rows, weights).tolist() == [[4.0, 6.0], [13.0, 18.0]]
+
+    @given(st.integers(1, 9), st.integers(1, 10), st.integers(1, 40), st.integers(0, 2**32))
     def test_outputs_are_added_first_to_last_whatever_the_batch(
         self, tokens: int, k: int, hidden: int, seed: int
     ) -> None:
@@ -100,7 +107,22 @@ class TestCombine:
         for choice in range(1, k):
             total = total + rows[:, choice] * weights[:, choice, None]
 
-        assert (combine(rows, weights) == total).all()
+        residual = rng.standard_normal((tokens, hidden)).astype(np.float32)
+        assert (add_weighted(residual, rows, weights) == residual + total).all()
+
+
+class TestParts:
+    def test_parts_are_added_first_to_last_then_to_the_residual_then_the_bias(self) -> None:
+        rng = np.random.default_rng(0)
+        parts = rng.standard_normal((5, 3, 37)).astype(np.float32)
+        residual, bias = rng.standard_normal((3, 37)).astype(np.float32), parts[0, 0]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        none = np.zeros(0, dtype=np.float32)
+
+        assert (add_parts(residual, parts, none) == residual + total).all()
+        assert (add_parts(residual, parts, bias) == residual + total + bias).all()
 
 
 class TestGroups:

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from emulator.compute.attention import SAFE_SCORE
-from emulator.compute.causal_attention import BatchShape
+from emulator.compute.causal_attention import SAFE_SCORE, BatchShape
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters, dense_layout
 from emulator.compute.training_attention import attend_backward, attend_forward

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.experts import run_experts_slowly
 from emulator.compute.mixed_precision import Precision, round_to_bfloat16
 from emulator.compute.parameters import Parameters, expert_layout
 from emulator.compute.training_experts import experts_backward, experts_forward
+from tests.emulator.compute.expert_reference import run_experts_slowly
 from tests.emulator.compute.torch_qwen3_moe import Product, rounded_product
 from tests.emulator.compute.whole_training_step import small_architecture
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from emulator.compute.architecture import Routing
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters, dense_layout
-from emulator.compute.router import route
+from emulator.compute.router import Router
 from emulator.compute.training_router import (
     route_backward,
     route_forward,
@@ -29,12 +29,12 @@ def test_experts_and_weights_are_those_of_the_serving_router(
 
     tape = route_forward(dense, 1, residual_of(50), Precision.FP32)
 
-    chosen, weights = route(
-        tape.hidden,
+    router = Router(
         RouterWeights(matrix=dense["layers.1.router"]),
         experts_per_token=experts_per_token,
         routing=Routing(normalise=normalise),
     )
+    chosen, weights = router.route(tape.hidden)
     assert (tape.chosen == chosen).all()
     np.testing.assert_allclose(tape.weights, weights, rtol=1e-5)
     np.testing.assert_allclose(tape.probabilities.sum(axis=1), 1.0, rtol=1e-5)

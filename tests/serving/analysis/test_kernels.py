@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from emulator.data import SMALL_MOE_DIR
+
 ROOT = Path(__file__).parents[3]
 COMMANDS = """
 import sys
@@ -35,10 +37,12 @@ def test_the_files_that_kernels_are_made_of_are_listed(kept: list[str]) -> None:
         "compiled.py",
         "cost_kernel.py",
         "closed_loop_kernel.py",
+        "layer_kernel.py",
         "prefill_throttle.py",
         "scheduler_kernel.py",
         "simulated_record.py",
         "step_run_kernel.py",
+        "vectors.py",
     }
     assert all(Path(each).is_file() for each in kept)
 
@@ -72,3 +76,22 @@ def test_a_command_compiles_nothing_more(command: tuple[str, ...], tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+CHIP = """
+from pathlib import Path
+import numpy as np
+from numba.core import event
+from emulator.compute.whole_model import WholeModel
+
+with event.install_recorder("numba:compile") as compiled:
+    (logits,) = WholeModel(Path("{model}")).logits(np.arange(20)[None])
+assert not compiled.buffer, [each.data["dispatcher"].py_func for _, each in compiled.buffer]
+"""
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.usefixtures("kept")
+def test_a_model_compiles_nothing_more() -> None:
+    subprocess.run([sys.executable, "-c", CHIP.format(model=SMALL_MOE_DIR)], cwd=ROOT, check=True)

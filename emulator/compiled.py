@@ -10,20 +10,21 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
 from zlib import crc32
 
-from numba import njit
+from numba import njit, types
 
-from emulator.ultraserver import numba_parts
-from emulator.ultraserver.numba_parts import InstalledFirstCache, PartCompiler
+from emulator import numba_parts
+from emulator.numba_parts import InstalledFirstCache, PartCompiler
 
 
 @contextmanager
 def _without_blas() -> Iterator[None]:
-    """As if SciPy had none: Numba asks, for 0.2 s and 16 MB, and no kernel multiplies matrices."""
+    """As if SciPy had none: Numba asks, for 0.2 s and 16 MB, and no kernel multiplies by it."""
     name = "scipy.linalg"
     if name in sys.modules:
         yield
@@ -41,17 +42,20 @@ with _without_blas():
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_of_given_types: Final[list[tuple[Any, tuple[types.Type, ...]]]] = []
+
 _OWN_SOURCES: Final = (__file__, numba_parts.__file__)
 kept_sources: Final = {Path(each) for each in _OWN_SOURCES}
 """Files of which all is made that is kept, of the modules that are imported."""
 
 
-def kept(sources: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def kept(sources: int, *arguments: types.Type) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Compile a function for calls from Python, and keep it on disk with all that it calls.
 
     `sources` is the checksum of the modules that define what it calls, and its arguments' types. Of
     processes that need it at the same time one compiles, and the others wait to read. Other threads
-    run while it runs.
+    run while it runs. With `arguments` it is compiled for those types alone, which also takes what
+    converts to them, as an array that may be written to one that may not.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -67,10 +71,41 @@ def kept(sources: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
                 return compile_or_read(signature)
 
         made.compile = alone
+        if arguments:
+            made._compile_for_args = partial(_compile_for, made, arguments)
+            _of_given_types.append((made, arguments))
         kept_one: Callable[_P, _R] = made
         return kept_one
 
     return decorate
+
+
+def given(dtype: types.Type, dimensions: int) -> types.Array:
+    """The type of an array, row by row in memory, that is read alone."""
+    return types.Array(dtype, dimensions, "C", readonly=True)
+
+
+def _compile_for(made: Any, arguments: tuple[types.Type, ...], *values: object) -> object:
+    """What Numba calls where it has no machine code for the types of `values`."""
+    for at, (value, wanted) in enumerate(zip(values, arguments, strict=True)):
+        if made.typingctx.can_convert(made.typeof_pyval(value), wanted) is None:
+            kind = made.typeof_pyval(value)
+            raise TypeError(f"{made.py_func.__name__}: argument {at} is {kind} and not {wanted}")
+    return _compile_once(made, arguments)
+
+
+def _compile_once(made: Any, arguments: tuple[types.Type, ...]) -> object:
+    code = made.compile(arguments)
+    made.disable_compile()
+    return code
+
+
+def load_kept() -> None:
+    """Read, or compile and keep, all functions of the modules that are imported whose arguments'
+    types are given. A process that does so before it forks shares them with its children.
+    """
+    for made, arguments in _of_given_types:
+        _compile_once(made, arguments)
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:

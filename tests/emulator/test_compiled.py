@@ -10,7 +10,7 @@ import pytest
 KERNEL = """
 from typing import NamedTuple
 import numpy as np
-from emulator.ultraserver.compiled import allocating
+from emulator.compiled import allocating
 
 class {name}(NamedTuple):
     tokens: int
@@ -23,7 +23,7 @@ TOKENS = "given.tokens"
 SLOWLY = f"np.unique(np.array([{TOKENS}]))[0]"  # takes a second to compile
 MAIN = """
 import made
-from emulator.ultraserver.compiled import kept, sources_of
+from emulator.compiled import kept, sources_of
 
 @kept(sources_of(made))
 def run(given):
