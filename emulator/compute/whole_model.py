@@ -25,7 +25,7 @@ from emulator.compute.decoder import (
 from emulator.compute.host_memory import host_need
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import maps_weights, store_shard
-from emulator.compute.token_batch import Span, make_token_batch
+from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
 from emulator.compute.weights import ModelShard, MoeWeights
 from emulator.formats.model_formats import ModelFormats
 
@@ -80,29 +80,34 @@ class WholeModel:
             block_tokens=_BLOCK_TOKENS,
             formats=self._shard.formats,
         )
-        angles = batch_rotation(self._shard, batch)
-        x = embed(self._shard, batch)
-        for layer, weights in enumerate(self._shard.layers):
-            attended = attend(self._shard, kv, layer, x, batch, angles)
-            joined = add_attention(self._shard, layer, x, attended)
-            if isinstance(weights.feed_forward, MoeWeights):
-                x = self._through_experts(weights.feed_forward, joined)
-            else:
-                addends = run_dense_part(self._shard, weights.feed_forward, joined)
-                x = add_up(joined.residual, addends)
-        return x
+        return last_layer(self._shard, kv, batch)
 
-    def _through_experts(self, weights: MoeWeights, joined: Joined) -> Float32s:
-        routed = route_tokens(self._shard, weights, joined)
-        arch = self._shard.architecture
-        chosen = routed.chosen.ravel()  # [pairs]
-        by_expert = np.argsort(chosen, kind="stable")
-        answers = np.empty((len(chosen), arch.hidden), dtype=np.float32)
-        answers[by_expert] = run_expert_set(
-            self._shard,
-            weights.experts,
-            joined.hidden[by_expert // routed.chosen.shape[1]],
-            np.bincount(chosen, minlength=arch.experts),
-        )
-        rows = answers.reshape(*routed.chosen.shape, -1)  # [tokens, k, hidden]
-        return combine_experts(self._shard, weights, routed, rows)
+
+def last_layer(shard: ModelShard, kv: PagedKv, batch: TokenBatch) -> Float32s:
+    """The output [tokens, hidden] of the last layer of a whole model; writes `kv`."""
+    angles = batch_rotation(shard, batch)
+    x = embed(shard, batch)
+    for layer, weights in enumerate(shard.layers):
+        attended = attend(shard, kv, layer, x, batch, angles)
+        joined = add_attention(shard, layer, x, attended)
+        if isinstance(weights.feed_forward, MoeWeights):
+            x = _through_experts(shard, weights.feed_forward, joined)
+        else:
+            x = add_up(joined.residual, run_dense_part(shard, weights.feed_forward, joined))
+    return x
+
+
+def _through_experts(shard: ModelShard, weights: MoeWeights, joined: Joined) -> Float32s:
+    routed = route_tokens(shard, weights, joined)
+    arch = shard.architecture
+    chosen = routed.chosen.ravel()  # [pairs]
+    by_expert = np.argsort(chosen, kind="stable")
+    answers = np.empty((len(chosen), arch.hidden), dtype=np.float32)
+    answers[by_expert] = run_expert_set(
+        shard,
+        weights.experts,
+        joined.hidden[by_expert // routed.chosen.shape[1]],
+        np.bincount(chosen, minlength=arch.experts),
+    )
+    rows = answers.reshape(*routed.chosen.shape, -1)  # [tokens, k, hidden]
+    return combine_experts(shard, weights, routed, rows)

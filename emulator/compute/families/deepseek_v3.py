@@ -14,12 +14,12 @@ from emulator.compute.families.family import (
     network_tensors,
 )
 from emulator.compute.tensors import Tensors
-from emulator.compute.weights import LatentWeights, RouterWeights
+from emulator.compute.weights import DraftWeights, LatentWeights, RouterWeights
 from emulator.specs.latent_attention import LatentAttention
 
 
 class DeepseekV3(ModelFamily):
-    """The last layer of a checkpoint, its multi-token prediction, is not computed."""
+    """A layer of multi-token prediction, the last of a checkpoint, is computed for drafts alone."""
 
     names = ("DeepseekV3ForCausalLM",)
 
@@ -45,6 +45,8 @@ class DeepseekV3(ModelFamily):
         if dense >= layers:
             wanted = f"must leave one of the {layers} layers with experts"
             raise config.refusal("first_k_dense_replace", wanted)
+        drafts = config.whole("num_nextn_predict_layers", default=1, least=0)
+        fields |= {"draft_layers": drafts, "windows": (0,) * (layers + drafts)}
         width = config.whole("moe_intermediate_size")
         fields["routing"] = Routing(
             score=RouterScore.SIGMOID,
@@ -138,6 +140,34 @@ class DeepseekV3(ModelFamily):
             key_up=tensors.linears(up[:, : latent.nope_dim].transpose(0, 2, 1)),
             value_up=tensors.linears(up[:, latent.nope_dim :]),
             output=tensors.linears(outputs[share]),
+        )
+
+    def draft_tensors(self, arch: Architecture) -> Named:
+        """See `ModelFamily.draft_tensors`; embedding and head are the model's, if not stored."""
+        prefix = f"model.layers.{arch.layers}"
+        yield f"{prefix}.enorm.weight", (arch.hidden,)
+        yield f"{prefix}.hnorm.weight", (arch.hidden,)
+        yield f"{prefix}.eh_proj.weight", (arch.hidden, 2 * arch.hidden)
+        yield f"{prefix}.shared_head.norm.weight", (arch.hidden,)
+        yield from self.layer_tensors(arch, arch.layers)
+
+    def drafts(self, tensors: Tensors, arch: Architecture) -> DraftWeights:
+        """See `ModelFamily.drafts`."""
+        prefix, vocabulary = f"model.layers.{arch.layers}", (arch.vocab, arch.hidden)
+        head = "model.embed_tokens.weight" if arch.tied_embeddings else "lm_head.weight"
+        own_head = f"{prefix}.shared_head.head.weight"
+        own_embedding = f"{prefix}.embed_tokens.weight"
+        embedding = own_embedding if own_embedding in tensors else "model.embed_tokens.weight"
+        joining = tensors.rows(f"{prefix}.eh_proj.weight", arch.hidden, 2 * arch.hidden)
+        return DraftWeights(
+            token_norm=tensors.read(f"{prefix}.enorm.weight", arch.hidden),
+            hidden_norm=tensors.read(f"{prefix}.hnorm.weight", arch.hidden),
+            joining=tensors.linear(joining),
+            embedding=tensors.embedding(embedding, *vocabulary),
+            final_norm=tensors.read(f"{prefix}.shared_head.norm.weight", arch.hidden),
+            lm_head=tensors.linear(
+                tensors.rows(own_head if own_head in tensors else head, *vocabulary)
+            ),
         )
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:

@@ -20,6 +20,7 @@ from emulator.compute.rope_settings import DEFAULT_THETA, RopeSettings, read_rop
 from emulator.compute.tensors import Shape, Tensors
 from emulator.compute.weights import (
     DenseWeights,
+    DraftWeights,
     ExpertSet,
     GroupedQueryWeights,
     LatentWeights,
@@ -92,6 +93,10 @@ class ModelFamily(ABC):
             yield from network_tensors(f"{prefix}.mlp", arch.dense_intermediate, arch.hidden)
         else:
             yield self.router_name(layer), (arch.experts, arch.hidden)
+
+    def draft_tensors(self, arch: Architecture) -> Named:
+        """Those of the layer that drafts and of what is around it, but its experts'."""
+        raise AssertionError(f"{arch.family} has no layers that draft")
 
     def attention_tensors(self, arch: Architecture, prefix: str) -> Named:
         """Those of a layer's attention."""
@@ -182,6 +187,11 @@ class ModelFamily(ABC):
         prefix = f"model.layers.{layer}.mlp.shared_experts"
         width = arch.shared_intermediate
         return read_network(tensors, prefix, width, arch.hidden, 1, slice(None))
+
+    def drafts(self, tensors: Tensors, arch: Architecture) -> DraftWeights:
+        """What is around the layer that drafts, where the architecture has one."""
+        del tensors
+        raise AssertionError(f"{arch.family} has no layers that draft")
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """What chooses a layer's experts."""
