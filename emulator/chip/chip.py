@@ -24,6 +24,7 @@ from emulator.chip.commands import (
     TakeExperts,
     TakeKv,
 )
+from emulator.chip.draft_model import DraftModel
 from emulator.chip.effects import (
     CommandDone,
     Dispatch,
@@ -34,7 +35,6 @@ from emulator.chip.effects import (
     PartialSums,
     StepDone,
 )
-from emulator.chip.draft_model import DraftModel
 from emulator.chip.guesses import Guesses
 from emulator.chip.request_table import RequestTable
 from emulator.chip.step_output import no_output, sample_step
@@ -280,7 +280,8 @@ class Chip:
         if running.layer + 1 < layers:
             return self._enter_layer(running, running.layer + 1)
         if self._shard.drafts is not None:
-            spans, hidden = self._guess(running) if running.layer == layers else self._drawn(running)
+            is_model = running.layer < layers
+            spans, hidden = self._drawn(running) if is_model else self._guess(running)
             if spans:
                 return self._enter_draft_layer(running, spans, hidden)
         self._running = None

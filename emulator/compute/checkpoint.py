@@ -101,17 +101,19 @@ def load_shard(
         slots_of[arch.layers] = experts[-1]
     tensors = Tensors(directory, arch.fp8_block, mapped=mapped)
     head = "model.embed_tokens.weight" if arch.tied_embeddings else "lm_head.weight"
+    embedding = tensors.embedding("model.embed_tokens.weight", arch.vocab, arch.hidden)
+    lm_head = tensors.linear(tensors.rows(head, arch.vocab, arch.hidden))
     return ModelShard(
         architecture=arch,
         groups=groups,
-        embedding=tensors.embedding("model.embed_tokens.weight", arch.vocab, arch.hidden),
+        embedding=embedding,
         layers=tuple(
             _load_layer(family, tensors, arch, layer, slots_of.get(layer), share)
             for layer in range(arch.layers + drafts)
         ),
         final_norm=tensors.read("model.norm.weight", arch.hidden),
-        lm_head=tensors.linear(tensors.rows(head, arch.vocab, arch.hidden)),
-        drafts=family.drafts(tensors, arch) if drafts else None,
+        lm_head=lm_head,
+        drafts=family.drafts(tensors, arch, embedding, lm_head) if drafts else None,
     )
 
 

@@ -1,10 +1,10 @@
 """Speculative decoding: verified tokens and draft passes of a step.
 
-A decoding request brings `draft_tokens` guesses, or as many as the batch says. Then what drafts runs
-once over all of the step's tokens, and once more for each further guess: another model, or a draft
-module. That is one layer of the model with its own norm and the model's LM head: as DeepSeek-V3's
-multi-token prediction, with experts (arXiv 2412.19437). Assumed for models that publish none, as
-EAGLE's is (arXiv 2401.15077).
+A decoding request brings `draft_tokens` guesses, or as many as the batch says. Then what drafts
+runs once over all of the step's tokens, and once more for each further guess: another model, or a
+draft module. That is one layer of the model with its own norm and the model's LM head: as
+DeepSeek-V3's multi-token prediction, with experts (arXiv 2412.19437). Assumed for models that
+publish none, as EAGLE's is (arXiv 2401.15077).
 """
 
 from dataclasses import replace

@@ -56,7 +56,7 @@ def warm_up_batch(ranks: Sequence[int], count: int) -> StepBatch:
 
 
 def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
-    """The scheduled work, as the cost model counts it, with the drafts that it verifies and makes."""
+    """The scheduled work as the cost model counts it, with drafts that are verified and made."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]
     logit_rows = np.zeros(ranks, dtype=np.int64)
     for rank, output in outputs.items():

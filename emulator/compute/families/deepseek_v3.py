@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from emulator.compute.architecture import Architecture, RouterScore, Routing
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import (
@@ -13,6 +15,7 @@ from emulator.compute.families.family import (
     experts_per_token,
     network_tensors,
 )
+from emulator.compute.mapped_matrix import Matrix
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import DraftWeights, LatentWeights, RouterWeights
 from emulator.specs.latent_attention import LatentAttention
@@ -145,35 +148,33 @@ class DeepseekV3(ModelFamily):
     def draft_tensors(self, arch: Architecture) -> Named:
         """See `ModelFamily.draft_tensors`; embedding and head are the model's, if not stored."""
         prefix = f"model.layers.{arch.layers}"
-        yield f"{prefix}.enorm.weight", (arch.hidden,)
-        yield f"{prefix}.hnorm.weight", (arch.hidden,)
+        for norm in ("enorm", "hnorm", "shared_head.norm"):
+            yield f"{prefix}.{norm}.weight", (arch.hidden,)
         yield f"{prefix}.eh_proj.weight", (arch.hidden, 2 * arch.hidden)
-        yield f"{prefix}.shared_head.norm.weight", (arch.hidden,)
         yield from self.layer_tensors(arch, arch.layers)
 
-    def drafts(self, tensors: Tensors, arch: Architecture) -> DraftWeights:
+    def drafts(
+        self, tensors: Tensors, arch: Architecture, embedding: NDArray[Any], lm_head: Matrix
+    ) -> DraftWeights:
         """See `ModelFamily.drafts`."""
-        prefix, vocabulary = f"model.layers.{arch.layers}", (arch.vocab, arch.hidden)
-        head = "model.embed_tokens.weight" if arch.tied_embeddings else "lm_head.weight"
-        own_head = f"{prefix}.shared_head.head.weight"
-        own_embedding = f"{prefix}.embed_tokens.weight"
-        embedding = own_embedding if own_embedding in tensors else "model.embed_tokens.weight"
-        joining = tensors.rows(f"{prefix}.eh_proj.weight", arch.hidden, 2 * arch.hidden)
+        prefix, hidden = f"model.layers.{arch.layers}", arch.hidden
+        head, tokens = f"{prefix}.shared_head.head.weight", f"{prefix}.embed_tokens.weight"
+        if tokens in tensors:
+            embedding = tensors.embedding(tokens, arch.vocab, hidden)
+        if head in tensors:
+            lm_head = tensors.linear(tensors.rows(head, arch.vocab, hidden))
         return DraftWeights(
-            token_norm=tensors.read(f"{prefix}.enorm.weight", arch.hidden),
-            hidden_norm=tensors.read(f"{prefix}.hnorm.weight", arch.hidden),
-            joining=tensors.linear(joining),
-            embedding=tensors.embedding(embedding, *vocabulary),
-            final_norm=tensors.read(f"{prefix}.shared_head.norm.weight", arch.hidden),
-            lm_head=tensors.linear(
-                tensors.rows(own_head if own_head in tensors else head, *vocabulary)
-            ),
+            token_norm=tensors.read(f"{prefix}.enorm.weight", hidden),
+            hidden_norm=tensors.read(f"{prefix}.hnorm.weight", hidden),
+            joining=tensors.linear(tensors.rows(f"{prefix}.eh_proj.weight", hidden, 2 * hidden)),
+            embedding=embedding,
+            final_norm=tensors.read(f"{prefix}.shared_head.norm.weight", hidden),
+            lm_head=lm_head,
         )
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """See `ModelFamily.router`."""
-        name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
-        bias = tensors.read(name, arch.experts)
+        bias = tensors.read(f"model.layers.{layer}.mlp.gate.e_score_correction_bias", arch.experts)
         return replace(super().router(tensors, arch, layer), choice_bias=bias)
 
 

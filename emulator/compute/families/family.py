@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.config_reader import ConfigReader
+from emulator.compute.mapped_matrix import Matrix
 from emulator.compute.rope import attention_factor
 from emulator.compute.rope_settings import DEFAULT_THETA, RopeSettings, read_rope_settings
 from emulator.compute.tensors import Shape, Tensors
@@ -188,9 +189,14 @@ class ModelFamily(ABC):
         width = arch.shared_intermediate
         return read_network(tensors, prefix, width, arch.hidden, 1, slice(None))
 
-    def drafts(self, tensors: Tensors, arch: Architecture) -> DraftWeights:
-        """What is around the layer that drafts, where the architecture has one."""
-        del tensors
+    def drafts(
+        self, tensors: Tensors, arch: Architecture, embedding: NDArray[Any], lm_head: Matrix
+    ) -> DraftWeights:
+        """What is around the layer that drafts, where the architecture has one.
+
+        It shares the model's `embedding` and `lm_head` where the checkpoint has no others for it.
+        """
+        del tensors, embedding, lm_head
         raise AssertionError(f"{arch.family} has no layers that draft")
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:

@@ -1,4 +1,4 @@
-"""A random DeepSeek-V3 checkpoint with a layer that drafts, and what transformers' layer makes of it.
+"""A random DeepSeek-V3 checkpoint with a layer that drafts, and what transformers make of it.
 
 Transformers leave that layer out. So it is made as the last layer of a model that is one deeper,
 and the reference runs that model's own module, between norms and products of PyTorch: what DeepSeek
@@ -127,9 +127,7 @@ class DraftReference:
         embedded = self._embedding[torch.tensor([following])]
         embedded[:, 0] = 0.0
         around = self._around
-        both = torch.cat(
-            [self._norm(embedded, "enorm"), self._norm(hidden, "hnorm")], dim=-1
-        )
+        both = torch.cat([self._norm(embedded, "enorm"), self._norm(hidden, "hnorm")], dim=-1)
         joined = both @ around["eh_proj.weight"].T
         positions = torch.arange(len(following))[None]
         mask = torch.full((1, 1, len(following), len(following)), float("-inf")).triu(1)

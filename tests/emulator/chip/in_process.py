@@ -59,7 +59,7 @@ class InProcessChips:
     Every slot of the KV pools holds noise at first, like a used pool.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
         self,
         directory: Path,
         *,

@@ -93,7 +93,9 @@ class TestTexts:
         texts, drafts = draft_texts(machine, PROMPTS, new_tokens=TOKENS)
 
         assert cut(texts, TOKENS) == expected
-        assert {len(guesses) for of_request in drafts.values() for guesses in of_request.values()} == {2}
+        assert {
+            len(guesses) for of_request in drafts.values() for guesses in of_request.values()
+        } == {2}
 
     def test_drafts_are_the_same_on_every_partition(self, checkpoint: Path) -> None:
         found = [

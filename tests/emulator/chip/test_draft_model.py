@@ -1,4 +1,4 @@
-"""A small model that drafts for the served one: its guesses are its own text, texts are as without."""
+"""A small model that drafts for the served one: guesses are its own text, texts are as without."""
 
 from collections.abc import Mapping
 from pathlib import Path
