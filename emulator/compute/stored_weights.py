@@ -75,6 +75,8 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
         layers.append(replace(layer, attention=attention, feed_forward=network))
     drafts = shard.drafts
     if drafts is not None:
+        assert not isinstance(drafts.joining, MappedMatrix), "mapped matrices are as stored"
+        assert not isinstance(drafts.lm_head, MappedMatrix), "mapped matrices are as stored"
         drafts = replace(
             drafts,
             joining=plain.store(drafts.joining),
