@@ -14,6 +14,8 @@ from emulator.compute.stored_weights import maps_weights
 from emulator.compute.tensors import stored_bytes
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.specs.model import ModelSpec
+from emulator.specs.weight_format import WeightFormat
 
 PROCESS_BYTES = 45_000_000
 """A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
@@ -98,9 +100,27 @@ def host_need(
         chips=chips,
         mapped_bytes=stored_bytes(weights_dir) if mapped else 0,
         weights_bytes=_FP32_BYTES * copied,
-        process_bytes=PROCESS_BYTES + _FP32_BYTES * SAMPLED_ROWS * arch.vocab,
+        process_bytes=_process_bytes(arch.vocab),
         draft_bytes=0 if draft_dir is None else _draft_bytes(draft_dir, -(-chips // tp)),
     )
+
+
+def mapped_need(model: ModelSpec, chips: int) -> HostNeed:
+    """The need of `chips` that map a checkpoint of `model` as stored, by its dimensions alone."""
+    copied = 0
+    if model.stored_projection_format is WeightFormat.FP8_BLOCK128:
+        copied = model.replica_parameters() - model.embedding_parameters - model.hidden
+    return HostNeed(
+        weights_dir=Path(model.name),
+        chips=chips,
+        mapped_bytes=model.weight_bytes,
+        weights_bytes=_FP32_BYTES * copied,
+        process_bytes=_process_bytes(model.vocab),
+    )
+
+
+def _process_bytes(vocab: int) -> int:
+    return PROCESS_BYTES + _FP32_BYTES * SAMPLED_ROWS * vocab
 
 
 def _draft_bytes(draft_dir: Path, ranks: int) -> int:

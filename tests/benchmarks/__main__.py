@@ -41,6 +41,7 @@ LONG_NAMES = (
     "plan_exhaustive",
     "plan_live",
     "big_checkpoint",
+    "text_cost",
 )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
 
 from emulator.data import SMALL_MOE_DIR
@@ -36,6 +38,19 @@ def prompts() -> list[list[int]]:
     rng = np.random.default_rng(8)
     start = rng.integers(300, 1024, 40).tolist()
     return [[*start, *rng.integers(300, 1024, 5 + 3 * n).tolist()] for n in range(6)]
+
+
+def perturbed(checkpoint: Path) -> Path:
+    """The same model a little off, beside it: its choice is often the model's, and not always."""
+    directory = checkpoint.with_name("perturbed")
+    shutil.copytree(checkpoint, directory)
+    path, generator = directory / "model.safetensors", torch.Generator().manual_seed(0)
+    tensors = load_file(path)
+    for tensor in tensors.values():
+        noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+        tensor.add_(0.01 * noise * tensor.std())
+    save_file(tensors, path, {"format": "pt"})
+    return directory
 
 
 def with_tokenizer(directory: Path) -> Path:
@@ -101,7 +116,7 @@ class TestMultiTokenPrediction:
 class TestDraftModel:
     @pytest.fixture(scope="class")
     def checkpoint(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The small MoE with other weights: the bundled one drafts for it, right by chance alone."""
+        """The small MoE with weights of another seed than the bundled one's."""
         directory = tmp_path_factory.mktemp("model") / "small-moe-again"
         shutil.copytree(SMALL_MOE_DIR, directory)
         (directory / "model.safetensors").write_bytes(make_weights(SMALL_MOE_DIR, seed=7))
@@ -111,7 +126,7 @@ class TestDraftModel:
     def engine(self, checkpoint: Path) -> Iterator[Engine]:
         drafts = {
             "method": "draft_model",
-            "model": str(checkpoint),
+            "model": str(perturbed(checkpoint)),
             "num_speculative_tokens": 3,
         }
         with running_engine(
@@ -123,3 +138,6 @@ class TestDraftModel:
         self, engine: Engine, checkpoint: Path, prompts: list[list[int]]
     ) -> None:
         assert_texts(checkpoint, engine, prompts)
+
+    def test_vllm_s_metrics_count_the_drafts(self, engine: Engine) -> None:
+        assert_figures(engine)
