@@ -301,12 +301,9 @@ class Chip:
             block_tokens=self._kv.block_tokens,
         )
         spans, running.guess_rows = guesses.first_pass(step.scheduled)
-        starts = running.batch.starts.tolist()
-        rows = [
-            row
-            for start, span in zip(starts, spans, strict=True)
-            for row in range(start, start + len(span.token_ids))
-        ]
+        lengths = np.array([len(span.token_ids) for span in spans])
+        before = np.cumsum(lengths) - lengths
+        rows = np.arange(lengths.sum()) + np.repeat(running.batch.starts - before, lengths)
         return spans, model_output(self._shard, running.x[rows])
 
     def _guess(self, running: _RunningStep) -> tuple[list[Span], Float32s]:
@@ -333,7 +330,7 @@ class Chip:
         if self._draft_model is not None:
             step = running.command.step
             drafts = self._draft_model.draft(self._requests, step, output.request_ids)
-        return replace(output, drafts=drafts)
+        return replace(output, drafts=drafts) if drafts else output
 
     def _sample(self, running: _RunningStep) -> RankOutput:
         return sample_step(

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from emulator.arrays import Float32s, Int64s
+from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.chip.request_table import ChipRequest, RequestTable
 from emulator.compute.sampling import sample
 from emulator.compute.token_batch import Span
@@ -41,10 +41,8 @@ class Guesses:
         self._requests = {item.request_id: requests[item.request_id] for item in step.scheduled}
         self._lengths = {name: len(request) for name, request in self._requests.items()}
         self._drawn = set(sampled)
-        self._guessing = [
-            name for name in self._requests if name in self._drawn - set(step.grammar_rows)
-        ]
-        self._guessing = [name for name in self._guessing if self._may_guess(name)]
+        free = self._drawn.difference(step.grammar_rows)
+        self._guessing = [name for name in self._requests if name in free and self._may_guess(name)]
         self._guesses: dict[str, list[int]] = {name: [] for name in self._guessing}
         self._passes = 0
 
@@ -106,5 +104,5 @@ class Guesses:
         return len(request.block_ids) * self._block_tokens
 
 
-def _span(request: ChipRequest, token_ids: np.ndarray, first_position: int) -> Span:
+def _span(request: ChipRequest, token_ids: Int32s, first_position: int) -> Span:
     return Span(token_ids=token_ids, first_position=first_position, block_table=request.block_ids)
