@@ -49,7 +49,7 @@ def test_what_cannot_draft_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_drafts_of_made_up_tokens_are_refused() -> None:
+def test_drafts_of_synthetic_tokens_are_refused() -> None:
     deployment = resolve_deployment(Settings(computes=False), SMALL_MOE_DIR)
 
     with pytest.raises(UnsupportedFlag, match=r"^--speculative-config: made-up tokens follow no"):
