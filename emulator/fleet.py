@@ -79,6 +79,8 @@ class Fleet:
         ray_address: a running Ray cluster to join; None starts a private one.
         silence_timeout_s: wall seconds without activity after which a chip is lost.
         formats: of the weights on the chips, and of keys and values.
+        draft_tokens: guesses after each text; made by the model in `draft_dir`, or without one by
+            the checkpoint's layer that drafts.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed, before any process is started; from
@@ -99,19 +101,24 @@ class Fleet:
         ray_address: str | None = None,
         silence_timeout_s: float = 10.0,
         formats: ModelFormats = FP32_MODEL,
+        draft_tokens: int = 0,
+        draft_dir: Path | None = None,
     ) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
         assert placement.layers == len(self.architecture.expert_layers), placement.layers
         assert placement.experts == self.architecture.experts, placement.experts
         self.tp = tp
         self.placement = placement
+        self._draft_tokens = draft_tokens
+        self._draft_dir = draft_dir
+        self._drafts_by_layer = draft_tokens > 0 and draft_dir is None
         self._weights_of: dict[int, Path] = dict.fromkeys(range(placement.chips), weights_dir)
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
         self._formats = formats
         self._slots = max(slots_max, placement.slots)
         self._processes = ChipProcesses(ray_address)
-        self._exchange: StepExchange = HubExchange(placement, tp)
+        self._exchange: StepExchange = HubExchange(placement, tp, drafts=self._drafts_by_layer)
         self._sampled: dict[int, RankOutput] = {}
         self._step: UnfinishedStep | None = None
         self._hung: set[int] = set()
@@ -134,7 +141,12 @@ class Fleet:
             self._processes.open()
             self._check_host()
             self._exchange = choose_exchange(
-                self._processes.channel, self.placement, self.architecture, self.tp, self._slots
+                self._processes.channel,
+                self.placement,
+                self.architecture,
+                tp=self.tp,
+                slots_max=self._slots,
+                drafts=self._drafts_by_layer,
             )
             self._start_chips(range(self.chips))
         except BaseException:
@@ -148,6 +160,8 @@ class Fleet:
             tp=self.tp,
             slots=self.placement.slots,
             formats=self._formats,
+            drafts=self._drafts_by_layer,
+            draft_dir=self._draft_dir,
         )
         need.check(psutil.virtual_memory().available)
         logger.info("%s", need)
@@ -166,6 +180,8 @@ class Fleet:
                 tp=self._attending,
                 tp_index=chip % self.tp,
                 formats=self._formats,
+                draft_tokens=self._draft_tokens,
+                draft_dir=str(self._draft_dir or ""),
             )
             for chip in chips
         }
@@ -205,14 +221,17 @@ class Fleet:
         return self._drive({chip: RepeatStep() for rank in again for chip in self._rank(rank)})
 
     def _begin(self, step: RankStep, bitmask: Int32s) -> dict[int, BeginStep]:
-        """The commands that begin a rank's step; followers also get the tokens sampled last."""
+        """The commands that begin a rank's step; followers also get the tokens sampled last.
+
+        With a layer that drafts they sample themselves, under the same bitmask.
+        """
         lead, *others = self._rank(step.rank)
         commands = {lead: BeginStep(step=step, grammar_bitmask=bitmask)}
         sampled = self._sampled.pop(step.rank, None)
         for chip in others:
             commands[chip] = BeginStep(
                 step=step,
-                grammar_bitmask=NO_BITMASK,
+                grammar_bitmask=bitmask if self._drafts_by_layer else NO_BITMASK,
                 sampled_ids=sampled.request_ids if sampled else [],
                 sampled_tokens=sampled.token_ids if sampled else NO_TOKENS,
             )

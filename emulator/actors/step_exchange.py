@@ -101,12 +101,14 @@ class StepExchange(Protocol):
 class HubExchange:
     """Rows travel through the hub, between all nodes."""
 
-    def __init__(self, placement: ExpertPlacement, tp: int) -> None:
-        self._experts = ExpertMap(placement)
+    def __init__(self, placement: ExpertPlacement, tp: int, *, drafts: bool = False) -> None:
+        """With `drafts`, a further layer that drafts is placed as the last is."""
+        self._experts = ExpertMap(placement, drafts=drafts)
         self._tp = tp
+        self._drafts = drafts
 
     def set_placement(self, placement: ExpertPlacement) -> None:  # noqa: D102
-        self._experts = ExpertMap(placement)
+        self._experts = ExpertMap(placement, drafts=self._drafts)
 
     def attempt(self, begin: Begin, live: Collection[int]) -> Lockstep:  # noqa: D102
         del live
@@ -296,11 +298,20 @@ class SharedAttempt:
 
 
 def choose_exchange(
-    channel: Channel, placement: ExpertPlacement, arch: Architecture, tp: int, slots_max: int
+    channel: Channel,
+    placement: ExpertPlacement,
+    arch: Architecture,
+    *,
+    tp: int,
+    slots_max: int,
+    drafts: bool,
 ) -> StepExchange:
-    """The exchange of a fleet whose chips are on `channel`."""
-    if channel.is_on_one_host and can_wait():
+    """The exchange of a fleet whose chips are on `channel`.
+
+    A layer that drafts (`drafts`) runs as often as some rank guesses, which the hub alone follows.
+    """
+    if channel.is_on_one_host and can_wait() and not drafts:
         return SharedExchange(
             placement, arch, tp=tp, slots_max=slots_max, send_all=channel.send_all
         )
-    return HubExchange(placement, tp)
+    return HubExchange(placement, tp, drafts=drafts)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from emulator.chip.chip import Chip
 from emulator.chip.commands import LoadExperts, LoadWeights
+from emulator.chip.draft_model import DraftModel
 from emulator.chip.effects import CommandDone, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard, read_architecture
@@ -20,7 +21,8 @@ class ChipShare:
     """A chip's part of the model in `weights_dir`; `tp` and `tp_index` are those of `Chip`.
 
     `experts`: the expert of each slot, or EMPTY, for each layer with experts. Matrices, keys and
-    values are rounded to `formats`.
+    values are rounded to `formats`. `draft_tokens` are guessed after each text that got a token: by
+    the model in `draft_dir` on leading chips, or without one by the layer that drafts.
     """
 
     weights_dir: str
@@ -30,6 +32,13 @@ class ChipShare:
     tp: int = 1
     tp_index: int = 0
     formats: ModelFormats = FP32_MODEL
+    draft_tokens: int = 0
+    draft_dir: str = ""
+
+    @property
+    def drafts_by_layer(self) -> bool:
+        """Whether the checkpoint's own layer drafts."""
+        return self.draft_tokens > 0 and not self.draft_dir
 
 
 def load_chip(share: ChipShare) -> Chip:
@@ -42,9 +51,25 @@ def load_chip(share: ChipShare) -> Chip:
         groups=shard.groups,
         blocks=share.kv_blocks,
         block_tokens=share.block_tokens,
+        drafts=share.drafts_by_layer,
         formats=share.formats,
     )
-    return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)
+    draft_model = None
+    if share.draft_dir and share.tp_index == 0:
+        draft_model = DraftModel.load(
+            Path(share.draft_dir),
+            count=share.draft_tokens,
+            kv_blocks=share.kv_blocks,
+            block_tokens=share.block_tokens,
+        )
+    return Chip(
+        shard,
+        kv,
+        tp=share.tp,
+        tp_index=share.tp_index,
+        draft_tokens=share.draft_tokens,
+        draft_model=draft_model,
+    )
 
 
 def _load_shard(share: ChipShare, arch: Architecture) -> ModelShard:
@@ -56,6 +81,7 @@ def _load_shard(share: ChipShare, arch: Architecture) -> ModelShard:
         tp=share.tp,
         tp_index=share.tp_index,
         mapped=maps_weights(directory, share.formats),
+        drafts=share.drafts_by_layer,
     )
     return store_shard(shard, share.formats)
 
@@ -83,6 +109,8 @@ def renew_chip(
 def load_slots(chip: Chip, share: ChipShare, command: LoadExperts) -> CommandDone:
     """Load the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
     directory, mapped = Path(share.weights_dir), chip.maps_experts(command.layer)
-    read = load_experts(directory, chip.architecture, command.layer, command.experts, mapped=mapped)
-    store_experts(read, share.formats, chip.architecture)
-    return chip.take_experts(command.layer, command.slots, read)
+    for place in chip.expert_places(command.layer):
+        read = load_experts(directory, chip.architecture, place, command.experts, mapped=mapped)
+        store_experts(read, share.formats, chip.architecture)
+        chip.take_experts(place, command.slots, read)
+    return CommandDone()

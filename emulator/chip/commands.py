@@ -100,7 +100,8 @@ class SendExperts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeExperts:
     """Write weights into `slots` of `layer`: `gate_up` [slots, hidden, 2 * intermediate], `down`
-    [slots, intermediate, hidden], `biases` [slots, biases of an expert], float32.
+    [slots, intermediate, hidden], `biases` [slots, biases of an expert], float32; of the last layer
+    with those of the layer that drafts, if any, in further columns.
     """
 
     layer: int
@@ -128,7 +129,9 @@ class TakeKv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadExperts:
-    """Read `experts` of `layer` from the checkpoint into `slots`, one each."""
+    """Read `experts` of `layer` from the checkpoint into `slots`, one each; with the last layer's
+    those of the layer that drafts, if any.
+    """
 
     layer: int
     slots: list[int]

@@ -55,7 +55,7 @@ class ExpertRows:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWeights:
     """Weights `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate, hidden],
-    and `biases` [slots, biases of an expert].
+    and `biases` [slots, biases of an expert]; see `TakeExperts`.
     """
 
     layer: int

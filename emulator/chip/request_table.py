@@ -47,6 +47,11 @@ class ChipRequest:
         self._buffer[self._length] = token_id
         self._length += 1
 
+    def cut(self, length: int) -> None:
+        """Keep the first `length` tokens, the prompt among them."""
+        assert self.prompt_tokens <= length <= self._length, (length, self._length)
+        self._length = length
+
     def tokens(self, start: int, end: int) -> Int32s:
         """Token ids of positions [start, end); a view."""
         assert end <= self._length, (start, end, self._length)

@@ -55,8 +55,10 @@ class Architecture:
     Attributes:
         dense_layers: layers with a dense feed-forward network of `dense_intermediate`, ascending;
             the others have `experts`, of `expert_intermediate`.
+        draft_layers: layers after those, which a checkpoint has to guess further tokens with.
         shared_intermediate: width of the network beside a layer's experts that every token uses.
-        windows: by layer, the last tokens that a token attends to, itself included; 0 for all.
+        windows: by layer, also those that draft, the last tokens that a token attends to, itself
+            included; 0 for all.
         latent: of multi-head latent attention; `kv_heads` is then `heads`.
         score_scale: factor of a query's product with a key.
         fp8_block: rows and columns of a stored FP8 matrix that share a scale; None without. How
@@ -65,6 +67,7 @@ class Architecture:
 
     family: str
     layers: int
+    draft_layers: int = 0
     hidden: int
     heads: int
     kv_heads: int
@@ -107,6 +110,11 @@ class Architecture:
         """Layers with experts, ascending; expert placements count these alone."""
         dense = frozenset(self.dense_layers)
         return tuple(layer for layer in range(self.layers) if layer not in dense)
+
+    @property
+    def draft_place(self) -> int:
+        """The place after those of `expert_layers`: of the experts of the first draft layer."""
+        return len(self.expert_layers)
 
     @property
     def rotary_dim(self) -> int:

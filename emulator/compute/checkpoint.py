@@ -21,6 +21,7 @@ from emulator.compute.weights import (
     ModelShard,
     MoeWeights,
 )
+from emulator.errors import CheckpointError
 from emulator.specs.placement import EMPTY
 
 
@@ -59,6 +60,20 @@ def check_weights(directory: Path) -> Architecture:
     return arch
 
 
+def check_drafts(directory: Path) -> None:
+    """Check that the checkpoint in `directory` has a layer that drafts; raises CheckpointError."""
+    arch = read_architecture(directory)
+    if arch.draft_layers != 1:
+        raise CheckpointError(
+            f"{directory}: {arch.family} with num_nextn_predict_layers={arch.draft_layers}: drafts "
+            "by multi-token prediction need a DeepseekV3ForCausalLM checkpoint with one such layer"
+        )
+    family, tensors = FAMILIES[arch.family], Tensors(directory, arch.fp8_block)
+    for name, shape in family.draft_tensors(arch):
+        tensors.check(name, shape)
+    family.check_experts(tensors, arch, arch.layers)
+
+
 def load_shard(
     directory: Path,
     arch: Architecture,
@@ -67,12 +82,14 @@ def load_shard(
     tp: int = 1,
     tp_index: int = 0,
     mapped: bool = False,
+    drafts: bool = False,
 ) -> ModelShard:
     """Read one chip's share of the heads, and its experts, from `directory`.
 
     `experts` gives the slots of each layer with experts, equally many, an expert or EMPTY. Of the
     `tp` chips that divide a rank's head groups it is `tp_index`; from `tp` on, it has no heads.
-    With `mapped`, matrices stay in the checkpoint's pages, which other processes share.
+    With `mapped`, matrices stay in the checkpoint's pages, which other processes share; with
+    `drafts`, the layer that drafts comes too, with the experts of the last layer's slots.
     Raises CheckpointError for a missing or misshapen tensor.
     """
     groups = arch.groups // tp if tp_index < tp else 0
@@ -80,21 +97,23 @@ def load_shard(
     share = slice(tp_index * groups, (tp_index + 1) * groups)
     family = FAMILIES[arch.family]
     slots_of = dict(zip(arch.expert_layers, experts, strict=True))
+    if drafts:
+        slots_of[arch.layers] = experts[-1]
     tensors = Tensors(directory, arch.fp8_block, mapped=mapped)
-    embedding = tensors.rows("model.embed_tokens.weight", arch.vocab, arch.hidden)
-    lm_head = embedding
-    if not arch.tied_embeddings:
-        lm_head = tensors.rows("lm_head.weight", arch.vocab, arch.hidden)
+    head = "model.embed_tokens.weight" if arch.tied_embeddings else "lm_head.weight"
+    embedding = tensors.embedding("model.embed_tokens.weight", arch.vocab, arch.hidden)
+    lm_head = tensors.linear(tensors.rows(head, arch.vocab, arch.hidden))
     return ModelShard(
         architecture=arch,
         groups=groups,
-        embedding=embedding if mapped else embedding.astype(np.float32),
+        embedding=embedding,
         layers=tuple(
             _load_layer(family, tensors, arch, layer, slots_of.get(layer), share)
-            for layer in range(arch.layers)
+            for layer in range(arch.layers + drafts)
         ),
         final_norm=tensors.read("model.norm.weight", arch.hidden),
-        lm_head=tensors.linear(lm_head),
+        lm_head=lm_head,
+        drafts=family.drafts(tensors, arch, embedding, lm_head) if drafts else None,
     )
 
 
@@ -153,8 +172,8 @@ def load_experts(
 ) -> ExpertSet:
     """Read `experts`, a slot each, of one layer; `mapped` as in `load_shard`.
 
-    `moe_layer` counts layers with experts. Raises CheckpointError.
+    `moe_layer` counts layers with experts, one that drafts too. Raises CheckpointError.
     """
-    layer = arch.expert_layers[moe_layer]
+    layer = (*arch.expert_layers, arch.layers)[moe_layer]
     tensors = Tensors(directory, arch.fp8_block, mapped=mapped)
     return _load_experts(FAMILIES[arch.family], tensors, arch, layer, experts)

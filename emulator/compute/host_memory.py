@@ -14,6 +14,8 @@ from emulator.compute.stored_weights import maps_weights
 from emulator.compute.tensors import stored_bytes
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.specs.model import ModelSpec
+from emulator.specs.weight_format import WeightFormat
 
 PROCESS_BYTES = 45_000_000
 """A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
@@ -27,18 +29,23 @@ _FP32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNeed:
-    """Memory of `chips` on one host: pages of the checkpoint once, and what each has of its own."""
+    """Memory of `chips` on one host: pages of the checkpoint once, and what each has of its own.
+
+    `draft_bytes`: of a drafting model on the ranks' leading chips together.
+    """
 
     weights_dir: Path
     chips: int
     mapped_bytes: int
     weights_bytes: int
     process_bytes: int
+    draft_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """Of all chips together."""
-        return self.mapped_bytes + self.chips * (self.weights_bytes + self.process_bytes)
+        own_bytes = self.chips * (self.weights_bytes + self.process_bytes)
+        return self.mapped_bytes + own_bytes + self.draft_bytes
 
     def check(self, available_bytes: int) -> None:
         """Raise CheckpointError, with the figures, when it is more than is available."""
@@ -49,32 +56,43 @@ class HostNeed:
             )
 
     def __str__(self) -> str:
+        drafting = f", {self.draft_bytes / 1e9:.3f} GB of a drafting model" * bool(self.draft_bytes)
         return (
             f"{self.chips} chips need {self.total_bytes / 1e9:.2f} GB:"
             f" {self.mapped_bytes / 1e9:.2f} GB of weights in pages that they share, and each"
             f" {self.weights_bytes / 1e9:.3f} GB of weights and"
-            f" {self.process_bytes / 1e9:.3f} GB of process, without KV"
+            f" {self.process_bytes / 1e9:.3f} GB of process{drafting}, without KV"
         )
 
 
 def host_need(
-    weights_dir: Path, *, chips: int, tp: int, slots: int, formats: ModelFormats = FP32_MODEL
+    weights_dir: Path,
+    *,
+    chips: int,
+    tp: int,
+    slots: int,
+    formats: ModelFormats = FP32_MODEL,
+    drafts: bool = False,
+    draft_dir: Path | None = None,
 ) -> HostNeed:
     """The need of `chips` with `slots` experts each in a layer, `tp` chips a rank.
 
-    Raises CheckpointError for weights that are not computed.
+    With `drafts`, chips have the layer that drafts; with `draft_dir`, leading ones a drafting
+    model. Raises CheckpointError for weights that are not computed.
     """
     arch, mapped = read_architecture(weights_dir), maps_weights(weights_dir, formats)
     tensors = FAMILIES[arch.family].layer_tensors
     of_layers = sum(
-        math.prod(shape) for layer in range(arch.layers) for _, shape in tensors(arch, layer)
+        math.prod(shape)
+        for layer in range(arch.layers + drafts)
+        for _, shape in tensors(arch, layer)
     )
     copied = 0
     if not mapped:
         experts = 3 * arch.hidden * arch.expert_intermediate + arch.expert_bias_width
-        ends = 2 * arch.vocab * arch.hidden
+        ends = 2 * (1 + drafts) * arch.vocab * arch.hidden
         own = of_layers // arch.attending_chips(tp)
-        copied = ends + own + len(arch.expert_layers) * slots * experts
+        copied = ends + own + (len(arch.expert_layers) + drafts) * slots * experts
     elif arch.fp8_block is not None:
         copied = of_layers  # FP8 is kept as stored in experts alone, and not divided
     return HostNeed(
@@ -82,5 +100,30 @@ def host_need(
         chips=chips,
         mapped_bytes=stored_bytes(weights_dir) if mapped else 0,
         weights_bytes=_FP32_BYTES * copied,
-        process_bytes=PROCESS_BYTES + _FP32_BYTES * SAMPLED_ROWS * arch.vocab,
+        process_bytes=_process_bytes(arch.vocab),
+        draft_bytes=0 if draft_dir is None else _draft_bytes(draft_dir, -(-chips // tp)),
     )
+
+
+def mapped_need(model: ModelSpec, chips: int) -> HostNeed:
+    """The need of `chips` that map a checkpoint of `model` as stored, by its dimensions alone."""
+    copied = 0
+    if model.stored_projection_format is WeightFormat.FP8_BLOCK128:
+        copied = model.replica_parameters() - model.embedding_parameters - model.hidden
+    return HostNeed(
+        weights_dir=Path(model.name),
+        chips=chips,
+        mapped_bytes=model.weight_bytes,
+        weights_bytes=_FP32_BYTES * copied,
+        process_bytes=_process_bytes(model.vocab),
+    )
+
+
+def _process_bytes(vocab: int) -> int:
+    return PROCESS_BYTES + _FP32_BYTES * SAMPLED_ROWS * vocab
+
+
+def _draft_bytes(draft_dir: Path, ranks: int) -> int:
+    """Weights of a drafting model, whole on each leading chip, or in pages that they share."""
+    need = host_need(draft_dir, chips=ranks, tp=1, slots=read_architecture(draft_dir).experts)
+    return need.mapped_bytes + ranks * need.weights_bytes

@@ -51,15 +51,18 @@ class PagedKv:
         groups: int,
         blocks: int,
         block_tokens: int,
+        drafts: bool = False,
         formats: ModelFormats = FP32_MODEL,
     ) -> Self:
         """The pool of a chip with `groups` head groups; one without any keeps no more than a block.
+
+        With `drafts`, the layer that drafts is the last of its layers.
 
         A latent is one head that all groups share, its values the first `kv_rank` of its keys.
         """
         latent = arch.latent
         return cls(
-            layers=arch.layers,
+            layers=arch.layers + drafts,
             kv_heads=1 if latent else max(1, groups),
             key_dim=latent.cached_width if latent else arch.head_dim,
             value_dim=latent.kv_rank if latent else arch.head_dim,

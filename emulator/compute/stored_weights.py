@@ -73,9 +73,20 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
             network = _stored(network, projections)
         attention = _stored(layer.attention, projections)
         layers.append(replace(layer, attention=attention, feed_forward=network))
+    drafts = shard.drafts
+    if drafts is not None:
+        assert not isinstance(drafts.joining, MappedMatrix), "mapped matrices are as stored"
+        assert not isinstance(drafts.lm_head, MappedMatrix), "mapped matrices are as stored"
+        drafts = replace(
+            drafts,
+            joining=plain.store(drafts.joining),
+            embedding=plain.store(drafts.embedding),
+            lm_head=plain.store(drafts.lm_head),
+        )
     return replace(
         shard,
         formats=formats,
+        drafts=drafts,
         embedding=plain.store(shard.embedding),
         layers=tuple(layers),
         lm_head=plain.store(shard.lm_head),

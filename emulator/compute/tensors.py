@@ -113,6 +113,11 @@ class Tensors:
         rows = np.concatenate([part.astype(np.float32, copy=False) for part in parts])
         return np.ascontiguousarray(rows.T)
 
+    def embedding(self, name: str, vocab: int, hidden: int) -> NDArray[Any]:
+        """Rows of tokens [vocab, hidden]: float32, or in the files' pages as stored."""
+        rows = self.rows(name, vocab, hidden)
+        return rows if self._mapped else rows.astype(np.float32)
+
     def linears(self, *parts: NDArray[Any]) -> Matrices:
         """Linear layers of `rows` [layers, outputs, inputs], joined layer by layer."""
         if self._mapped:

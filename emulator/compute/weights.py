@@ -93,8 +93,23 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWeights:
+    """What is around a layer that guesses further tokens: multi-token prediction."""
+
+    token_norm: Float32s  # [hidden]
+    hidden_norm: Float32s  # [hidden]
+    joining: Matrix  # [2 * hidden, hidden], of a token's embedding and the model's hidden row
+    embedding: NDArray[Any]  # [vocab, hidden], float32 or as stored
+    final_norm: Float32s  # [hidden]
+    lm_head: Matrix  # [hidden, vocab]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShard:
-    """One chip's part of a model; `groups` counts its head groups."""
+    """One chip's part of a model; `groups` counts its head groups.
+
+    With `drafts`, the layer that they are around is the last of `layers`.
+    """
 
     architecture: Architecture
     groups: int
@@ -102,4 +117,5 @@ class ModelShard:
     layers: tuple[LayerWeights, ...]
     final_norm: Float32s  # [hidden]
     lm_head: Matrix  # [hidden, vocab]
+    drafts: DraftWeights | None = None
     formats: ModelFormats = FP32_MODEL

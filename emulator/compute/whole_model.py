@@ -1,6 +1,6 @@
 """A whole model in this process: the logits of texts, with the bits that chips compute."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from emulator.compute.decoder import (
 from emulator.compute.host_memory import host_need
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import maps_weights, store_shard
-from emulator.compute.token_batch import Span, make_token_batch
+from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
 from emulator.compute.weights import ModelShard
 from emulator.formats.model_formats import ModelFormats
 
@@ -77,25 +77,33 @@ class WholeModel:
             block_tokens=_BLOCK_TOKENS,
             formats=self._shard.formats,
         )
-        angles = batch_rotation(self._shard, batch)
-        x = embed(self._shard, batch)
-        for layer in self._layers:
-            joined = layer.add_attention(x, layer.attend(kv, x, batch, angles))
-            if layer.has_experts:
-                x = self._through_experts(layer, joined)
-            else:
-                x = add_up(joined.residual, layer.run_dense_part(joined))
-        return x
+        return last_layer(self._shard, self._layers, kv, batch)
 
-    def _through_experts(self, layer: DecoderLayer, joined: Joined) -> Float32s:
-        routed = layer.route(joined)
-        chosen = routed.chosen.ravel()  # [pairs]
-        by_expert = np.argsort(chosen, kind="stable")
-        answers = np.empty((len(chosen), joined.hidden.shape[1]), dtype=np.float32)
-        answers[by_expert] = layer.run_experts(
-            joined.hidden,
-            by_expert // routed.chosen.shape[1],
-            np.bincount(chosen, minlength=self._shard.architecture.experts),
-        )
-        # [tokens, k, hidden]
-        return layer.combine(routed, answers.reshape(*routed.chosen.shape, -1))
+
+def last_layer(
+    shard: ModelShard, layers: Sequence[DecoderLayer], kv: PagedKv, batch: TokenBatch
+) -> Float32s:
+    """The output [tokens, hidden] of the last of the `layers` of a whole model; writes `kv`."""
+    angles = batch_rotation(shard, batch)
+    x = embed(shard, batch)
+    for layer in layers:
+        joined = layer.add_attention(x, layer.attend(kv, x, batch, angles))
+        if layer.has_experts:
+            x = _through_experts(layer, joined, shard.architecture.experts)
+        else:
+            x = add_up(joined.residual, layer.run_dense_part(joined))
+    return x
+
+
+def _through_experts(layer: DecoderLayer, joined: Joined, experts: int) -> Float32s:
+    routed = layer.route(joined)
+    chosen = routed.chosen.ravel()  # [pairs]
+    by_expert = np.argsort(chosen, kind="stable")
+    answers = np.empty((len(chosen), joined.hidden.shape[1]), dtype=np.float32)
+    answers[by_expert] = layer.run_experts(
+        joined.hidden,
+        by_expert // routed.chosen.shape[1],
+        np.bincount(chosen, minlength=experts),
+    )
+    # [tokens, k, hidden]
+    return layer.combine(routed, answers.reshape(*routed.chosen.shape, -1))

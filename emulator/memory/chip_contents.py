@@ -7,7 +7,7 @@ head, on every core. A cache divided by batch or sequence lies once on the chip,
 cores (assumed).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -134,7 +134,8 @@ def core_needs(
 ) -> CoreNeeds:
     """The needs of each logical core of a chip, one of `tp` of its rank, with `slots` experts.
 
-    Order: microcode, activations, collectives, the groups as the model lists them.
+    Order: microcode, activations, collectives, the groups as the model lists them; those of what
+    drafts last.
     """
     count = len(cores.cores)
     owners = [
@@ -147,16 +148,27 @@ def core_needs(
             group, heads=memory.heads, kv_heads=memory.kv_heads, tp=tp, cores=count, slots=slots
         )
         owners.append((weights_owner(group), on_core))
+    kv_token_bytes = kv_bytes_on_core(
+        copy_bytes=memory.kv_bytes_per_token,
+        heads=memory.heads,
+        kv_heads=memory.cached_heads,
+        tp=tp,
+        cores=count,
+        split=split,
+    )
+    if memory.drafter is not None:
+        needs = core_needs(
+            memory.drafter, cores, tp=tp, slots=memory.drafter_slots, terms=terms, split=split
+        )
+        of_drafts = [
+            (replace(owner, name=f"draft model's {owner.name}"), on_core)
+            for owner, on_core in needs.owners
+            if owner.use is HbmUse.WEIGHTS
+        ]
+        owners, kv_token_bytes = owners + of_drafts, kv_token_bytes + needs.kv_token_bytes
     return CoreNeeds(
         owners=tuple((owner, on_core) for owner, on_core in owners if on_core),
-        kv_token_bytes=kv_bytes_on_core(
-            copy_bytes=memory.kv_bytes_per_token,
-            heads=memory.heads,
-            kv_heads=memory.cached_heads,
-            tp=tp,
-            cores=count,
-            split=split,
-        ),
+        kv_token_bytes=kv_token_bytes,
     )
 
 

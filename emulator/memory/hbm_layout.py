@@ -105,7 +105,7 @@ class HbmLayout:
 
     def spare_slots(self, chip: int) -> int:
         """Experts of every layer that still fit on `chip`."""
-        layers = max((group.layers for group in self.memory.expert_groups), default=0)
+        layers = self.memory.expert_layers
         return self.spare_expert_copies(chip) // layers if layers else 0
 
     def usage(self) -> tuple[tuple[StackUsage, ...], ...]:

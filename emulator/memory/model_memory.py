@@ -1,6 +1,6 @@
 """HBM content of a model: weights in groups, cache bytes, and the heads that divide both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulator.memory.lnc import CoreMap
 from emulator.specs.model import ModelSpec
@@ -17,6 +17,8 @@ class ModelMemory:
         head_groups: groups of heads that stay on one chip; tp divides them.
         kv_bytes_per_token: one copy of a token in the pool.
         experts: routed experts of a layer; 0 for a dense model.
+        drafter: a drafting model beside it, with as many experts of a layer on each chip as
+            `drafter_slots`.
     """
 
     name: str
@@ -27,6 +29,8 @@ class ModelMemory:
     head_groups: int
     kv_bytes_per_token: int
     experts: int
+    drafter: "ModelMemory | None" = None
+    drafter_slots: int = 0
 
     def __post_init__(self) -> None:
         counts = (self.heads, self.kv_heads, self.cached_heads, self.head_groups)
@@ -52,6 +56,37 @@ class ModelMemory:
             kv_bytes_per_token=model.kv_bytes_per_token,
             experts=model.experts,
         )
+
+    @classmethod
+    def with_drafts(
+        cls, model: ModelSpec, *, by_layer: bool, drafter: ModelSpec | None, ep: int
+    ) -> "ModelMemory":
+        """The content of `model` with what drafts for it: a further layer, or `drafter`.
+
+        The further layer has a projection of two rows to one, and the model's embedding and head.
+        Heads are divided one by one, repeating key/value heads; experts of `drafter` over `ep`.
+        """
+        whole = replace(model, layers=model.layers + 1) if by_layer else model
+        memory = cls.of(whole, head_groups=model.heads)
+        if by_layer:
+            joining = TensorGroup(
+                name="draft joining",
+                split=TensorSplit.COLUMNS,
+                copy_bytes=2 * model.hidden**2 * model.weight_bytes_per_param,
+            )
+            memory = replace(memory, groups=(*memory.groups, joining))
+        if drafter is None:
+            return memory
+        return replace(
+            memory,
+            drafter=cls.of(drafter, head_groups=drafter.heads),
+            drafter_slots=-(-drafter.experts // ep),
+        )
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers that whole experts lie in."""
+        return max((group.layers for group in self.expert_groups), default=0)
 
     @property
     def expert_groups(self) -> tuple[TensorGroup, ...]:

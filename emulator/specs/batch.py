@@ -15,6 +15,10 @@ class StepBatch:
     counts the positions whose logits a rank needs. Raises ValueError for another shape or dtype, an
     unknown rank, a request without new tokens, a negative context, or more logit rows than new
     tokens on a rank.
+
+    Drafts are beside the new tokens: None leaves them to the cost model, which then has as many for
+    every decode. `verified_drafts` are guesses that this step checks, `made_drafts` those that it
+    makes for the next.
     """
 
     ranks: int
@@ -22,6 +26,8 @@ class StepBatch:
     new_tokens: Int64s  # [requests]
     context_tokens: Int64s  # [requests]
     logit_rows: Int64s  # [ranks]
+    verified_drafts: Int64s | None = None  # [requests]
+    made_drafts: Int64s | None = None  # [requests]
 
     def __post_init__(self) -> None:
         requests = self.rank.shape
@@ -32,7 +38,11 @@ class StepBatch:
             ("new_tokens", self.new_tokens, requests),
             ("context_tokens", self.context_tokens, requests),
             ("logit_rows", self.logit_rows, (self.ranks,)),
+            ("verified_drafts", self.verified_drafts, requests),
+            ("made_drafts", self.made_drafts, requests),
         ):
+            if array is None:
+                continue
             if array.shape != shape or array.dtype != np.int64:
                 raise ValueError(f"{name} is int64{shape}, not {array.dtype}{array.shape}")
         if requests[0]:
@@ -47,6 +57,9 @@ class StepBatch:
             raise ValueError("a scheduled request has at least one new token")
         if self.context_tokens.min() < 0:
             raise ValueError("a context is not negative")
+        for drafts in (self.verified_drafts, self.made_drafts):
+            if drafts is not None and drafts.min() < 0:
+                raise ValueError("drafts are not negative")
 
     def tokens_by_rank(self) -> Int64s:
         """New tokens of each rank, int64[ranks]."""

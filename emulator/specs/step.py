@@ -97,6 +97,7 @@ class RankOutput:
             drafts do not.
         prompt_logprobs: of requests whose prompt this step completed, a row per prompt token but
             the first.
+        drafts: guesses of what follows the requests' texts, made by the chips for the next step.
     """
 
     rank: int
@@ -104,3 +105,4 @@ class RankOutput:
     token_ids: Int32s
     logprobs: RowLogprobs | None
     prompt_logprobs: dict[str, RowLogprobs]
+    drafts: dict[str, list[int]] = field(default_factory=dict)

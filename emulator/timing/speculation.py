@@ -1,16 +1,17 @@
 """Speculative decoding: verified tokens and draft passes of a step.
 
-A decoding request brings `draft_tokens` guesses. Then the draft module runs once over all of the
-step's tokens, and once more for each further guess. It is one layer of the model with its own norm
-and the model's LM head: as DeepSeek-V3's multi-token prediction, with experts (arXiv 2412.19437).
-Assumed for models that publish none, as EAGLE's is (arXiv 2401.15077).
+A decoding request brings `draft_tokens` guesses, or as many as the batch says. Then what drafts
+runs once over all of the step's tokens, and once more for each further guess: another model, or a
+draft module. That is one layer of the model with its own norm and the model's LM head: as
+DeepSeek-V3's multi-token prediction, with experts (arXiv 2412.19437). Assumed for models that
+publish none, as EAGLE's is (arXiv 2401.15077).
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from emulator.arrays import Bools
+from emulator.arrays import Bools, Int64s
 from emulator.specs.batch import StepBatch
 from emulator.specs.model import ModelSpec
 
@@ -29,42 +30,53 @@ def draft_module(model: ModelSpec) -> ModelSpec:
 
 
 def verified(batch: StepBatch, draft_tokens: int) -> StepBatch:
-    """The batch with `draft_tokens` guesses on every decoding request, each with its logits.
+    """The batch with its guesses among the new tokens, each with its logits.
 
-    A request with context and one new token decodes.
+    Without a count of its own, `draft_tokens` on every decoding request: one with context and one
+    new token.
     """
-    decodes = _decodes(batch)
+    guesses = batch.verified_drafts
+    if guesses is None:
+        guesses = draft_tokens * _decodes(batch)
+    of_ranks = np.bincount(batch.rank, weights=guesses, minlength=batch.ranks)
     return replace(
         batch,
-        new_tokens=batch.new_tokens + draft_tokens * decodes,
-        logit_rows=batch.logit_rows
-        + draft_tokens * np.bincount(batch.rank[decodes], minlength=batch.ranks),
+        new_tokens=batch.new_tokens + guesses,
+        logit_rows=batch.logit_rows + of_ranks.astype(np.int64),
+        verified_drafts=None,
+        made_drafts=None,
     )
 
 
 def draft_passes(batch: StepBatch, draft_tokens: int) -> tuple[StepBatch, ...]:
-    """The draft module's batches of a step: over all verified tokens, then a token a guess.
+    """The drafting batches of a step: over all verified tokens, then a token a guess.
 
-    Prompts run through its first pass, since it has its own cache.
+    Prompts run through the first pass, since what drafts has its own cache.
     """
     if not draft_tokens:
         return ()
-    whole = replace(verified(batch, draft_tokens), logit_rows=batch.logit_rows)
-    decodes = _decodes(batch)
-    rank = batch.rank[decodes]
-    if not len(rank):
-        return (whole,)
+    checked = verified(batch, draft_tokens)
+    whole = replace(checked, logit_rows=batch.logit_rows)
+    made = batch.made_drafts
+    if made is None:
+        made = draft_tokens * _decodes(batch)
+    ends = batch.context_tokens + checked.new_tokens
     further = (
-        StepBatch(
-            ranks=batch.ranks,
-            rank=rank,
-            new_tokens=np.ones_like(rank),
-            context_tokens=batch.context_tokens[decodes] + draft_tokens + 1 + place,
-            logit_rows=np.bincount(rank, minlength=batch.ranks),
-        )
-        for place in range(draft_tokens - 1)
+        _one_token_each(batch, made > place, ends + place - 1)
+        for place in range(1, int(made.max(initial=0)))
     )
     return (whole, *further)
+
+
+def _one_token_each(batch: StepBatch, there: Bools, context_tokens: Int64s) -> StepBatch:
+    rank = batch.rank[there]
+    return StepBatch(
+        ranks=batch.ranks,
+        rank=rank,
+        new_tokens=np.ones_like(rank),
+        context_tokens=context_tokens[there],
+        logit_rows=np.bincount(rank, minlength=batch.ranks),
+    )
 
 
 def _decodes(batch: StepBatch) -> Bools:

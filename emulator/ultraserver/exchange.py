@@ -19,11 +19,14 @@ from emulator.specs.placement import EMPTY, ExpertPlacement
 class ExpertMap:
     """The slot to which each chip sends the tokens of each expert.
 
-    `place`, int64[layers, chips, experts]: chip * slots + slot, or EMPTY. A chip uses its own copy
+    `place`, int64[layers, chips, experts]: chip * slots + slot, or EMPTY; `layers` are the model's
+    own. A chip uses its own copy
     of an expert, else one of its group's, over which the group's chips are spread evenly.
     """
 
-    def __init__(self, placement: ExpertPlacement) -> None:
+    def __init__(self, placement: ExpertPlacement, *, drafts: bool = False) -> None:
+        """With `drafts`, the layer after the last is one that drafts: placed as the last is."""
+        self.layers = placement.layers
         self.chips = placement.chips
         self.slots = placement.slots
         self.ep = placement.ep
@@ -31,6 +34,8 @@ class ExpertMap:
         for layer in range(placement.layers):
             for first in range(0, self.chips, placement.ep):
                 self._fill(placement, layer, np.arange(first, first + placement.ep))
+        if drafts:
+            self.place = np.concatenate([self.place, self.place[-1:]])
 
     def _fill(self, placement: ExpertPlacement, layer: int, group: Int64s) -> None:
         held = placement.expert_of_slot[layer, group]  # [chips of the group, slots]

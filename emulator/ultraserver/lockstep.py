@@ -8,6 +8,8 @@ All ranks are in the same layer at the same time, as in real wide expert paralle
 | ranks | Dispatch | RunExperts to the experts' chips | experts |
 | experts | ExpertRows | Combine to the ranks' chips | ranks |
 | ranks | StepDone | nothing | the end |
+
+A layer that drafts comes after the last one, once or more often; ranks that guess no more end.
 """
 
 from collections.abc import Mapping
@@ -94,15 +96,19 @@ class Lockstep:
         return self._exchange is None and len(self._layers) == len(self._experts.place)
 
     def result(self, outputs: dict[int, RankOutput]) -> StepResult:
-        """The step's result with `outputs`; loads are of the layers that this attempt ran."""
-        if not self._layers:
+        """The step's result with `outputs`; loads are of the layers that this attempt ran.
+
+        Passes of a layer that drafts are left out: they are not of the model's layers.
+        """
+        layers = [layer for layer in self._layers if layer.layer < self._experts.layers]
+        if not layers:
             return StepResult(outputs=outputs)
         loads = ExpertLoads(
-            pairs=np.array([layer.pairs for layer in self._layers]),
-            distinct=np.array([layer.distinct for layer in self._layers]),
-            sent=np.array([layer.sent for layer in self._layers]),
+            pairs=np.array([layer.pairs for layer in layers]),
+            distinct=np.array([layer.distinct for layer in layers]),
+            sent=np.array([layer.sent for layer in layers]),
         )
-        expert_pairs = np.array([layer.expert_pairs for layer in self._layers])
+        expert_pairs = np.array([layer.expert_pairs for layer in layers])
         return StepResult(outputs=outputs, loads=loads, expert_pairs=expert_pairs)
 
 

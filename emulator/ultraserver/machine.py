@@ -77,9 +77,9 @@ class Machine:
     """A partition of `system` that serves `model` with experts in `placement`.
 
     `distribution`: of tokens over experts, unless routers are computed; `draft_tokens`: guesses of
-    each decode, found for nothing; other options are those of `StepCostModel`. Raises ConfigError
-    for an LNC that the chip lacks; HbmExhausted, with the usage table and a fitting partition, when
-    the model does not fit.
+    each decode, found for nothing, or made by a further layer (`draft_module`) or by `draft_model`;
+    other options are those of `StepCostModel`. Raises ConfigError for an LNC that the chip lacks;
+    HbmExhausted, with the usage table and a fitting partition, when the model does not fit.
     """
 
     def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
@@ -93,6 +93,8 @@ class Machine:
         calibration: Calibration | None = None,
         overlap: Overlap = Overlap.NONE,
         draft_tokens: int = 0,
+        draft_module: bool = False,
+        draft_model: ModelSpec | None = None,
         terms: HbmTerms | None = None,
         rates: RecoveryRates | None = None,
     ) -> None:
@@ -103,7 +105,9 @@ class Machine:
         self.health = Health.whole(system, partition)
         self.seating = Seating.home(partition)
         self.hbm: HbmLayout = lay_out(
-            ModelMemory.of(model, head_groups=model.heads),
+            ModelMemory.with_drafts(
+                model, by_layer=draft_module, drafter=draft_model, ep=partition.ep
+            ),
             system,
             partition,
             slots=placement.slots,
@@ -126,7 +130,8 @@ class Machine:
             calibration=calibration,
             overlap=overlap,
             draft_tokens=draft_tokens,
-            draft_module=False,
+            draft_module=draft_module,
+            draft_model=draft_model,
         )
 
     @property
@@ -225,7 +230,7 @@ class Machine:
         for position, slots in enumerate(self._slots_held().tolist()):
             if position in self._lent:
                 continue
-            self.hbm.hold_expert_copies(position, slots * placement.layers)
+            self.hbm.hold_expert_copies(position, slots * self.hbm.memory.expert_layers)
         self.cost_model = self.cost_model.with_placement(placement)
 
     def capacity(self) -> Int64s:

@@ -84,9 +84,9 @@ class StepCostModel:
             those from `first_chip` on.
         calibration: shares of peak rates, and overheads; by default those fitted for the chip, as
             in every command.
-        draft_tokens: guesses of each decoding request per step.
+        draft_tokens: guesses of each decoding request per step, unless its batch counts them.
         draft_module: a layer of the model's makes them, after each step; else they are found for
-            nothing.
+            nothing, or made by `draft_model`, divided over the same chips.
 
     Immutable: `with_placement` and `with_machine` make another one. Raises ConfigError for a
     partition that does not fit the system or the model's heads, weights in a format that the chip
@@ -108,6 +108,7 @@ class StepCostModel:
         overlap: Overlap = Overlap.NONE,
         draft_tokens: int = 0,
         draft_module: bool = True,
+        draft_model: ModelSpec | None = None,
     ) -> None:
         check_partition(partition, system, {model.name: (model.heads, model.heads)})
         check_formats(model, system.chip)
@@ -118,7 +119,12 @@ class StepCostModel:
         self._cap_watts = self._power.chip_cap_watts
         self.model = model
         self.partition = partition
-        self._draft_module = draft_module and draft_tokens > 0
+        self._draft_model = draft_model
+        if draft_model is not None:
+            heads = (draft_model.heads, draft_model.heads)
+            check_partition(partition, system, {draft_model.name: heads})
+            check_formats(draft_model, system.chip)
+        self._drafts_computed = draft_tokens > 0 and (draft_module or draft_model is not None)
         self.given_calibration = calibration or calibration_for(system.chip.name)
         self.calibration = self.of_work(self.given_calibration)
         self.overlap = overlap
@@ -153,17 +159,21 @@ class StepCostModel:
     def overhead_factors(self) -> tuple[str, ...]:
         """The calibration's constants that multiply the engine's overheads."""
         narrow = self.model.experts > 0 and self.model.expert_format.bits_per_element <= 4
-        named = (("fp4_overhead", narrow), ("draft_overhead", self._draft_module))
+        named = (("fp4_overhead", narrow), ("draft_overhead", self._drafts_computed))
         return tuple(name for name, there in named if there)
 
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout
         self._counter = StepCounter(layout)
-        self._drafting = self._drafts() if self._draft_module else None
+        self._drafting = self._drafts() if self._drafts_computed else None
         self._made: StepKernels | None = None
 
     def _drafts(self) -> tuple[MachineLayout, StepCounter]:
-        """Experts of the draft module are placed and picked as the last layer's."""
+        """Experts of the draft module are placed and picked as the last layer's; those of a draft
+        model evenly.
+        """
+        if self._draft_model is not None:
+            return self._draft_model_on_chips(self._draft_model)
         placement, distribution = self.layout.placement, self.layout.distribution
         last = ExpertPlacement(
             experts=placement.experts, ep=placement.ep, expert_of_slot=placement.expert_of_slot[-1:]
@@ -178,6 +188,17 @@ class StepCostModel:
             self.layout, model=draft_module(self.model), placement=last, distribution=picked
         )
         return layout, StepCounter(layout, draft=True)
+
+    def _draft_model_on_chips(self, model: ModelSpec) -> tuple[MachineLayout, StepCounter]:
+        partition = self.partition
+        groups = partition.chips // partition.expert_tp
+        layout = replace(
+            self.layout,
+            model=model,
+            placement=_even(model.moe_layers, model.experts, groups, partition.ep),
+            distribution=ExpertDistribution.uniform(model),
+        )
+        return layout, StepCounter(layout)
 
     @property
     def routing(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from emulator.compute.text_cost import text_figures
 from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.specs.assumptions import Assumption, AssumptionSet, with_assumptions
@@ -71,7 +72,8 @@ def _catalog() -> Iterator[CatalogEntry]:
     yield from map(_of_data_sheet, DATA_SHEETS.values())
     yield from map(_of_system, SYSTEMS.values())
     for model in MODELS.values():
-        yield CatalogEntry(kind="model", name=model.name, figures=model.figures())
+        figures = (*model.figures(), *text_figures(model))
+        yield CatalogEntry(kind="model", name=model.name, figures=figures)
 
 
 def _of_chip(chip: ChipSpec) -> CatalogEntry:

@@ -6,6 +6,7 @@ here, so that each is one line and nothing has started.
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _SAVE_S: Final = 20.0
 """Wall seconds for a job of an earlier server to save."""
 
-_Number = TypeVar("_Number", int, float)
+_Value = TypeVar("_Value", int, float, str)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
 
-    deployment = resolve_deployment(settings, weights_dir)
+    deployment = _with_drafts(resolve_deployment(settings, weights_dir), args.unknown)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     machine = deployment.machine(utilization)  # refuses a model that does not fit
     if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
@@ -188,18 +189,34 @@ def kept_control_key(port: int) -> Iterator[None]:
         yield
 
 
-def _peeked(vllm_arguments: list[str], flag: str, default: _Number) -> _Number:
-    """A number among vLLM's flags; `default` when absent or malformed."""
+def _with_drafts(deployment: "Deployment", vllm_arguments: list[str]) -> "Deployment":
+    """With the drafts of vLLM's `--speculative-config`; its parser tells what is malformed."""
+    from serving.engine.deployment import with_drafts
+
+    try:
+        config = json.loads(_peeked(vllm_arguments, "--speculative-config", ""))
+    except ValueError:
+        return deployment
+    tokens = config.get("num_speculative_tokens") if isinstance(config, dict) else None
+    if type(tokens) is not int:
+        return deployment
+    model = config.get("model")
+    method = config.get("method") or ("ngram" if model == "ngram" else "draft_model")
+    return with_drafts(deployment, str(method), tokens, model)
+
+
+def _peeked(vllm_arguments: list[str], flag: str, default: _Value) -> _Value:
+    """A value among vLLM's flags; `default` when absent or malformed."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument(
         flag,
         f"--{flag[2:].replace('-', '_')}",
         type=type(default),
         default=default,
-        dest="number",
+        dest="value",
     )
     try:
-        number: _Number = parser.parse_known_args(vllm_arguments)[0].number
+        value: _Value = parser.parse_known_args(vllm_arguments)[0].value
     except argparse.ArgumentError:
         return default  # vLLM's parser tells what is wrong with it
-    return number
+    return value

@@ -35,6 +35,8 @@ from emulator.specs.weight_format import WeightFormat
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
+from serving.engine.drafting import Drafting, draft_method, resolve_drafting
+from serving.errors import UnsupportedFlag
 from serving.policy.placement.balance import rebalance
 from serving.policy.placement.eplb_settings import EplbSettings
 from serving.policy.prefill_throttle import parse_prefill_policy
@@ -53,8 +55,7 @@ class Deployment:
     """A partition of a system, the model that is timed on it, the weights that compute tokens.
 
     `weights` is `time_model` when they set time too; `distribution` is None when the timed model's
-    routers are computed, `eplb` when experts stay where they are. `draft_tokens`: guesses of each
-    decode that a step verifies.
+    routers are computed, `eplb` when experts stay where they are, `drafting` without drafts.
     """
 
     settings: Settings
@@ -66,7 +67,32 @@ class Deployment:
     weights_kv_bytes_per_token: int
     distribution: ExpertDistribution | None
     eplb: EplbSettings | None
-    draft_tokens: int = 0
+    drafting: Drafting | None = None
+
+    @property
+    def chip_drafts(self) -> int:
+        """Guesses that chips make after each text."""
+        return self.drafting.tokens if self.drafting is not None and self.drafting.by_chips else 0
+
+    @property
+    def draft_dir(self) -> Path | None:
+        """The drafting model's checkpoint; None where none drafts."""
+        return None if self.drafting is None else self.drafting.model_dir
+
+    @property
+    def _drafts_by_layer(self) -> bool:
+        return self.drafting is not None and self.drafting.by_layer
+
+    @property
+    def host_kv_bytes_per_token(self) -> int:
+        """Host memory of a token's keys and values, also of what drafts."""
+        layer_bytes = self.weights_kv_bytes_per_token // self.weights.layers
+        drafter = None if self.drafting is None else self.drafting.model
+        return (
+            self.weights_kv_bytes_per_token
+            + layer_bytes * self._drafts_by_layer
+            + (0 if drafter is None else _host_kv_bytes(drafter))
+        )
 
     @property
     def formats(self) -> ModelFormats:
@@ -159,6 +185,8 @@ class Deployment:
             tp=self.partition.tp,
             slots=self.placement_of(self.weights).slots,
             formats=self.formats,
+            drafts=self._drafts_by_layer,
+            draft_dir=self.draft_dir,
         )
 
     def machine(self, utilization: float) -> Machine:
@@ -171,7 +199,9 @@ class Deployment:
             distribution=self.distribution,
             calibration=self.calibration,
             overlap=Overlap(self.settings.overlap),
-            draft_tokens=self.draft_tokens,
+            draft_tokens=0 if self.drafting is None else self.drafting.tokens,
+            draft_module=self._drafts_by_layer,
+            draft_model=None if self.drafting is None else self.drafting.model,
             terms=HbmTerms(utilization=utilization),
             rates=RecoveryRates(
                 hang_ns=Figure(
@@ -181,6 +211,30 @@ class Deployment:
                 )
             ),
         )
+
+
+def _host_kv_bytes(model: ModelSpec) -> int:
+    return _FP32_BYTES * model.kv_bytes_per_token // model.kv_bytes_per_element
+
+
+def with_drafts(deployment: Deployment, method: str, tokens: int, model: str | None) -> Deployment:
+    """The deployment with drafts by vLLM's `method`.
+
+    Raises UnsupportedFlag without weights, ConfigError for what cannot draft for these.
+    """
+    if not deployment.settings.computes:
+        raise UnsupportedFlag(
+            flag="--speculative-config",
+            reason="made-up tokens follow no n-gram, and no model guesses them: serve with weights",
+        )
+    drafting = resolve_drafting(
+        draft_method(method),
+        tokens,
+        model,
+        weights_dir=deployment.weights_dir,
+        time_model=deployment.time_model,
+    )
+    return replace(deployment, drafting=drafting)
 
 
 def routing_words(model: ModelSpec, distribution: ExpertDistribution | None) -> str:
@@ -229,9 +283,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         time_model=time_model,
         weights=weights,
         weights_dir=weights_dir,
-        weights_kv_bytes_per_token=_FP32_BYTES
-        * weights.kv_bytes_per_token
-        // weights.kv_bytes_per_element,
+        weights_kv_bytes_per_token=_host_kv_bytes(weights),
         distribution=None
         if own_routers
         else ExpertDistribution.parse(settings.routing or "uniform", time_model, seed=ROUTING_SEED),

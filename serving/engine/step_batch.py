@@ -56,14 +56,15 @@ def warm_up_batch(ranks: Sequence[int], count: int) -> StepBatch:
 
 
 def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
-    """The scheduled work, as the cost model counts it: it adds drafts by itself."""
+    """The scheduled work as the cost model counts it, with drafts that are verified and made."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]
     logit_rows = np.zeros(ranks, dtype=np.int64)
     for rank, output in outputs.items():
         scored = sum(len(rows.ranks) for rows in output.prompt_logprobs.values())
         logit_rows[rank] = len(set(output.request_ids)) + scored
-    own_tokens = [item.new_tokens - len(item.draft_tokens) for _, item in rows]
-    new_tokens = np.array(own_tokens, dtype=np.int64)
+    drafts = np.array([len(item.draft_tokens) for _, item in rows], dtype=np.int64)
+    new_tokens = np.array([item.new_tokens for _, item in rows], dtype=np.int64) - drafts
+    made = [len(outputs[rank].drafts.get(item.request_id, ())) for rank, item in rows]
     rank_of_row = np.array([rank for rank, _ in rows], dtype=np.int64)
     tokens = np.bincount(rank_of_row, weights=new_tokens, minlength=ranks).astype(np.int64)
     return StepBatch(
@@ -73,6 +74,8 @@ def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks:
         context_tokens=np.array([item.first_position for _, item in rows], dtype=np.int64),
         # Prompt rows scored in earlier chunks of the prompt were counted by no step before.
         logit_rows=np.minimum(logit_rows, tokens),
+        verified_drafts=drafts,
+        made_drafts=np.array(made, dtype=np.int64),
     )
 
 
@@ -89,7 +92,13 @@ def without_ranks(batch: StepBatch, ranks: Sequence[int]) -> StepBatch:
         new_tokens=batch.new_tokens[there],
         context_tokens=batch.context_tokens[there],
         logit_rows=logit_rows,
+        verified_drafts=_of_rows(batch.verified_drafts, there),
+        made_drafts=_of_rows(batch.made_drafts, there),
     )
+
+
+def _of_rows(drafts: Int64s | None, there: NDArray[np.bool_]) -> Int64s | None:
+    return None if drafts is None else drafts[there]
 
 
 def prefill_and_decode_tokens(batch: StepBatch) -> tuple[Int64s, Int64s]:

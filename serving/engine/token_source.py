@@ -27,6 +27,8 @@ def start_tokens(
         ray_address=deployment.settings.ray_address,
         silence_timeout_s=deployment.settings.silence_timeout_s,
         formats=deployment.formats,
+        draft_tokens=deployment.chip_drafts,
+        draft_dir=deployment.draft_dir,
     )
     fleet.start()
     return fleet

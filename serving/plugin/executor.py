@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, DraftTokenIds, ModelRunnerOutput
 
 from emulator.fleet import Fleet
 from emulator.specs.step import RankOutput, RankStep
@@ -99,6 +99,7 @@ class UltraServeExecutor(Executor):
         self._totals_s = -math.inf
         self._pending: LockstepOutput | None = None
         self._under_way: Sequence[RankStep] | None = None
+        self._drafts: dict[str, list[int]] = {}
         self._finished: dict[int, list[str]] = {}
         self._signals = EngineSignals()
         self._failed: Callable[[], None] = lambda: None
@@ -133,7 +134,7 @@ class UltraServeExecutor(Executor):
         if self.deployment.settings.computes:
             left_bytes = psutil.virtual_memory().available - self.deployment.host_need.total_bytes
             host_bytes = _HOST_POOL_SHARE * max(left_bytes, 0) / ranks
-            per_block = self.deployment.weights_kv_bytes_per_token * block_tokens
+            per_block = self.deployment.host_kv_bytes_per_token * block_tokens
             blocks = min(blocks, int(host_bytes / per_block))
         # A rank holds one whole context, whatever the host has: memory is taken as it is written.
         context_tokens: int = self.model_config.max_model_len
@@ -264,6 +265,9 @@ class UltraServeExecutor(Executor):
             return StillHeld(req_ids=[], req_id_to_index={})
         self._under_way = None
         outputs, report = done
+        self._drafts = {
+            name: guesses for output in outputs.values() for name, guesses in output.drafts.items()
+        }
         self._publish_status()
         return TimedOutput(**vars(model_runner_output(steps, outputs)), report=report)
 
@@ -330,8 +334,10 @@ class UltraServeExecutor(Executor):
             raise NotImplementedError(f"{method} is not available on emulated chips")
         return result if not non_block else _done(result)
 
-    def take_draft_token_ids(self) -> None:
-        """None: the scheduler drafts (`NgramDrafts`)."""
+    def take_draft_token_ids(self) -> DraftTokenIds | None:
+        """The chips' guesses after the last step, once; `NgramDrafts` are none of theirs."""
+        drafts, self._drafts = self._drafts, {}
+        return DraftTokenIds(list(drafts), list(drafts.values())) if drafts else None
 
     def check_health(self) -> None:
         """Do nothing: the next step meets lost chips."""

@@ -38,7 +38,7 @@ from serving.plugin.merge import (
     merge_stats,
     queues_of,
 )
-from serving.plugin.ngram_drafts import NgramDrafts
+from serving.plugin.ngram_drafts import NgramDrafts, may_draft
 from serving.plugin.rank_policies import RankLoads, RankThrottle
 from serving.plugin.rank_roles import RankRoles
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
@@ -405,14 +405,22 @@ class LockstepScheduler(SchedulerInterface):
         return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
-        """Not called: the executor has no drafts (`NgramDrafts` makes them)."""
-        raise AssertionError("drafts come from no executor")
+        """Give requests that decode what chips guessed; not those that have moved meanwhile."""
+        for request_id, guesses in zip(
+            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True
+        ):
+            place = self._places.get(request_id)
+            if place is None or place.rank == NOWHERE:
+                continue
+            request = self.ranks[place.rank].requests.get(request_id)
+            if request is not None and may_draft(request):
+                request.spec_token_ids = guesses
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Not called: the executor has no drafts (`NgramDrafts` makes them)."""
-        raise AssertionError("drafts come from no executor")
+        """Not called: steps are not scheduled before their drafts are there."""
+        raise AssertionError("drafts come before their step is scheduled")
 
     def get_num_unfinished_requests(self) -> int:
         """Sum over ranks, plus requests to be refused."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 from vllm.v1.spec_decode.ngram_proposer import _find_longest_matched_ngram_and_propose_tokens
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class NgramDrafts:
 
     @classmethod
     def of(cls, vllm_config: "VllmConfig") -> Self:
-        """Those of an engine's `--speculative-config`."""
+        """Those of an engine's `--speculative-config`; none where chips draft."""
         speculative = vllm_config.speculative_config
-        if speculative is None:
+        if speculative is None or speculative.method != "ngram":
             return cls(min_tokens=0, max_tokens=0, count=0, max_model_len=0)
         assert speculative.prompt_lookup_min is not None
         assert speculative.prompt_lookup_max is not None
@@ -48,7 +48,7 @@ class NgramDrafts:
         """Draft for every request that decodes, whose grammar and log-probabilities allow it."""
         for rank in ranks if self._count else ():
             for request in rank.running:
-                if _may_draft(request):
+                if may_draft(request):
                     request.spec_token_ids = self.after(list(request.all_token_ids))
 
     def after(self, tokens: list[int]) -> list[int]:
@@ -64,11 +64,12 @@ class NgramDrafts:
         return drafts
 
 
-def _may_draft(request: Request) -> bool:
-    """Whether it decodes, chooses freely, and reports no log-probabilities."""
+def may_draft(request: Request) -> bool:
+    """Whether it runs and decodes, chooses freely, and reports no log-probabilities."""
     params = request.sampling_params
     return (
-        request.num_computed_tokens >= request.num_tokens - 1
+        request.status == RequestStatus.RUNNING
+        and request.num_computed_tokens >= request.num_tokens - 1
         and request.num_output_tokens > 0
         and not request.use_structured_output
         and params is not None

@@ -6,7 +6,6 @@ never poses as CUDA.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,8 @@ from vllm.platforms.interface import Platform, PlatformEnum
 from vllm.v1.metrics.buckets import BucketFamilyKey, histogram_buckets
 
 from emulator.specs.systems import system_by_name
-from serving.engine.deployment import Deployment, resolve_deployment
+from serving.engine.deployment import Deployment, resolve_deployment, with_drafts
+from serving.engine.drafting import DraftBy
 from serving.errors import UnsupportedFlag
 from serving.plugin.stored_weights import STORED, STORED_METHODS
 from serving.process.start_signals import keep_ending_start_on_signals
@@ -169,12 +169,9 @@ def deployment_of(vllm_config: "VllmConfig") -> Deployment:
     speculative = vllm_config.speculative_config
     if speculative is None:
         return deployment
-    if not settings.computes:
-        raise UnsupportedFlag(
-            flag="--speculative-config",
-            reason="made-up tokens follow no n-gram: serve with weights",
-        )
-    return replace(deployment, draft_tokens=speculative.num_speculative_tokens)
+    assert speculative.method is not None
+    method, tokens = speculative.method, speculative.num_speculative_tokens
+    return with_drafts(deployment, method, tokens, speculative.model)
 
 
 def _settings_of(vllm_config: "VllmConfig") -> Settings:
@@ -218,8 +215,10 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--enable-lora", lambda c: c.lora_config is not None, "LoRA adapters are not computed"),
     (
         "--speculative-config",
-        lambda c: c.speculative_config is not None and c.speculative_config.method != "ngram",
-        'of its methods "ngram" is computed alone',
+        lambda c: (
+            c.speculative_config is not None and c.speculative_config.method not in list(DraftBy)
+        ),
+        f"of its methods {', '.join(DraftBy)} are computed alone",
     ),
     (
         "--speculative-config",

@@ -42,6 +42,7 @@ LONG_NAMES = (
     "plan_exhaustive",
     "plan_live",
     "big_checkpoint",
+    "text_cost",
 )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from emulator.compute.architecture import Architecture, RouterScore, Routing
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import (
@@ -13,13 +15,14 @@ from emulator.compute.families.family import (
     experts_per_token,
     network_tensors,
 )
+from emulator.compute.mapped_matrix import Matrix
 from emulator.compute.tensors import Tensors
-from emulator.compute.weights import LatentWeights, RouterWeights
+from emulator.compute.weights import DraftWeights, LatentWeights, RouterWeights
 from emulator.specs.latent_attention import LatentAttention
 
 
 class DeepseekV3(ModelFamily):
-    """The last layer of a checkpoint, its multi-token prediction, is not computed."""
+    """A layer of multi-token prediction, the last of a checkpoint, is computed for drafts alone."""
 
     names = ("DeepseekV3ForCausalLM",)
 
@@ -45,6 +48,8 @@ class DeepseekV3(ModelFamily):
         if dense >= layers:
             wanted = f"must leave one of the {layers} layers with experts"
             raise config.refusal("first_k_dense_replace", wanted)
+        drafts = config.whole("num_nextn_predict_layers", default=1, least=0)
+        fields |= {"draft_layers": drafts, "windows": (0,) * (layers + drafts)}
         width = config.whole("moe_intermediate_size")
         fields["routing"] = Routing(
             score=RouterScore.SIGMOID,
@@ -140,10 +145,36 @@ class DeepseekV3(ModelFamily):
             output=tensors.linears(outputs[share]),
         )
 
+    def draft_tensors(self, arch: Architecture) -> Named:
+        """See `ModelFamily.draft_tensors`; embedding and head are the model's, if not stored."""
+        prefix = f"model.layers.{arch.layers}"
+        for norm in ("enorm", "hnorm", "shared_head.norm"):
+            yield f"{prefix}.{norm}.weight", (arch.hidden,)
+        yield f"{prefix}.eh_proj.weight", (arch.hidden, 2 * arch.hidden)
+        yield from self.layer_tensors(arch, arch.layers)
+
+    def drafts(
+        self, tensors: Tensors, arch: Architecture, embedding: NDArray[Any], lm_head: Matrix
+    ) -> DraftWeights:
+        """See `ModelFamily.drafts`."""
+        prefix, hidden = f"model.layers.{arch.layers}", arch.hidden
+        head, tokens = f"{prefix}.shared_head.head.weight", f"{prefix}.embed_tokens.weight"
+        if tokens in tensors:
+            embedding = tensors.embedding(tokens, arch.vocab, hidden)
+        if head in tensors:
+            lm_head = tensors.linear(tensors.rows(head, arch.vocab, hidden))
+        return DraftWeights(
+            token_norm=tensors.read(f"{prefix}.enorm.weight", hidden),
+            hidden_norm=tensors.read(f"{prefix}.hnorm.weight", hidden),
+            joining=tensors.linear(tensors.rows(f"{prefix}.eh_proj.weight", hidden, 2 * hidden)),
+            embedding=embedding,
+            final_norm=tensors.read(f"{prefix}.shared_head.norm.weight", hidden),
+            lm_head=lm_head,
+        )
+
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """See `ModelFamily.router`."""
-        name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
-        bias = tensors.read(name, arch.experts)
+        bias = tensors.read(f"model.layers.{layer}.mlp.gate.e_score_correction_bias", arch.experts)
         return replace(super().router(tensors, arch, layer), choice_bias=bias)
 
 

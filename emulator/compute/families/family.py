@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.config_reader import ConfigReader
+from emulator.compute.mapped_matrix import Matrix
 from emulator.compute.rope_settings import DEFAULT_THETA, RopeSettings, read_rope_settings
 from emulator.compute.tensors import Shape, Tensors
 from emulator.compute.weights import (
     DenseWeights,
+    DraftWeights,
     ExpertSet,
     GroupedQueryWeights,
     LatentWeights,
@@ -90,6 +92,10 @@ class ModelFamily(ABC):
             yield from network_tensors(f"{prefix}.mlp", arch.dense_intermediate, arch.hidden)
         else:
             yield self.router_name(layer), (arch.experts, arch.hidden)
+
+    def draft_tensors(self, arch: Architecture) -> Named:
+        """Those of the layer that drafts and of what is around it, but its experts'."""
+        raise AssertionError(f"{arch.family} has no layers that draft")
 
     def attention_tensors(self, arch: Architecture, prefix: str) -> Named:
         """Those of a layer's attention."""
@@ -176,6 +182,16 @@ class ModelFamily(ABC):
         prefix = f"model.layers.{layer}.mlp.shared_experts"
         width = arch.shared_intermediate
         return read_network(tensors, prefix, width, arch.hidden, 1, slice(None))
+
+    def drafts(
+        self, tensors: Tensors, arch: Architecture, embedding: NDArray[Any], lm_head: Matrix
+    ) -> DraftWeights:
+        """What is around the layer that drafts, where the architecture has one.
+
+        It shares the model's `embedding` and `lm_head` where the checkpoint has no others for it.
+        """
+        del tensors, embedding, lm_head
+        raise AssertionError(f"{arch.family} has no layers that draft")
 
     def router(self, tensors: Tensors, arch: Architecture, layer: int) -> RouterWeights:
         """What chooses a layer's experts."""

@@ -16,6 +16,7 @@ GUIDES: Final = re.compile(r"^(?:README|deploy/guides/[\w-]+)\.md$")
 FOLLOWED: Final[Mapping[str, str]] = {
     "deploy/guides/tutorial.md": "test_tutorial.py runs the page from a clone to its end",
     "deploy/guides/multi-node.md": "test_multi_node.py runs its two nodes and its engine",
+    "deploy/guides/your-own-model.md": "test_your_own_model.py makes its model and serves it",
     "deploy/guides/add-a-chip.md": "test_chip_guide.py adds the chip of the page and describes it",
 }
 """Pages with a test of their own, because their commands need files that the page makes."""

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.chip.chip import Chip
 from emulator.chip.commands import BeginStep, RepeatStep
+from emulator.chip.draft_model import DraftModel
+from emulator.chip.effects import Effect
 from emulator.compute.checkpoint import load_shard, read_architecture
 from emulator.compute.decoder import logits
+from emulator.compute.draft_layer import draft_logits, leave_draft_layer
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import store_shard
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
@@ -26,20 +30,27 @@ GREEDY = SamplingSpec(temperature=0.0)
 
 
 class RecordingChip(Chip):
-    """A chip that also records the logits of every position."""
+    """A chip that also records the logits of every position, and those of its drafts' passes."""
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **more)  # type: ignore[arg-type]
         self.rows: dict[tuple[str, int], list[F32]] = {}
+        self.drafts: list[tuple[NDArray[np.int64], F32]] = []
 
-    def _finish(self, running: object, x: F32) -> RankOutput:
-        scores = logits(self._shard, x)
+    def _end_layer(self, running: Any, x: F32) -> Effect:
+        if running.layer == self.architecture.layers - 1:
+            self._record(running.command.step.scheduled, logits(self._shard, x))
+        elif running.layer == self.architecture.layers:
+            scores = draft_logits(self._shard, leave_draft_layer(self._shard, x))
+            self.drafts.append((running.batch.spans.positions, scores))
+        return super()._end_layer(running, x)
+
+    def _record(self, scheduled: Sequence[Scheduled], scores: F32) -> None:
         row = 0
-        for item in running.command.step.scheduled:  # type: ignore[attr-defined]
+        for item in scheduled:
             for position in range(item.first_position, item.first_position + item.new_tokens):
                 self.rows.setdefault((item.request_id, position), []).append(scores[row])
                 row += 1
-        return super()._finish(running, x)  # type: ignore[arg-type]
 
 
 class InProcessChips:
@@ -48,7 +59,7 @@ class InProcessChips:
     Every slot of the KV pools holds noise at first, like a used pool.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
         self,
         directory: Path,
         *,
@@ -59,7 +70,10 @@ class InProcessChips:
         block_tokens: int = 16,
         mapped: bool = False,
         formats: ModelFormats = FP32_MODEL,
+        draft_tokens: int = 0,
+        draft_dir: Path | None = None,
     ) -> None:
+        drafts = draft_tokens > 0 and draft_dir is None
         arch = read_architecture(directory)
         self.block_tokens = block_tokens
         self.kv_blocks = kv_blocks
@@ -68,7 +82,7 @@ class InProcessChips:
         self.placement = placement or ExpertPlacement.even(
             layers=len(arch.expert_layers), experts=arch.experts, chips=chips, ep=chips
         )
-        self.experts = ExpertMap(self.placement)
+        self.experts = ExpertMap(self.placement, drafts=drafts)
         self.chips: list[RecordingChip] = []
         self._sampled: dict[int, RankOutput] = {}
         for chip in range(chips):
@@ -79,6 +93,7 @@ class InProcessChips:
                 tp=tp,
                 tp_index=chip % tp,
                 mapped=mapped,
+                drafts=drafts,
             )
             shard = store_shard(shard, formats)
             kv = PagedKv.of(
@@ -86,10 +101,26 @@ class InProcessChips:
                 groups=shard.groups,
                 blocks=kv_blocks,
                 block_tokens=block_tokens,
+                drafts=drafts,
                 formats=formats,
             )
             _fill_with_noise(kv)
-            self.chips.append(RecordingChip(shard, kv, tp=tp, tp_index=chip % tp))
+            draft_model = None
+            if draft_dir is not None and chip % tp == 0:
+                draft_model = DraftModel.load(
+                    draft_dir, count=draft_tokens, kv_blocks=kv_blocks, block_tokens=block_tokens
+                )
+                _fill_with_noise(draft_model._kv)
+            self.chips.append(
+                RecordingChip(
+                    shard,
+                    kv,
+                    tp=tp,
+                    tp_index=chip % tp,
+                    draft_tokens=draft_tokens,
+                    draft_model=draft_model,
+                )
+            )
 
     def begin(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]] | None = None

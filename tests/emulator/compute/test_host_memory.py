@@ -1,21 +1,28 @@
 """What chips need of a host, and the line that refuses a start without it."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from emulator.actors.chip_processes import ChipProcesses
-from emulator.compute import tensors
+from emulator.compute import host_memory, tensors
 from emulator.compute.host_memory import PROCESS_BYTES, HostNeed, host_need
+from emulator.compute.model_spec import model_spec
 from emulator.compute.stored_weights import maps_weights
+from emulator.compute.text_cost import CHIPS, text_figures
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.fleet import Fleet
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.weight_format import WeightFormat
+from tests.emulator.chip.draft_layer_checkpoint import make_draft_checkpoint
+from tests.emulator.compute.test_model_spec import DEEPSEEK, GPT_OSS, KIMI, LLAMA, MIXTRAL, QWEN
 
 STORED = (SMALL_MOE_DIR / "model.safetensors").stat().st_size
 PROCESS = PROCESS_BYTES + 4 * 64 * 1024  # with logits of 64 rows of 1,024 tokens
@@ -96,3 +103,38 @@ def test_a_fleet_that_does_not_fit_starts_no_chip(monkeypatch: pytest.MonkeyPatc
         fleet.start()
 
     assert stopped == [True]
+
+
+@pytest.mark.parametrize("config", [QWEN, LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK, KIMI])
+def test_a_catalog_model_s_need_is_that_of_its_checkpoint(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    model = model_spec("m", tmp_path)
+    monkeypatch.setattr(host_memory, "stored_bytes", lambda _: model.weight_bytes)
+    monkeypatch.setattr(host_memory, "maps_weights", lambda *_: True)
+
+    for chips in CHIPS:
+        expected = host_need(tmp_path, chips=chips, tp=1, slots=1)
+        found = host_memory.mapped_need(model, chips)
+        assert replace(found, weights_dir=tmp_path) == expected
+        figures = dict(text_figures(model))
+        (figure,) = (each for name, each in figures.items() if f"bytes_{chips}_chip" in name)
+        assert figure.value == expected.total_bytes
+
+
+def test_what_drafts_is_counted_on_each_chip_that_has_it(tmp_path: Path) -> None:
+    plain = need(chips=4, tp=2)
+    drafting = host_need(SMALL_MOE_DIR, chips=4, tp=2, slots=1, draft_dir=SMALL_MOE_DIR)
+
+    # Whole on each of two leading chips.
+    assert drafting.draft_bytes == 2 * need(chips=1, slots=144).weights_bytes
+    assert drafting.total_bytes == plain.total_bytes + drafting.draft_bytes
+    assert "GB of a drafting model" in str(drafting)
+    make_draft_checkpoint(tmp_path)
+    layer = host_need(tmp_path, chips=2, tp=1, slots=3, drafts=True).weights_bytes
+    deeper = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(deeper | {"num_hidden_layers": 4}))
+    # A further layer, and at most an embedding and a head of its own.
+    ends_bytes = 4 * 2 * 256 * 64
+    assert layer == host_need(tmp_path, chips=2, tp=1, slots=3).weights_bytes + ends_bytes

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, FinishReason
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -29,8 +30,13 @@ from tests.serving.plugin.lockstep_workload import Arrival
 BLOCKS = 64
 
 
-def executor(**settings: Any) -> UltraServeExecutor:
-    config = engine_config(additional_config={"ultraserve": {"clock": "virtual"} | settings})
+def executor(
+    speculative_config: Mapping[str, Any] | None = None, **settings: Any
+) -> UltraServeExecutor:
+    config = engine_config(
+        additional_config={"ultraserve": {"clock": "virtual"} | settings},
+        speculative_config=speculative_config and dict(speculative_config),
+    )
     return UltraServeExecutor(config)
 
 
@@ -39,6 +45,7 @@ class Engine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, chips: int, **settings: Any) -> None:
         self.heard: list[list[RankStep]] = []
+        self.scheduler_stats: SchedulerStats | None = None  # of the last turn
         monkeypatch.setattr(executor_module, "start_tokens", self._start)
         self.executor = executor(chips=chips, **settings)
         config = self.executor.vllm_config
@@ -73,6 +80,11 @@ class Engine:
             grammar = self.scheduler.get_grammar_bitmask(decision)
             result = self.executor.sample_tokens(grammar)
         outputs = self.scheduler.update_from_output(decision, result)
+        if (drafts := self.executor.take_draft_token_ids()) is not None:
+            self.scheduler.update_draft_token_ids(drafts)
+        self.scheduler_stats = next(
+            (part.scheduler_stats for part in outputs.values() if part.scheduler_stats), None
+        )
         return decision, result, [one for part in outputs.values() for one in part.outputs]
 
     def add(self, name: str, tokens: int, *, first: int = 50, max_tokens: int = 3) -> None:

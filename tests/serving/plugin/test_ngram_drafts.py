@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from vllm.sampling_params import SamplingParams
+from vllm.v1.request import RequestStatus
 
 from serving.plugin.ngram_drafts import NgramDrafts
 
@@ -14,6 +15,7 @@ DRAFTS = NgramDrafts(min_tokens=1, max_tokens=3, count=3, max_model_len=64)
 def request(tokens: list[int], **changes: Any) -> Any:
     """A request that decodes, of vLLM's attributes those that are read."""
     attributes: dict[str, Any] = {
+        "status": RequestStatus.RUNNING,
         "num_computed_tokens": len(tokens) - 1,
         "num_tokens": len(tokens),
         "num_output_tokens": 2,
@@ -43,6 +45,7 @@ def test_no_draft_is_longer_than_the_context() -> None:
         {"sampling_params": SamplingParams(logprob_token_ids=[3])},
         {"num_computed_tokens": 3},
         {"num_output_tokens": 0},
+        {"status": RequestStatus.PREEMPTED},
     ],
 )
 def test_a_request_without_a_row_to_spare_gets_none(changes: dict[str, Any]) -> None:
