@@ -196,11 +196,16 @@ class PermitChannel(asyncio.Protocol, Generic[T]):
     """One end of a connection: sends a turn's messages together, and hands on those that come."""
 
     def __init__(
-        self, kind: Any, *, on_message: Callable[[T], None], on_lost: Callable[[], None]
+        self,
+        kind: Any,
+        *,
+        on_message: Callable[[T], None],
+        on_lost: Callable[[], None],
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
         self._decoder: msgspec.msgpack.Decoder[list[T]] = msgspec.msgpack.Decoder(list[kind])
         self._encoder = msgspec.msgpack.Encoder()
-        self._on_message, self._on_lost = on_message, on_lost
+        self._on_message, self._on_lost, self._on_open = on_message, on_lost, on_open
         self._unsent: list[Any] = []
         self._came = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -234,6 +239,7 @@ class PermitChannel(asyncio.Protocol, Generic[T]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = transport  # type: ignore[assignment]  # uvloop's is none by its class
+        self._on_open()
 
     def connection_lost(self, error: Exception | None) -> None:
         """End."""

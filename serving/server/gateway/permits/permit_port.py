@@ -6,7 +6,6 @@ Each connection is one process. When one is lost, its permits are given back as 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 from serving.policy.admission.entry import Outcome, Stage
@@ -28,8 +27,11 @@ class _Borrower:
         self.held = told.Held(0, 0, 0)
         self.tasks: set[asyncio.Task[None]] = set()
         self.channel: PermitChannel[told.FromProcess] = PermitChannel(
-            told.FromProcess, on_message=self._hear, on_lost=self._lost
+            told.FromProcess, on_message=self._hear, on_lost=self._lost, on_open=self._open
         )
+
+    def _open(self) -> None:
+        self._port.joined(self)
 
     def _hear(self, message: told.FromProcess) -> None:
         match message:
@@ -140,7 +142,9 @@ class PermitPort:
     async def start(self) -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._borrower, str(self._path))
+        self._server = await loop.create_unix_server(
+            lambda: _Borrower(self).channel, str(self._path)
+        )
         self.admission.on_closed = self._tell_closed
 
     async def stop(self) -> None:
@@ -164,18 +168,14 @@ class PermitPort:
         """Have the others end."""
         self._tell(told.EndProcess(close_wall_s))
 
+    def joined(self, borrower: _Borrower) -> None:
+        """A process is there."""
+        self._borrowers.add(borrower)
+        borrower.channel.send(_closed(self.admission.closed))
+
     def lost(self, borrower: _Borrower) -> None:
         """A process is gone."""
         self._borrowers.discard(borrower)
-
-    def _borrower(self) -> "PermitChannel[told.FromProcess]":
-        borrower = _Borrower(self)
-        self._borrowers.add(borrower)
-        asyncio.get_running_loop().call_soon(partial(self._greet, borrower))
-        return borrower.channel
-
-    def _greet(self, borrower: _Borrower) -> None:
-        borrower.channel.send(_closed(self.admission.closed))
 
     def _tell_closed(self, refused: Refused | None) -> None:
         self._tell(_closed(refused))
