@@ -178,7 +178,8 @@ class Gateway(HttpFront):
         Its connections have the ingress account's limits from now on.
         """
         self.bound(server)
-        services: list[Service] = [
+        services: list[Service] = [] if self._lends is None else [self._lends]
+        services += [
             GracefulShutdown(
                 self._engine,
                 server,
@@ -189,8 +190,6 @@ class Gateway(HttpFront):
             KeyReload(self.keys),
             MemoryReturn(),
         ]
-        if self._lends is not None:
-            services.append(self._lends)
         if self.settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(

@@ -95,7 +95,7 @@ class LentPermit(Permit):
 class LentPermits:
     """The permits of this process, from the socket at `path`; for one event loop.
 
-    `on_end_requests` and `on_end` do what the first process says; `on_end` also when it is gone.
+    `on_end_requests` and `on_end` do what the first process says; `on_end` also when it is `lost`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,6 +109,7 @@ class LentPermits:
         self._made: dict[int, int] = {}
         self._telling: asyncio.TimerHandle | None = None
         self.closed: Refused | None = None
+        self.lost = asyncio.Event()
         self.on_end_requests: Callable[[bool], None] = lambda _: None
         self.on_end: Callable[[int], None] = lambda _: None
 
@@ -227,6 +228,7 @@ class LentPermits:
             asked.set_result(gone if answer is None else answer)
 
     def _lost(self) -> None:
+        self.lost.set()
         self.closed = _gone()
         for number in list(self._asked):
             self._answer(number, None)

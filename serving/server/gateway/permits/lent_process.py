@@ -4,6 +4,7 @@ Signals are the first one's to hear: a service manager or a terminal signals eve
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 from typing import Any, Final
@@ -15,6 +16,9 @@ from serving.server.gateway.permits.lent_permits import LentPermits
 from serving.server.gateway.permits.permit_messages import Held, Times
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
+
+_ENGINE_ENDS_WALL_S: Final = 45.0
+"""The first process gives its services 27 s to end, and its engine 8."""
 
 _TELL_WALL_S: Final = 1.0
 """Between two reports of what clients make this process hold. Assumed."""
@@ -46,9 +50,14 @@ class LentProcess:
         self._telling = loop.create_task(self._tell())
 
     async def stop(self) -> None:
-        """Leave; idempotent."""
+        """Leave after the first process has ended the engine; idempotent.
+
+        An engine whose messages nobody takes any more does not end by itself.
+        """
         if self._telling is not None:
             self._telling.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._desk.lost.wait(), _ENGINE_ENDS_WALL_S)
         await self._desk.stop()
 
     async def _tell(self) -> None:
