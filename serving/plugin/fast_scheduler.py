@@ -188,7 +188,7 @@ class FastScheduler(SchedulerInterface):
         if report is not None:
             stamp_events(self._unstamped, report)
         self._unstamped = []
-        merged = self._give_tokens(report)
+        merged, stats = self._give_tokens(report), self.make_stats()
         self._decided = self._under_way = None
         ended = [] if report is None else self._follow(report)
         self._schedulers.take_inbox()
@@ -200,7 +200,7 @@ class FastScheduler(SchedulerInterface):
         self._refused = []
         if self._log_stats:
             first = next(iter(merged), 0)
-            merged.setdefault(first, EngineCoreOutputs()).scheduler_stats = self.make_stats()
+            merged.setdefault(first, EngineCoreOutputs()).scheduler_stats = stats
         if report is not None:
             for outputs in merged.values():
                 outputs.timestamp = report.end_s
