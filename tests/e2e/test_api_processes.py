@@ -116,7 +116,7 @@ def test_limits_metrics_control_and_the_end_are_one_servers(server: ServerProces
             shares = [connections(server, each) for each in serving(server)]
             assert min(shares) >= 2, "both have some"
             with control(server) as service:
-                report = service.call(control_call.GET_ADMISSION).admission
+                report = service.call(control_call.GET_ADMISSION)
             assert report.in_flight == CONCURRENT
             ended = await streams.ended()
         assert Counter(status for status, _, _ in ended) == {200: CONCURRENT, 429: CONCURRENT}
