@@ -9,11 +9,12 @@ Connections go to the process with the fewest, as vLLM has it. Held by tests of 
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any, Final
-from unittest import mock
 
 from prometheus_client import CollectorRegistry
 from vllm.entrypoints.launchers.api_server import entry
@@ -65,14 +66,28 @@ def several_api_processes(processes: ApiProcesses) -> Iterator[None]:
         return registry
 
     with (
-        mock.patch.object(entry, "run_server_worker", run_first),
-        mock.patch.object(metrics, "get_prometheus_registry", shared_registry),
-        mock.patch.object(core_client, "launch_core_engines", launch_for_all),
+        _replaced(entry, "run_server_worker", run_first),
+        _replaced(metrics, "get_prometheus_registry", shared_registry),
+        _replaced(core_client, "launch_core_engines", launch_for_all),
     ):
         try:
             yield
+        except BaseException:
+            for worker in _started:
+                worker.terminate()  # those that serve do not heed it, and have been told to end
+            raise
         finally:
             _end_all()
+
+
+@contextlib.contextmanager
+def _replaced(module: ModuleType, name: str, function: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
 
 
 def _client(processes: ApiProcesses, loads: Any) -> dict[str, Any]:
@@ -104,8 +119,9 @@ def _run(processes: ApiProcesses, address: str, sock: Any, args: Any, loads: Any
 
 def _end_all() -> None:
     """Wait for the others, which have been told to end; kill what does not."""
+    end_s = time.monotonic() + _END_WALL_S
     for worker in _started:
-        worker.join(_END_WALL_S)
+        worker.join(max(0.0, end_s - time.monotonic()))
         if worker.is_alive():
             worker.kill()
             worker.join()
