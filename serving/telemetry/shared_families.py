@@ -24,7 +24,7 @@ class SharedFamilies:
 
     def collect(self) -> Iterator[Metric]:
         """Every family once."""
-        for metric in self._shared.collect():
+        for metric in self._shared.collect():  # type: ignore[no-untyped-call]
             if not _is_own(metric):
                 yield metric
         for metric in self._own.collect():
