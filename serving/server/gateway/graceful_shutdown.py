@@ -49,7 +49,7 @@ _LOOK_WALL_S: Final = 0.2
 
 
 class GracefulShutdown:
-    """Shutdown service, started before all others so that it is stopped after them.
+    """Shutdown service, stopped after all others but the port of permits.
 
     `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of running
     requests, `others` the server's other API processes. For the main thread's loop.

@@ -33,7 +33,10 @@ _GONE_RETRY_S: Final = 30.0
 
 
 class LentPermit(Permit):
-    """A permit of another process's admission; its `entry` has what is known here of its own."""
+    """A permit of another process's admission; its `entry` has what is known here of its own.
+
+    What the base class asks of its admission is overridden, so that it has none.
+    """
 
     def __init__(self, number: int, work: Work, answer: told.Entered, desk: "LentPermits") -> None:
         self.entry = Entry.of(work, number=number, now_s=0.0)
