@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if day_night is not None:
         seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
+    _check_api_processes(args, gateway, batches)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     if args.replicas is not None:
@@ -118,7 +119,21 @@ def run(args: argparse.Namespace) -> int:
             port=args.port,
             vllm_arguments=vllm_arguments,
             given_arguments=args.unknown,
+            api_processes=gateway.settings.api_server_count,
         )
+
+
+def _check_api_processes(
+    args: argparse.Namespace, gateway: GatewayOptions, batches: BatchSettings
+) -> None:
+    """Raise ConfigError for what several API processes do not have."""
+    count = gateway.settings.api_server_count
+    if count > 1 and args.replicas is not None:
+        expected = "1 with --replicas, which is one process before several engines"
+        raise ConfigError("api_server_count", count, expected)
+    if count > 1 and batches.batch_directory is not None:
+        expected = "1 with --batch-directory, whose files one process takes"
+        raise ConfigError("api_server_count", count, expected)
 
 
 def batch_settings(args: argparse.Namespace) -> BatchSettings:

@@ -113,15 +113,24 @@ class _DirectStream:
         self._streams.enter(self._name, self)
 
     def take(self, output: Any, timestamp: Any, stats: Any, weight_version: Any) -> bool:
-        """Write an engine's output; whether that was possible. Does as vLLM's `process_outputs`."""
-        state = self._state
+        """Write an engine's output; whether that was possible. Does as vLLM's `process_outputs`.
+
+        The whole text of a stream, which vLLM's detokenizer keeps, is not: nobody reads it.
+        """
+        state, token_ids = self._state, output.new_token_ids
         if (
             not self._waits
             or state.queue.output is not None
-            or not _is_plain(output)
+            or not token_ids
+            or output.finish_reason is not None
+            or output.events is not None
+            or output.prefill_stats is not None
+            or output.new_logprobs is not None
+            or output.new_prompt_logprobs_tensors is not None
+            or output.new_sampling_mask is not None
             or not self._body.is_open()
         ):
-            return False
+            return False  # more than tokens in the middle of a sequence, or not now
         if output.kv_transfer_params != self._params:  # weights that the response does not name yet
             self._params = output.kv_transfer_params
             return False
@@ -132,27 +141,15 @@ class _DirectStream:
             )
         if weight_version is not None:
             state.track_weight_version(weight_version)
-        detokenizer, token_ids = state.detokenizer, output.new_token_ids
-        detokenizer.update(token_ids, False)
-        text = detokenizer.get_next_output_text(False, True)
+        text, detokenizer = "", state.detokenizer
+        for token_id in token_ids:
+            detokenizer.token_ids.append(token_id)
+            text += detokenizer.decode_next(token_id)
         self._unseen += token_ids
         if text or self._says_nothing:
             assert self._template is not None
             self._body.write(self._template.chunk(text))
         return True
-
-
-def _is_plain(output: Any) -> bool:
-    """Whether an engine's output is tokens in the middle of a sequence and nothing else."""
-    return (
-        output.finish_reason is None
-        and output.events is None
-        and output.prefill_stats is None
-        and output.new_logprobs is None
-        and output.new_prompt_logprobs_tensors is None
-        and output.new_sampling_mask is None
-        and bool(output.new_token_ids)
-    )
 
 
 class DirectStreams:

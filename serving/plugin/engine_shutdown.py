@@ -38,6 +38,11 @@ def fail_requests(engine: Any) -> int:
     return len(waiting)
 
 
+def note_engine_gone(engine: Any) -> None:
+    """Have `engine`, the client of one that another process started, know that it has ended."""
+    engine.engine_core.resources.engine_dead = True
+
+
 async def end_engine(engine: Any, wall_s: float) -> None:
     """Wait up to `wall_s` for the engine's end, then kill it; nothing if it has ended."""
     if not engine.errored:

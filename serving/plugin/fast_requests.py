@@ -41,7 +41,7 @@ _ORDER_PER_S: Final = 2.0**31
 class FastRequests:
     """The live requests of an engine, on `schedulers`.
 
-    `names`, `keys` (of their words), `started` and `has_news` are of each row.
+    `names`, `keys` (of their words), `clients`, `started` and `has_news` are of each row.
     """
 
     def __init__(self, config: VllmConfig, *, kv_blocks: int, block_tokens: int) -> None:
@@ -81,6 +81,7 @@ class FastRequests:
         self._unused: list[int] = []
         self.names: NDArray[np.object_] = np.empty(0, dtype=np.object_)
         self.keys = np.zeros(0, dtype=np.uint64)
+        self.clients = np.zeros(0, dtype=np.int64)
         self.started = np.zeros(0, dtype=np.bool_)
         self.has_news = np.zeros(0, dtype=np.bool_)
         self._last_tokens = np.zeros((0, block_tokens), dtype=np.int32)  # by position in a block
@@ -100,7 +101,7 @@ class FastRequests:
         had = len(self._requests)
         self._requests += [None] * (rows - had)
         self._unused.extend(reversed(range(had, rows)))
-        for name in ("names", "keys", "started", "has_news"):
+        for name in ("names", "keys", "clients", "started", "has_news"):
             setattr(self, name, _lengthened(getattr(self, name), rows))
         if self.schedulers.cache is not None:
             self._last_tokens = _lengthened(self._last_tokens, rows)
@@ -159,6 +160,7 @@ class FastRequests:
             records["level"][row] = self._level(request.priority)
         records["key_begin"][row] = row * self._row_keys
         self.names[row], self.keys[row] = request.request_id, key
+        self.clients[row] = request.client_index
         self._row_of[request.request_id] = row
         self._requests[row] = request
         self._note_keys(row, request, first=0)

@@ -32,7 +32,7 @@ from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
 from serving.plugin.fast_decision import FastDecision
 from serving.plugin.fast_requests import FastRequests
-from serving.plugin.merge import last_output
+from serving.plugin.merge import last_output, merge_client
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
@@ -188,26 +188,32 @@ class FastScheduler(SchedulerInterface):
         if report is not None:
             stamp_events(self._unstamped, report)
         self._unstamped = []
-        merged = EngineCoreOutputs(outputs=self._give_tokens(report))
-        merged.scheduler_stats = self.make_stats()
+        merged, stats = self._give_tokens(report), self.make_stats()
         self._decided = self._under_way = None
-        if report is not None:
-            merged.timestamp = report.end_s
-            merged.outputs += self._follow(report)
+        ended = [] if report is None else self._follow(report)
         self._schedulers.take_inbox()
         self._note_placed()
-        merged.outputs += [self._error_of(request) for request in self._refused]
+        for request in (*ended, *self._refused):
+            request.status = RequestStatus.FINISHED_ERROR
+            last = EngineCoreOutputs(outputs=[last_output(request)])
+            merge_client(merged, request.client_index, last)
         self._refused = []
+        if self._log_stats:
+            first = next(iter(merged), 0)
+            merged.setdefault(first, EngineCoreOutputs()).scheduler_stats = stats
+        if report is not None:
+            for outputs in merged.values():
+                outputs.timestamp = report.end_s
         for row in self._ended_meanwhile:
             self._let_go(row)
         self._ended_meanwhile = []
         # After a step without tokens (a pause) time passes as it does.
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._wake.continues = computed and self.has_unfinished_requests()
-        return {0: merged} if merged.outputs or self._log_stats else {}
+        return merged
 
-    def _give_tokens(self, report: StepReport | None) -> list[EngineCoreOutput]:
-        """The outputs of the step's requests, of which the last ones go."""
+    def _give_tokens(self, report: StepReport | None) -> dict[int, EngineCoreOutputs]:
+        """The outputs of the step's requests, of which the last ones go, by client."""
         schedulers, requests = self._schedulers, self._requests
         records, silent = requests.records, () if report is None else report.silent_ranks
         getting = self._decided
@@ -216,6 +222,7 @@ class FastScheduler(SchedulerInterface):
         if silent:
             getting = getting[~np.isin(records["rank"][getting], silent)]
         drawn = self._words.draw(requests.keys[getting], records["tokens"][getting])
+        clients = requests.clients[getting]
         token_ids = drawn.tolist()
         mark = None
         if report is not None and report.weights:
@@ -235,7 +242,7 @@ class FastScheduler(SchedulerInterface):
         if schedulers.ended:
             for place in np.flatnonzero(records["tokens_left"][getting] == 0).tolist():
                 self._end(int(getting[place]), outputs[place])
-        return outputs
+        return _by_client(outputs, clients)
 
     def _stop(self, rows: list[int], token_ids: list[int], outputs: list[EngineCoreOutput]) -> None:
         """End requests that got a word at which they stop."""
@@ -275,12 +282,8 @@ class FastScheduler(SchedulerInterface):
         self._requests.free(row)
         self._owes_queues = True
 
-    def _error_of(self, request: Request) -> EngineCoreOutput:
-        request.status = RequestStatus.FINISHED_ERROR
-        return last_output(request)
-
-    def _follow(self, report: StepReport) -> list[EngineCoreOutput]:
-        """Move requests off ranks that lost their KV or went down; returns the ends of the rest."""
+    def _follow(self, report: StepReport) -> list[Request]:
+        """Move requests off ranks that lost their KV or went down; returns those that end."""
         schedulers, lost = self._schedulers, list(report.lost_ranks)
         up = report.ranks_up_after(self._ranks_up)
         changed = (up != self._ranks_up).any() or report.closed_ranks != self._closed_ranks
@@ -297,19 +300,19 @@ class FastScheduler(SchedulerInterface):
             self._prefix_stats.reset = True
         ended = schedulers.move(lost, report.renewed_ranks)
         self._note_preempted()
-        outputs = []
+        requests = []
         for row in ended:
             request, left = self._requests.request(row), self._left.get(row)
             if left is not None:
                 self._moved.append(Moved(rank=left, name=request.request_id, failed=True))
-            outputs.append(self._error_of(request))
+            requests.append(request)
             if row in self._queued:
                 self._unstamped.append(self._queued[row])
             self._let_go(row)
         if ended:
             stamp_events(self._unstamped, report)
             self._unstamped = []
-        return outputs
+        return requests
 
     def _note_placed(self) -> None:
         """Note requests that waited for a rank, or lost one, and have one now."""
@@ -340,7 +343,6 @@ class FastScheduler(SchedulerInterface):
 
     def add_request(self, request: Request) -> None:
         """Take a request; while no rank is open, or a step is under way, it waits for one."""
-        assert request.client_index == 0, "one client"
         if request.resumable or request.request_id in self._requests:
             self._refused.append(request)  # a session of streamed input
             return
@@ -467,3 +469,15 @@ class FastScheduler(SchedulerInterface):
 
     def shutdown(self) -> None:
         """Do nothing."""
+
+
+def _by_client(outputs: list[EngineCoreOutput], clients: Int64s) -> dict[int, EngineCoreOutputs]:
+    """The outputs of each API process; `clients` [outputs]."""
+    if not clients.any():  # the first, and mostly the only one
+        return {0: EngineCoreOutputs(outputs=outputs)} if outputs else {}
+    return {
+        client: EngineCoreOutputs(
+            outputs=[outputs[place] for place in np.flatnonzero(clients == client).tolist()]
+        )
+        for client in np.unique(clients).tolist()
+    }

@@ -9,19 +9,21 @@ accepts prefixes, dots and underscores in them, and flags from its `--config` YA
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from emulator.data import BUNDLED_WEIGHTS
 from emulator.errors import ConfigError
 from serving.engine.deployment import Deployment
 from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin.model_parsers import parser_arguments
+from serving.process.api_processes import ApiProcesses
 from serving.process.parent_death_watchdog import DIRECTORY_PREFIX, cleared_by_engine
 from serving.process.server_shutdown import ServerShutdown, server_shutdown
 from serving.process.start_signals import end_imports_on_signals, end_start_on_signals
@@ -59,10 +61,12 @@ def serve(
     port: int,
     vllm_arguments: list[str],
     given_arguments: list[str],
+    api_processes: int = 1,
 ) -> int:
     """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
 
     `vllm_arguments` follow ours, so that a user's spelling wins; `given_arguments` are a user's.
+    `api_processes` serve HTTP, of which this is the first.
 
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.
@@ -91,7 +95,27 @@ def serve(
         cleared_by_engine(Path(sockets)),
     ):
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
-        return _run(main)
+        if api_processes == 1:
+            return _run(main)
+        with _several(ApiProcesses(count=api_processes, directory=Path(sockets))):
+            return _run(main)
+
+
+@contextlib.contextmanager
+def _several(processes: ApiProcesses) -> Iterator[None]:
+    """Have the server that runs meanwhile start the other API processes."""
+    import prometheus_client.values
+
+    from serving.plugin.api_workers import several_api_processes
+
+    os.environ |= processes.to_environment()
+    # Families add up over processes by files, whose directory prometheus_client asks for at import.
+    processes.metrics.mkdir()
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(processes.metrics)
+    values: Any = prometheus_client.values
+    values.ValueClass = values.get_value_class()
+    with several_api_processes(processes):
+        yield
 
 
 def _run(main: Callable[[], object]) -> int:
@@ -156,7 +180,7 @@ _OURS: Final = {
     "additional_config": "this command fills it; use its own flags, or stock `vllm serve`",
     **dict.fromkeys(
         (
-            *("api_key", "host", "port"),
+            *("api_key", "api_server_count", "host", "port"),
             *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"),
         ),
         _SPELL_OUT,

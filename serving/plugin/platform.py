@@ -18,6 +18,7 @@ from serving.engine.deployment import Deployment, resolve_deployment, with_draft
 from serving.engine.drafting import DraftBy
 from serving.errors import UnsupportedFlag
 from serving.plugin.stored_weights import STORED, STORED_METHODS
+from serving.process.api_processes import ApiProcesses
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 from serving.traffic.engine_limits import SchedulerLimits
@@ -199,8 +200,12 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--data-parallel-size", lambda c: c.parallel_config.data_parallel_size > 1, _ONE_ENGINE),
     (
         "--api-server-count",
-        lambda c: c.parallel_config._api_process_count > 1,
-        "one API process keeps the emulated clock and the metrics",
+        lambda c: (
+            c.parallel_config._api_process_count > 1
+            and ApiProcesses.from_environment(os.environ) is None
+        ),
+        "of several API processes one has admission and the metrics: use `ultraserve serve`, which "
+        "reads this flag itself",
     ),
     (
         "--tensor-parallel-size",

@@ -5,9 +5,10 @@ wall, are converted by the clock's epochs; wall values are kept under other name
 """
 
 import copy
+import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import Histogram
@@ -19,7 +20,8 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.platform import deployment_of
-from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow
+from serving.process.api_processes import ApiProcesses
+from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow, StepTimes
 from serving.telemetry.recorder import Recorder
 from serving.wire.engine_status import EngineStatus, StatusReader, status_path
 from serving.wire.machine_snapshot import MachineSnapshot
@@ -80,9 +82,13 @@ class EmulatedStatLogger(PrometheusStatLogger):
             )
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
-        self._status = StatusReader(status_path(vllm_config.instance_id))
-        self._is_asked = False
+        processes = ApiProcesses.from_environment(os.environ)
+        path = status_path(vllm_config.instance_id)
+        self._status = StatusReader(path, keeps=processes is not None)
+        # The first of several API processes asks the engine for all.
+        self._is_asked = processes is not None and not processes.is_first
         self.latencies = LatencyWindow()
+        self.on_times: Callable[[StepTimes], None] = self.latencies.add
 
     def record(
         self,
@@ -112,16 +118,20 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
     def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
         finished = stats.finished_requests
-        self.latencies.add(
-            emulated_s,
-            ttft_s=stats.time_to_first_tokens_iter,
-            # Of a single token there is no time per further one.
-            tpot_s=[
-                request.mean_time_per_output_token
-                for request in finished
-                if request.num_generation_tokens > 1
-            ],
-            e2e_s=[request.e2e_latency for request in finished],
+        if not (stats.time_to_first_tokens_iter or finished):
+            return
+        self.on_times(
+            StepTimes(
+                emulated_s=emulated_s,
+                ttft_s=stats.time_to_first_tokens_iter,
+                # Of a single token there is no time per further one.
+                tpot_s=[
+                    request.mean_time_per_output_token
+                    for request in finished
+                    if request.num_generation_tokens > 1
+                ],
+                e2e_s=[request.e2e_latency for request in finished],
+            )
         )
 
     def take_snapshot(self, snapshot: MachineSnapshot) -> None:

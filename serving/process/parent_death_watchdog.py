@@ -1,4 +1,5 @@
-"""Ends the engine's process with the server's, however that ends, and clears up after it.
+"""Ends the engine's process, and further API processes, with the server's, however that ends, and
+clears up after it.
 
 vLLM's engine waits for ever for a killed parent. A thread waits on multiprocessing's pipe, which
 closes with the parent, even before the child looks. The engine is killed, not asked: no client is
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serving.access.control_claim import held_if_free
+from serving.process.api_processes import NAME
 
 SERVER_FILES: Final = "ULTRASERVE_SERVER_FILES"
 """Environment variable, JSON: the server's process id, and the files that it removes at its end.
@@ -32,6 +34,8 @@ DIRECTORY_PREFIX: Final = "ultraserve-"
 _ENGINE: Final = "EngineCore"
 """vLLM's name of its engine's process, with a suffix where there are several."""
 
+_CHILDREN: Final = (_ENGINE, NAME)
+
 _THREAD: Final = "parent-watch"
 
 
@@ -41,10 +45,11 @@ def in_engine_process() -> bool:
 
 
 def end_with_parent() -> None:
-    """Kill this process when its parent ends, if it is an engine's; idempotent."""
+    """Kill this process when its parent ends, if it is an engine's or serves; idempotent."""
     parent = multiprocessing.parent_process()
     watched = any(thread.name == _THREAD for thread in threading.enumerate())
-    if parent is None or watched or not in_engine_process():
+    is_child = multiprocessing.current_process().name.startswith(_CHILDREN)
+    if parent is None or watched or not is_child:
         return
     threading.Thread(target=_wait_for, args=(parent,), name=_THREAD, daemon=True).start()
 

@@ -55,11 +55,13 @@ class SharedRecordWriter:
 class SharedRecordReader:
     """Reads the record at `path`; one reader for each writer.
 
-    It removes the file on opening, so that a killed writer leaves none.
+    It removes the file on opening, so that a killed writer leaves none; where it `keeps` the file,
+    there may be others, and its directory is theirs to remove.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keeps: bool = False) -> None:
         self._path = path
+        self._keeps = keeps
         self._memory: mmap.mmap | None = None
         self._header = b""
         self._record: bytes | None = None
@@ -91,7 +93,8 @@ class SharedRecordReader:
             self._memory = mmap.mmap(file, BYTES_MAX, prot=mmap.PROT_READ)
         finally:
             os.close(file)
-        self._path.unlink(missing_ok=True)
+        if not self._keeps:
+            self._path.unlink(missing_ok=True)
         return self._memory
 
 

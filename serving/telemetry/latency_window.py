@@ -34,6 +34,15 @@ class LatencyReport(Plain, frozen=True, kw_only=True):
 _Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
+class StepTimes(Plain, frozen=True, kw_only=True):
+    """Latencies that were known when a step ended, at `emulated_s`."""
+
+    emulated_s: float
+    ttft_s: list[float]
+    tpot_s: list[float]
+    e2e_s: list[float]
+
+
 class _NewestTimes:
     """The newest `KEPT_MAX` of one kind, in arrays: a report is made while clients wait."""
 
@@ -62,17 +71,11 @@ class LatencyWindow:
     def __init__(self) -> None:
         self._ttft, self._tpot, self._e2e = _NewestTimes(), _NewestTimes(), _NewestTimes()
 
-    def add(
-        self,
-        emulated_s: float,
-        *,
-        ttft_s: Iterable[float],
-        tpot_s: Iterable[float],
-        e2e_s: Iterable[float],
-    ) -> None:
-        """Add those of one step, which ended at `emulated_s`."""
-        for kept, new in ((self._ttft, ttft_s), (self._tpot, tpot_s), (self._e2e, e2e_s)):
-            kept.add(emulated_s, new)
+    def add(self, times: StepTimes) -> None:
+        """Add those of one step."""
+        self._ttft.add(times.emulated_s, times.ttft_s)
+        self._tpot.add(times.emulated_s, times.tpot_s)
+        self._e2e.add(times.emulated_s, times.e2e_s)
 
     def report(self, now_s: float) -> LatencyReport:
         """The last `WINDOW_S` before `now_s`, or the part of which every kind is kept."""

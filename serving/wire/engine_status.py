@@ -13,6 +13,7 @@ import msgspec
 
 from emulator.memory.core_claims import claims_directory
 from emulator.sim.epochs import Epoch, EpochMap
+from serving.process.api_processes import ApiProcesses
 from serving.process.shared_record import SharedRecordReader, SharedRecordWriter
 from serving.wire.machine_state import Count, Plain
 from serving.wire.telemetry import Telemetry
@@ -54,7 +55,13 @@ _NONE: Final = msgspec.msgpack.encode(None)
 
 
 def status_path(instance: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """File of the status of vLLM's `instance`, which both processes can name."""
+    """File of the status of vLLM's `instance`, which both processes can name.
+
+    Several API processes each have an instance of their own, and one file.
+    """
+    processes = ApiProcesses.from_environment(environment)
+    if processes is not None:
+        return processes.status
     return claims_directory(environment) / f"engine-{instance}.status"
 
 
@@ -86,10 +93,10 @@ class StatusWriter:
 
 
 class StatusReader:
-    """The API process's side."""
+    """The API process's side; `keeps` the file where others read it too."""
 
-    def __init__(self, path: Path) -> None:
-        self._record = SharedRecordReader(path)
+    def __init__(self, path: Path, *, keeps: bool = False) -> None:
+        self._record = SharedRecordReader(path, keeps=keeps)
         self._bytes: bytes | None = None
         self._status: EngineStatus | None = None
         self._epochs: tuple[bytes, tuple[Epoch, ...]] = (b"", ())

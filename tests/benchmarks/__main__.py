@@ -23,6 +23,7 @@ NAMES = (
     "step_cost",
     "token_path",
     "api_token_path",
+    "lent_permits",
     "virtual_time",
     "day",
 )

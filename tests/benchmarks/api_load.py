@@ -1,8 +1,9 @@
-"""Does one API process stand many clients? Errors, memory, and how soon it gets to a request.
+"""Do API processes stand many clients? Errors, memory, and how soon it gets to a request.
 
-    python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S]
+    python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S] [--processes N]
 
-A server as a user starts it, timing only; its clients are this process, on the same host. In turn:
+A server as a user starts it, timing only, with the fast engine and `--processes` API processes; its
+clients are this process, on the same host. In turn:
 `--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
 each sent when it is due. A probe that the gateway answers itself, sent every `_PROBE_EVERY_S`, says
 how long a request waits until admission sees it: its event loop is the one that admits.
@@ -27,6 +28,7 @@ MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
     *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "auto"),
     *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
+    *("--engine", "fast"),
     "--disable-uvicorn-access-log",
 )
 ONE_TOKEN_PER_S: Final = 1_000.0
@@ -39,13 +41,19 @@ _PROBE_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPhase:
-    """What came of one phase; memory of the API's process in MB, before and after."""
+    """What came of one phase.
+
+    Memory of all API processes in MB, before and after, and processor time of theirs and of the
+    clients'.
+    """
 
     name: str
     wall_s: float
     counts: StreamCounts
     probe_s: list[float]
     memory_mb: tuple[float, float]
+    api_cpu_s: float
+    clients_cpu_s: float
 
     def line(self) -> str:
         """For people."""
@@ -55,7 +63,8 @@ class LoadPhase:
         return (
             f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
             f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}; "
-            f"API process {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB"
+            f"API processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
+            f"{self.api_cpu_s:.1f} s of a processor; the clients {self.clients_cpu_s:.1f} s"
         )
 
 
@@ -136,19 +145,36 @@ async def phase(
     server: ServerProcess, name: str, counts: StreamCounts, load: Coroutine[Any, Any, None]
 ) -> LoadPhase:
     """Run `load`, whose clients count in `counts`."""
-    process = psutil.Process(server.pid)
-    before_mb, began_s = process.memory_info().rss / 1e6, time.monotonic()
+    processes = api_processes(server)
+    before_mb, cpu_s = _spent(processes)
+    began_s, own_s = time.monotonic(), time.process_time()
     taken_s: list[float] = []
     probing = asyncio.ensure_future(_probe(server.url, taken_s))
     await load
     probing.cancel()
+    after_mb, after_cpu_s = _spent(processes)
     return LoadPhase(
         name=name,
         wall_s=time.monotonic() - began_s,
         counts=counts,
         probe_s=taken_s,
-        memory_mb=(before_mb, process.memory_info().rss / 1e6),
+        memory_mb=(before_mb, after_mb),
+        api_cpu_s=after_cpu_s - cpu_s,
+        clients_cpu_s=time.process_time() - own_s,
     )
+
+
+def api_processes(server: ServerProcess) -> list[psutil.Process]:
+    """The server's processes that serve HTTP."""
+    first = psutil.Process(server.pid)
+    return [first, *(each for each in first.children() if "APIServer" in " ".join(each.cmdline()))]
+
+
+def _spent(processes: list[psutil.Process]) -> tuple[float, float]:
+    """Memory in MB and processor seconds."""
+    times = [each.cpu_times() for each in processes]
+    memory_mb = sum(each.memory_info().rss for each in processes) / 1e6
+    return memory_mb, sum(each.user + each.system for each in times)
 
 
 async def measure(server: ServerProcess, *, streams: int, tokens: int, seconds: float) -> int:
@@ -181,11 +207,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=300, help="of each of them")
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
+    parser.add_argument("--processes", type=int, default=1, help="of the API")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with started(ULTRASERVE, *ARGUMENTS) as server:
+    count = str(args.processes)
+    with started(ULTRASERVE, *ARGUMENTS, "--api-server-count", count) as server:
         server.wait_ready()
+        asked = f"all of {count} API processes"
+        server.wait_until(lambda: server.log().count("startup complete") == args.processes, asked)
         load = measure(server, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
         failed = uvloop.run(load)
     return int(failed > 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from emulator.compute.checkpoint import load_shard, read_architecture
-from emulator.compute.decoder import logits
+from emulator.compute.decoder import decoder_layers, logits
 from emulator.compute.model_spec import model_spec
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.token_batch import Span, make_token_batch

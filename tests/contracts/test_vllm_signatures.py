@@ -139,9 +139,21 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "vllm.v1.engine.output_processor:RequestState": {
         "track_weight_version": "self, weight_version",
     },
-    "vllm.v1.engine.detokenizer:IncrementalDetokenizer": {
-        "update": "self, new_token_ids, stop_terminated",
-        "get_next_output_text": "self, finished, delta",
+    "vllm.v1.engine.detokenizer:BaseIncrementalDetokenizer": {
+        "decode_next": "self, next_token_id",
+    },
+    # What further API processes are started with.
+    "vllm.entrypoints.launchers.api_server.entry:": {
+        "run_server_worker": "listen_address, sock, args, client_config=None, **uvicorn_kwargs",
+    },
+    "vllm.entrypoints.serve.instrumentator.metrics:": {"get_prometheus_registry": ""},
+    "vllm.v1.engine.core_client:": {
+        "launch_core_engines": "vllm_config, executor_class, log_stats, addresses",
+    },
+    "vllm.v1.utils:": {
+        "run_api_server_worker_proc": (
+            "listen_address, sock, args, client_config=None, **uvicorn_kwargs"
+        ),
     },
     "vllm.entrypoints.openai.completion.serving:OpenAIServingCompletion": {
         "completion_stream_generator": (
@@ -278,9 +290,9 @@ STARS: dict[object, str] = {
 
 
 def named(where: str) -> Any:
-    """Return the class that `module:Name` says."""
+    """Return the class that `module:Name` says, or the module of `module:`."""
     module, _, name = where.partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 def parameters(function: Callable[..., Any]) -> str:
@@ -319,7 +331,7 @@ def test_vllm_is_the_version_that_these_shapes_were_read_from() -> None:
 @pytest.mark.parametrize(
     ("where", "method"),
     [
-        pytest.param(where, method, id=f"{where.partition(':')[2]}.{method}")
+        pytest.param(where, method, id=f"{where.partition(':')[2] or 'module'}.{method}")
         for where, methods in PARAMETERS.items()
         for method in methods
     ],

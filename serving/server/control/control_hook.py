@@ -17,6 +17,7 @@ from serving.plugin.direct_streams import join_streams, read_environment_once
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import latencies
+from serving.process.api_processes import ApiProcesses
 from serving.server.batch.batch_runner import BatchRunner
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.batch.served_batches import serve_batches
@@ -25,7 +26,7 @@ from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.day_night.controller import DayNight
 from serving.server.day_night.day_night_settings import DayNightSettings
 from serving.server.day_night.job_process import job_commands
-from serving.server.gateway.gateway import Gateway, Service
+from serving.server.gateway.gateway import Gateway, LentGateway, Service
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
 from serving.server.gateway.http.http_refusals import missing_paths
@@ -40,8 +41,8 @@ class ControlHook:
     (`response_model_version`).
 
     Settings: `ULTRASERVE_GATEWAY`, `ULTRASERVE_CONTROL_ADDRESS`, `ULTRASERVE_DAY_NIGHT`,
-    `ULTRASERVE_BATCH`. One per server, which has one API process. The app's start raises
-    ConfigError, PortInUse.
+    `ULTRASERVE_BATCH`, `ULTRASERVE_API_PROCESSES`. One per API process; of several the first has
+    the services. The app's start raises ConfigError, PortInUse.
     """
 
     passes_bodies = True  # as `direct_streams` asks of a middleware
@@ -94,6 +95,12 @@ class ControlHook:
         extend_spans(engine)
         join_streams(state)
         settings = GatewaySettings.from_environment(os.environ)
+        processes = ApiProcesses.from_environment(os.environ)
+        if processes is not None and not processes.is_first:
+            lent = LentGateway(engine, settings, processes)
+            self._http = lent.before(self._app, missing=missing_paths(state))
+            describe_app(app, version=version("ultraserve"), needs_key=not lent.keys.is_open)
+            return lent.services(state.server)
         address = _control_address()
         secret = None
         if address is not None:
@@ -104,7 +111,7 @@ class ControlHook:
             console = address.console(settings.console_port) if settings.console_port != 0 else None
             if console is not None:
                 held.enter_context(noted_console_port(address.port, console.port, os.environ))
-        gateway = Gateway(engine, settings, control_secret=secret)
+        gateway = Gateway(engine, settings, control_secret=secret, processes=processes)
         self._http = http = gateway.before(self._app, missing=missing_paths(state))
         describe_app(app, version=version("ultraserve"), needs_key=not gateway.keys.is_open)
         services = gateway.services(state.server)

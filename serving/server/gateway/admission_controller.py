@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import partial
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from prometheus_client import CollectorRegistry
 
@@ -116,6 +116,9 @@ class Permit:
         elif outcome is Outcome.FINISHED and self._cut is not None:
             outcome = self._cut
         self.outcome = self.outcome or outcome
+        self._left(outcome)
+
+    def _left(self, outcome: Outcome) -> None:
         self._controller.leave(self, outcome)
 
     def __enter__(self) -> Self:
@@ -135,6 +138,22 @@ current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_permit", defa
 
 _LOOK_WALL_S: Final = 0.5
 """Interval of checks of waiting batch work. Assumed: half a second is nothing to a job of hours."""
+
+
+class RequestAdmission(Protocol):
+    """Admission as those who handle requests see it."""
+
+    async def admit(self, work: Work) -> Permit:
+        """Admit `work`, or raise Refused; admitted batch work waits for its turn."""
+
+    def would_refuse(self, client: Client, work_class: WorkClass) -> Refused | None:
+        """The refusal of the smallest request, before its body is read, or None; counts nothing."""
+
+    def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
+        """Count a request that was refused before `admit`."""
+
+    def look_soon(self) -> None:
+        """Give turns to batch work in the event loop's next turn."""
 
 
 class AdmissionController:
@@ -164,9 +183,14 @@ class AdmissionController:
         self._look_soon: asyncio.Handle | None = None
         self.metrics = metrics or GatewayMetrics(CollectorRegistry())
         self.on_wait: Callable[[WorkClass, float], None] = lambda *_: None
+        self.on_closed: Callable[[Refused | None], None] = lambda _: None
         self._show(limits)
 
     # ---- for those who handle requests
+
+    async def admit(self, work: Work) -> Permit:
+        """As `enter`."""
+        return self.enter(work)
 
     def enter(self, work: Work) -> Permit:
         """Admit `work`, or raise Refused; admitted batch work waits for its turn."""
@@ -203,10 +227,12 @@ class AdmissionController:
         """
         refused = Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())
         self._turn_away(self._admission.close(refused, self.now_s()))
+        self.on_closed(self.closed)
 
     def open(self) -> None:
         """Admit new work again."""
         self._admission.open()
+        self.on_closed(None)
         self.look()
 
     @property

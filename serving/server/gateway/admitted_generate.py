@@ -20,7 +20,7 @@ from serving.plugin.requests import RefusedRequest, TooManyPromptLogprobs
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, UNSAID_NEW_TOKENS, Client, Work, WorkClass
-from serving.server.gateway.admission_controller import AdmissionController, Permit, current_permit
+from serving.server.gateway.admission_controller import Permit, RequestAdmission, current_permit
 from serving.server.gateway.grammar_weight import GrammarLimits
 
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
@@ -70,7 +70,7 @@ class _Generation:
             self._permit.end(made_tokens=made_tokens, by_itself=False)
 
 
-def admit_generation(engine: Any, admission: AdmissionController) -> None:
+def admit_generation(engine: Any, admission: RequestAdmission) -> None:
     """Put admission control before vLLM's AsyncLLM.generate; idempotent."""
     if hasattr(engine.check_admission, _MARK):
         return
@@ -81,7 +81,7 @@ def admit_generation(engine: Any, admission: AdmissionController) -> None:
     engine.generate = _declared(_admitted(engine, admission, watch), engine, admission)
 
 
-def _admitted(engine: Any, admission: AdmissionController, watch: RequestWatch) -> _Generate:
+def _admitted(engine: Any, admission: RequestAdmission, watch: RequestWatch) -> _Generate:
     generate: _Generate = engine.generate
     sets_priority = engine.vllm_config.scheduler_config.policy == "priority"
     context_tokens = engine.vllm_config.model_config.max_model_len
@@ -92,7 +92,7 @@ def _admitted(engine: Any, admission: AdmissionController, watch: RequestWatch) 
         permit, own = current_permit.get(), None
         try:
             if permit is None or permit.has_left:
-                permit = own = admission.enter(_work(prompt, sampling_params, context_tokens))
+                permit = own = await admission.admit(_work(prompt, sampling_params, context_tokens))
             await permit.turn()
         except Refused as refused:
             raise RefusedRequest(refused) from None
@@ -120,7 +120,7 @@ def _admitted(engine: Any, admission: AdmissionController, watch: RequestWatch) 
     return admitted
 
 
-def _declared(admitted: _Generate, engine: Any, admission: AdmissionController) -> _Generate:
+def _declared(admitted: _Generate, engine: Any, admission: RequestAdmission) -> _Generate:
     """`admitted`, but a call beyond its key's limits fails when it is made."""
     context_tokens = engine.vllm_config.model_config.max_model_len
     grammars = GrammarLimits()
@@ -151,7 +151,7 @@ def _declare(counted: Counted) -> None:
 
 
 def _admit_grammar(
-    admission: AdmissionController, grammars: GrammarLimits, permit: Permit | None, structured: Any
+    admission: RequestAdmission, grammars: GrammarLimits, permit: Permit | None, structured: Any
 ) -> None:
     """Charge for a grammar; raises what vLLM answers with 400 or 429."""
     try:
@@ -223,7 +223,7 @@ def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
     )
 
 
-def _guard_preflight(engine: Any, admission: AdmissionController) -> None:
+def _guard_preflight(engine: Any, admission: RequestAdmission) -> None:
     """Refuse work without a permit in vLLM's check, before a stream has begun."""
     check = engine.check_admission
 

@@ -5,6 +5,7 @@ contexts, and a prefill's depth in its prompt. The prefill policy says how many 
 a step takes.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Thread
 from typing import Any, Final
@@ -131,6 +132,19 @@ def _drain_s(backlogs: Float64s, s_per_token: Float64s) -> Float64s:
     """[backlogs]: time to drain, an integral by the trapezium rule."""
     parts = np.diff(backlogs) * (s_per_token[1:] + s_per_token[:-1]) / 2.0
     return np.concatenate(([0.0], np.cumsum(parts)))
+
+
+def engine_seats(engine: Any) -> Callable[[], int]:
+    """The seats of the ranks that are up, by the newest status of vLLM's AsyncLLM `engine`."""
+    config, logger = engine.vllm_config, stat_logger_of(engine)
+    ranks = Settings.from_additional_config(config.additional_config).ranks
+    seats = int(config.scheduler_config.max_num_seqs)
+
+    def now() -> int:
+        status = None if logger is None else logger.status
+        return seats * (ranks if status is None else status.ranks_up)
+
+    return now
 
 
 class EngineCapacity:

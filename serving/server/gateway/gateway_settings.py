@@ -17,6 +17,9 @@ from startup.typed_options import option
 
 ENVIRONMENT: Final = "ULTRASERVE_GATEWAY"
 
+API_PROCESSES_MAX: Final = 64
+"""Each takes half a gigabyte; what one admission stands is less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
@@ -58,6 +61,11 @@ class GatewaySettings:
     request_wall_s_max: float = option(
         3_600.0, "wall seconds of a request, at most", "--request-timeout", metavar="S"
     )
+    api_server_count: int = option(
+        1,
+        "processes that serve HTTP, with one admission, one set of keys and one page of metrics",
+        metavar="N",
+    )
     drain_wall_s_max: float = option(
         30.0,
         "most wall seconds that requests have to end in when the server shuts down",
@@ -69,6 +77,9 @@ class GatewaySettings:
         if self.grpc_port is not None:
             port = self.grpc_port
             _check("grpc_port", port, 1 <= port <= 65_535, "1 to 65535")
+        count = self.api_server_count
+        expected = f"1 to {API_PROCESSES_MAX}"
+        _check("api_server_count", count, 1 <= count <= API_PROCESSES_MAX, expected)
         _check("max_body_bytes", self.body_bytes_max, self.body_bytes_max >= 1, "at least 1")
         _check_seconds("request_timeout", self.request_wall_s_max)
         if self.drain_wall_s_max != 0:

@@ -10,13 +10,16 @@ import asyncio
 import logging
 import signal
 import time
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Final
 
+from serving.plugin.api_workers import api_workers
 from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
 from serving.policy.admission.refusal import RefusalReason
 from serving.process.server_shutdown import server_shutdown
 from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.permits.permit_port import PermitPort
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -46,16 +49,24 @@ _LOOK_WALL_S: Final = 0.2
 
 
 class GracefulShutdown:
-    """Shutdown service, started before all others so that it is stopped after them.
+    """Shutdown service, stopped after all others but the port of permits.
 
     `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of running
-    requests. For the main thread's loop.
+    requests, `others` the server's other API processes. For the main thread's loop.
     """
 
     def __init__(
-        self, engine: Any, server: Any, admission: AdmissionController, *, drain_wall_s_max: float
+        self,
+        engine: Any,
+        server: Any,
+        admission: AdmissionController,
+        *,
+        drain_wall_s_max: float,
+        others: PermitPort | None = None,
     ) -> None:
         self._engine = engine
+        self._others = others
+        self._workers = () if others is None else api_workers()
         self._server = server
         self._admission = admission
         self._drain_wall_s_max = drain_wall_s_max
@@ -75,6 +86,8 @@ class GracefulShutdown:
             # runs wherever the main thread is. The loop's end takes both back.
             signal.signal(number, self._bound)
         self._watch = loop.create_task(self._watch_engine())
+        for worker in self._workers:
+            loop.add_reader(worker.sentinel, self._lost, worker)
 
     async def stop(self) -> None:
         """End the engine; the process's end stays bounded. Idempotent."""
@@ -82,6 +95,8 @@ class GracefulShutdown:
             return
         self._watch.cancel()
         self._watch = None
+        for worker in self._workers:
+            asyncio.get_running_loop().remove_reader(worker.sentinel)
         if self._ending is None and self._engine.errored:  # vLLM's server was faster to see it
             self._end_with(1)
         self._end_within(_ENGINE_WALL_S + _SECOND_WALL_S)
@@ -125,10 +140,15 @@ class GracefulShutdown:
         """Wait until no request is inside; abort the rest, or fail it if the engine is gone."""
         if await self._is_empty(wait_wall_s):
             return
+        inside = self._admission.in_flight
+        if self._others is not None:
+            self._others.end_requests(engine_is_gone=self._engine.errored)
         if self._engine.errored:
-            logger.warning("%d requests have failed", fail_requests(self._engine))
+            fail_requests(self._engine)
+            logger.warning("%d requests have failed", inside)
         else:
-            logger.warning("%d requests are aborted", await abort_requests(self._engine))
+            await abort_requests(self._engine)
+            logger.warning("%d requests are aborted", inside)
         await self._admission.empty(_TOLD_WALL_S)
 
     async def _is_empty(self, wait_wall_s: float) -> bool:
@@ -150,6 +170,8 @@ class GracefulShutdown:
         self._leave(0)
 
     def _leave(self, close_wall_s: int) -> None:
+        if self._others is not None:
+            self._others.end_processes(close_wall_s)
         self._server.config.timeout_graceful_shutdown = close_wall_s
         self._server.should_exit = True
 
@@ -158,9 +180,18 @@ class GracefulShutdown:
             await asyncio.sleep(_LOOK_WALL_S)
         if self._ending is not None:
             return  # `_empty` sees it
-        logger.error("the engine is gone, and the server ends")
+        self._fail("the engine is gone", 0.0)
+
+    def _lost(self, worker: BaseProcess) -> None:
+        """A process beside this one has ended; its streams have, and its permits are back."""
+        asyncio.get_running_loop().remove_reader(worker.sentinel)
+        if self._ending is None:
+            self._fail(f"API process {worker.name} is gone", self._drain_wall_s_max)
+
+    def _fail(self, what: str, wait_wall_s: float) -> None:
+        logger.error("%s, and the server ends", what)
         self._end_with(1)
-        self._begin(0.0, "the engine is gone")
+        self._begin(wait_wall_s, what)
 
     def _end_within(self, wall_s: float) -> None:
         if self._process is not None:

@@ -101,6 +101,8 @@ def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path:
         ("--max-body-bytes 0", "max_body_bytes=0: expected at least 1"),
         ("--request-timeout 0", "request_timeout=0.0: expected seconds above 0"),
         ("--request-timeout inf", "request_timeout=inf: expected seconds above 0"),
+        ("--api-server-count 0", "api_server_count=0: expected 1 to 64"),
+        ("--api-server-count 65", "api_server_count=65: expected 1 to 64"),
         ("--drain-timeout -1", "drain_timeout=-1.0: expected seconds above 0"),
         ("--drain-timeout nan", "drain_timeout=nan: expected seconds above 0"),
         ("--grpc-port 0", "grpc_port=0: expected 1 to 65535"),

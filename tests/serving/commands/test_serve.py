@@ -42,6 +42,7 @@ class HandedOver:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Deployment, str, int, list[str]]] = []
+        self.api_processes: list[int] = []
 
     def __call__(
         self,
@@ -51,9 +52,11 @@ class HandedOver:
         port: int,
         vllm_arguments: list[str],
         given_arguments: list[str],
+        api_processes: int,
     ) -> int:
         assert " ".join(given_arguments) in " ".join(vllm_arguments)
         self.calls.append((deployment, host, port, vllm_arguments))
+        self.api_processes.append(api_processes)
         return 7
 
 
@@ -108,6 +111,17 @@ def test_batches_have_a_directory_that_no_other_server_uses(
         run("--control-port", "0", "--batch-requests", "10")
     with pytest.raises(ConfigError, match=r"^night_work=batch: expected --batch-directory"):
         run("--day-night", "never", "--night-work", "batch")
+
+
+def test_several_api_processes_are_handed_over_and_have_no_batches(
+    handed_over: HandedOver, tmp_path: Path
+) -> None:
+    flags = ("--control-port", "0", "--api-server-count", "3")
+    run(*flags)
+    assert GatewaySettings.from_environment(os.environ) == GatewaySettings(api_server_count=3)
+    assert handed_over.api_processes == [3]
+    with pytest.raises(ConfigError, match=r"^api_server_count=3: expected 1 with --batch-dir"):
+        run(*flags, "--batch-directory", str(tmp_path / "batches"))
 
 
 def test_the_fast_engine_computes_no_tokens_and_keeps_its_weights(handed_over: HandedOver) -> None:

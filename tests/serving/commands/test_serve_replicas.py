@@ -56,6 +56,7 @@ def test_each_replica_has_its_chips_and_the_service_its_clock(
         ((*CLOCK, "--grpc-port", "50061"), "grpc_port=50061"),
         ((*CLOCK, "--control-port", "50999", "--day-night", "manual"), "replicas=2"),
         ((*CLOCK, "--batch-directory", "batches"), "replicas=2"),
+        ((*CLOCK, "--api-server-count", "2"), "api_server_count=2"),
     ],
 )
 def test_what_a_service_does_not_have_is_refused(

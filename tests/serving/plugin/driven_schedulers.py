@@ -60,13 +60,14 @@ class FastTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineShape:
-    """Of both: `options` are vLLM's."""
+    """Of both: `options` are vLLM's; requests come from `clients` by turns."""
 
     ranks: int
     kv_blocks: int
     policy: str
     options: dict[str, Any]
     log_stats: bool = True
+    clients: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,7 @@ class Driven(ABC):
             **shape.options,
         )
         self.ranks = shape.ranks
+        self.clients = shape.clients
         self.scheduler: SchedulerInterface = self.scheduler_class(
             vllm_config=self.config,
             kv_cache_config=kv_pool(self.config, shape.kv_blocks),
@@ -136,6 +138,7 @@ class Driven(ABC):
             self.scheduler.add_request(
                 Request(
                     *(each.name, prompt, params, None),
+                    client_index=len(self.texts) % self.clients,
                     arrival_time=float(len(self.texts)),
                     priority=each.priority,
                     block_hasher=(
@@ -180,7 +183,7 @@ class Driven(ABC):
         done = self.computed(decision, report)
         self.abort(turn.aborted_late)
         told = self.scheduler.update_from_output(decision, done)
-        stats = told[0].scheduler_stats if told else None
+        stats = next((each.scheduler_stats for each in told.values()), None)
         if stats is not None:
             stats = replace(stats, kv_cache_usage=round(stats.kv_cache_usage, 9))
         return Seen(
@@ -197,7 +200,8 @@ class Driven(ABC):
     def _told(self, told: dict[int, EngineCoreOutputs]) -> list[tuple[Any, ...]]:
         assert all(part.timestamp == self.steps for part in told.values())
         seen = []
-        for each in [output for part in told.values() for output in part.outputs]:
+        parts = sorted(told.items())
+        for client, each in [(client, each) for client, part in parts for each in part.outputs]:
             self.texts[each.request_id] += each.new_token_ids
             kinds = [event.type for event in each.events or []]
             # Of what had to leave a rank, vLLM's schedulers in lockstep stamp some events later.
@@ -206,6 +210,7 @@ class Driven(ABC):
             seen.append(
                 (
                     *(each.request_id, each.new_token_ids, each.finish_reason, each.stop_reason),
+                    client,
                     *(kinds, times, each.prefill_stats, each.kv_transfer_params),
                 )
             )

@@ -27,6 +27,7 @@ def shapes(draw: st.DrawFn) -> EngineShape:
         ranks=draw(st.integers(1, 3)),
         kv_blocks=draw(st.integers(20, 44)),
         policy=draw(st.sampled_from(POLICIES)),
+        clients=draw(st.integers(1, 3)),
         options={
             "max_num_seqs": seats,
             "max_num_batched_tokens": draw(st.integers(seats, 64)),

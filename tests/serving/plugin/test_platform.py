@@ -75,7 +75,7 @@ def test_two_api_servers_are_refused() -> None:
     config = engine_config()
     config.parallel_config._api_process_count = 2
 
-    with pytest.raises(UnsupportedFlag, match=r"^--api-server-count: one API process"):
+    with pytest.raises(UnsupportedFlag, match=r"^--api-server-count: of several API processes"):
         platform.refuse_features(config)
 
 

@@ -1,7 +1,7 @@
 """The limits and the TLS of a server's HTTP connections, by the gateway's settings."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import uvicorn
@@ -14,19 +14,28 @@ from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_conn
 from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
+from serving.server.gateway.permits.permit_messages import Held
 from serving.telemetry.gateway_metrics import IngressMetrics
 
 
 def measured_ingress(
-    settings: GatewaySettings, registry: CollectorRegistry | None = None
+    settings: GatewaySettings,
+    registry: CollectorRegistry | None = None,
+    *,
+    others: Callable[[], Sequence[Held]] = tuple,
 ) -> IngressAccount:
-    """The account of what clients make the server hold, shown by metrics of `registry`."""
+    """The account of what clients make this process hold.
+
+    Metrics of `registry` show it with what they make the `others` of the server hold.
+    """
     metrics = IngressMetrics(Limit, registry)
     account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
     metrics.follow(
-        keyed_bytes=lambda: account.keyed_bytes,
-        stranger_bytes=lambda: account.stranger_bytes,
-        strangers=lambda: account.strangers,
+        keyed_bytes=lambda: account.keyed_bytes + sum(held.keyed_bytes for held in others()),
+        stranger_bytes=lambda: (
+            account.stranger_bytes + sum(held.stranger_bytes for held in others())
+        ),
+        strangers=lambda: account.strangers + sum(held.strangers for held in others()),
     )
     return account
 

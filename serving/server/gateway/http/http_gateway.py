@@ -27,7 +27,7 @@ from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
 from serving.process.direct_body import direct_body
-from serving.server.gateway.admission_controller import AdmissionController, Permit, current_permit
+from serving.server.gateway.admission_controller import Permit, RequestAdmission, current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
@@ -102,7 +102,7 @@ class HttpGateway:
         app: App,
         *,
         keys: KeyRing,
-        admission: AdmissionController,
+        admission: RequestAdmission,
         readiness: ServerReadiness,
         bodies: BodyReader,
         context: ContextSize,
@@ -195,7 +195,7 @@ class HttpGateway:
             instead = partial(self._instead, scope, path, None)
             await self._run(scope, exchange_of(body=body, headers=headers, instead=instead))
             return
-        permit = self._enter(path, asked, client, said)
+        permit = await self._enter(path, asked, client, said)
         exchange = exchange_of(
             body=body,
             headers=[*headers, *rate_headers(permit.rate)],
@@ -210,7 +210,7 @@ class HttpGateway:
             await self._refuse_unserved(WorkClass.BATCH)
             body, inner.body = inner.body, b""  # the app has the only copy
             asked = await self._asked(inner.scope, body)
-            permit = self._enter(inner.path, asked, inner.client, WorkClass.BATCH)
+            permit = await self._enter(inner.path, asked, inner.client, WorkClass.BATCH)
             inner.permit = permit
             exchange = HttpExchange(
                 inner.receive,
@@ -236,11 +236,11 @@ class HttpGateway:
         refuse_long_text(asked, self._context)
         return asked
 
-    def _enter(
+    async def _enter(
         self, path: str, asked: AskedBody | None, client: Client, said: WorkClass | None
     ) -> Permit:
         refuse_background(path, asked)
-        return self._admission.enter(
+        return await self._admission.admit(
             work_of(path, asked, client=client, said=said, context=self._context)
         )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from vllm.entrypoints.openai.completion.protocol import (
     CompletionResponseStreamChoice,
@@ -119,6 +119,46 @@ def test_plain_streams_are_as_vllm_makes_them() -> None:
 @pytest.mark.long
 def test_streams_with_more_than_text_go_vllms_way() -> None:
     assert compared(OTHERS) == 0
+
+
+@st.composite
+def asked_streams(draw: st.DrawFn) -> dict[str, Any]:
+    """A completion or a chat with any of the options that a stream may have."""
+    options: dict[str, st.SearchStrategy[Any]] = {
+        "max_tokens": st.integers(1, 2 * TOKENS),
+        "n": st.integers(1, 2),
+        "temperature": st.sampled_from([0.0, 0.7]),
+        "seed": st.just(5),
+        "stop": st.sampled_from([[], ["e"], ["zzz"]]),
+        "ignore_eos": st.booleans(),
+        "skip_special_tokens": st.booleans(),
+        "spaces_between_special_tokens": st.booleans(),
+        "include_stop_str_in_output": st.booleans(),
+        "min_tokens": st.just(1),
+        "return_token_ids": st.booleans(),
+        "stream_options": st.fixed_dictionaries(
+            {"include_usage": st.booleans(), "continuous_usage_stats": st.booleans()}
+        ),
+    }
+    is_chat = draw(st.booleans())
+    more: dict[str, st.SearchStrategy[Any]] = (
+        {"logprobs": st.booleans(), "tool_choice": st.just("none")}
+        if is_chat
+        else {"logprobs": st.none() | st.integers(0, 2), "echo": st.booleans()}
+    )
+    chosen = draw(st.fixed_dictionaries({}, optional=options | more))
+    chosen.setdefault("seed", 5)
+    if chosen.get("n") == 2:  # of one that is not drawn there are no two
+        chosen["temperature"] = 0.7
+    prompt = {"messages": [{"role": "user", "content": "the sea"}]} if is_chat else {"prompt": "a"}
+    return prompt | chosen
+
+
+@pytest.mark.long
+@settings(deadline=None, max_examples=3, phases=[Phase.generate])
+@given(asked=st.lists(asked_streams(), min_size=6, max_size=12))
+def test_streams_of_any_options_are_as_vllm_makes_them(asked: list[dict[str, Any]]) -> None:
+    compared({f"stream {number}": each for number, each in enumerate(asked)})
 
 
 BODY: Final = {"model": MODEL, "prompt": "a", "stream": True, "ignore_eos": True}
