@@ -161,7 +161,9 @@ class LiveEngine:
     def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
         """The step's outputs and its report, with what is due after it."""
         self._finish_faults()
-        lost_ranks = self._end_transfers({*live.lost_ranks, *self._live.take_lost_ranks()})
+        lost = {*live.lost_ranks, *self._live.take_lost_ranks()}
+        self._kv.computed(self._time.computes_ns, self._time.accounted_ns, lost)
+        lost_ranks = self._end_transfers(lost)
         report, energy = self.report(lost_ranks), self._step_energy(live)
         self._follows_step = True
         if self._go_on_with_leases(idle=False):

@@ -97,8 +97,8 @@ class LockstepScheduler(SchedulerInterface):
         self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
-        self._loads = RankLoads(self.ranks)
-        self._roles = RankRoles(self.ranks, settings.prefill_ranks)
+        self._roles = RankRoles(self.ranks, settings.prefill_ranks, kv_cache_config)
+        self._loads = RankLoads(self.ranks, self._roles)
         self._drafts = NgramDrafts.of(vllm_config)
         self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
@@ -145,6 +145,9 @@ class LockstepScheduler(SchedulerInterface):
             self.empty_steps += self.ranks_up & ~has_tokens
         continues, self._wake.continues = self._wake.continues, False
         moved, self._moved = tuple(self._moved), []
+        if self._roles.are_apart:
+            self._loads.forget()  # requests that waited may run now
+        kv_transfers = self._roles.begun(by_rank, self._ranks_with_its_weights, self._loads.choose)
         state = SchedulerState(
             rank_states=tuple(map(queues_of, self.ranks)),
             arrived_requests=self._arrivals,
@@ -154,7 +157,7 @@ class LockstepScheduler(SchedulerInterface):
             moved=moved,
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
             has_tokens=bool(has_tokens.any()),
-            kv_transfers=self._roles.begun(by_rank),
+            kv_transfers=kv_transfers,
         )
         return merge_outputs(by_rank, state, continues=continues)
 
@@ -204,6 +207,7 @@ class LockstepScheduler(SchedulerInterface):
             self._closed[list(report.closed_ranks)] = True
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
+        self._roles.keep_to(self.ranks_up & ~self._closed)
         self._roles.send_on(self._ranks_with_its_weights, self._put)
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank, came)
@@ -440,6 +444,7 @@ class LockstepScheduler(SchedulerInterface):
             or self._wake.wanted
             or (self._wake.waits and self._runs)
             or self._owes_turned_away
+            or self._roles.hold_kv
             or any(rank.has_requests() for rank in self.ranks)
         )
 

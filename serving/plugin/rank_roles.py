@@ -1,16 +1,18 @@
 """Ranks that compute prompts and ranks that decode: who takes a request, and when it goes on.
 
 The first ranks prefill. A request comes to one of them; with its first token it goes on to a rank
-that decodes, and its KV follows (`kv_connector`). Where no rank of a role is there, those of the
-other do its work: a request never waits for a role.
+that decodes. Its KV goes there while the prompt is computed (`kv_streams`), or after it
+(`kv_connector`). Where no rank of a role is there, those of the other do its work: a request never
+waits for a role.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
@@ -18,6 +20,8 @@ from emulator.specs.step import KvTransfer
 from serving.engine.step_report import StepReport
 from serving.plugin import request_migration as migration
 from serving.plugin.kv_connector import BegunTransfers, PromptKv, RankKvConnector
+from serving.plugin.kv_streams import KvStreams
+from serving.policy.kv_in_flight import KvInFlight
 
 Flags = NDArray[np.bool_]
 
@@ -28,14 +32,25 @@ class RankRoles:
     With some, all have connectors.
     """
 
-    def __init__(self, ranks: Sequence[Scheduler], prefill_ranks: int) -> None:
+    def __init__(
+        self, ranks: list[Scheduler], prefill_ranks: int, kv_cache_config: KVCacheConfig
+    ) -> None:
         self._ranks = ranks
         self._prefill: Flags = np.arange(len(ranks)) < prefill_ranks
-        self._kv = PromptKv()
+        (group,) = kv_cache_config.kv_cache_groups
+        layer_bytes = group.kv_cache_spec.page_size_bytes // group.kv_cache_spec.block_size
+        in_flight = KvInFlight(len(ranks), layer_bytes * len(group.layer_names))
+        self._streams = KvStreams(ranks, in_flight)
+        self._kv = PromptKv(in_flight)
         self._to_rank: dict[str, int] = {}  # of transfers under way
         for number, rank in enumerate(ranks):
             if isinstance(rank.connector, RankKvConnector):
                 rank.connector.join(number, self._kv)
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether some ranks prefill alone."""
+        return bool(self._prefill.any())
 
     def takes(self, ranks: Flags) -> Flags:
         """Those of `ranks` that take a request whose tokens are to be computed."""
@@ -51,25 +66,54 @@ class RankRoles:
 
         `open_ranks`: that may take a request, [ranks]; `put` gives it one of some ranks.
         """
-        leaving: list[tuple[Request, Flags]] = []
+        if not self.are_apart:
+            return
+        leaving: list[tuple[Request, Flags, bool]] = []
         for number in np.flatnonzero(self._prefill).tolist():
             rank = self._ranks[number]
             for request in [each for each in rank.running if _can_go_on(each)]:
                 ranks: Flags = open_ranks(request) & ~self._prefill
-                if ranks.any():
+                to_rank = self._streams.leads_to(request, ranks.__getitem__)
+                if to_rank is not None:
+                    ranks = np.arange(len(ranks)) == to_rank
+                    self._streams.leave(request)
+                elif ranks.any() and not self._streams.waits_for_end(request):
                     self._kv.hold(number, rank, request)
-                    migration.take_one(rank, request)
-                    leaving.append((request, ranks))
-        for request, ranks in leaving:
+                else:
+                    continue
+                migration.take_one(rank, request)
+                leaving.append((request, ranks, to_rank is not None))
+        for request, ranks, has_stream in leaving:
+            if has_stream:
+                self._streams.arrive(request)
             assert put(request, ranks), "a rank that is open takes it"
 
-    def begun(self, decisions: Iterable[SchedulerOutput]) -> tuple[KvTransfer, ...]:
-        """The transfers that begin with a lockstep's decisions."""
+    def begun(
+        self,
+        decisions: Sequence[SchedulerOutput],
+        open_ranks: Callable[[Request], Flags],
+        choose: Callable[[Request, Flags], int | None],
+    ) -> tuple[KvTransfer, ...]:
+        """The transfers that begin with a lockstep's decisions; `choose` gives one of some ranks.
+
+        `open_ranks`: as for `send_on`.
+        """
+        if not self.are_apart:
+            return ()
+
+        def next_rank(request: Request) -> int | None:
+            if not _may_go_on(request):
+                return None
+            return choose(request, open_ranks(request) & ~self._prefill)
+
         begun: list[KvTransfer] = []
         for decision in decisions:
             meta = decision.kv_connector_metadata
             begun += meta.transfers if isinstance(meta, BegunTransfers) else ()
         self._to_rank |= {each.request_id: each.to_rank for each in begun}
+        begun += self._streams.begin_rests()
+        for number in np.flatnonzero(self._prefill).tolist():
+            begun += self._streams.begin(number, decisions[number], next_rank)
         return tuple(begun)
 
     def ended(self, report: StepReport | None) -> Mapping[int, KVConnectorOutput]:
@@ -79,31 +123,55 @@ class RankRoles:
             return outputs
         for names, has_failed in ((report.kv_received, False), (report.kv_failed, True)):
             for name in names:
-                rank = self._to_rank.pop(name)
-                output = outputs.setdefault(rank, KVConnectorOutput(finished_recving=set()))
-                assert output.finished_recving is not None
-                output.finished_recving.add(name)  # a failed one, too, has ended
-                if has_failed:
-                    output.failed_recving.add(name)
+                if not self._streams.end_part(name, has_failed=has_failed):
+                    _tell(outputs, self._to_rank.pop(name), name, has_failed=has_failed)
+        for stream, has_failed in self._streams.take_over():
+            name = stream.request.request_id
+            _tell(outputs, stream.to_rank, name, has_failed=has_failed)
         return outputs
 
     @property
     def hold_kv(self) -> bool:
         """Whether blocks of a rank are held for a request of another."""
-        return bool(self._kv)
+        return bool(self._kv) or bool(self._streams)
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    @property
+    def coming(self) -> Iterator[tuple[int, Request]]:
+        """Requests whose KV goes ahead of them, with the rank that they will go to."""
+        return self._streams.coming
+
+    def keep_to(self, open_ranks: Flags) -> None:
+        """Send nothing more to ranks that are not open."""
+        self._streams.keep_to(open_ranks.__getitem__)
+
+    def lose(self, ranks: Collection[int]) -> None:
         """Forget what ranks hold that lost it."""
         for rank in ranks:
             self._kv.lose(rank)
+        self._streams.lose(set(ranks))
+
+
+def _tell(outputs: dict[int, KVConnectorOutput], rank: int, name: str, *, has_failed: bool) -> None:
+    output = outputs.setdefault(rank, KVConnectorOutput(finished_recving=set()))
+    assert output.finished_recving is not None
+    output.finished_recving.add(name)  # a failed one, too, has ended
+    if has_failed:
+        output.failed_recving.add(name)
+
+
+def _may_go_on(request: Request) -> bool:
+    """Whether there is a next rank for a request.
+
+    Further input of a streaming session would find its rank changed; a request that asked for
+    scores of its prompt reads no KV that it has not computed itself; one with a last token to get
+    ends where it is.
+    """
+    has_more = request.num_output_tokens + 1 < request.max_tokens
+    return has_more and not request.resumable and not request.skip_reading_prefix_cache
 
 
 def _can_go_on(request: Request) -> bool:
-    """Whether all tokens but the last, which is new, are computed, and vLLM can load them.
-
-    Further input of a streaming session would find its rank changed; a request that asked for
-    scores of its prompt reads no KV that it has not computed itself.
-    """
+    """Whether all tokens but the last, which is new, are computed, and vLLM can load them."""
     return (
         bool(request.num_output_tokens)
         and request.num_computed_tokens == request.num_tokens - 1

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.fabric.kv_transfer import kv_transfer_ns, layered_end_ns
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
@@ -75,3 +75,33 @@ def test_what_cannot_be_moved_is_refused_in_one_line(
 def test_chips_far_from_each_other_in_one_pool_delay_nothing() -> None:
     # 0 to 1 and 72 to 73 in their trays
     assert moved_ns([0, 72], [1, 73], 1_024_000) == 1_000 + 1_300 + 1_000
+
+
+def test_layers_go_while_a_step_computes_the_next_by_hand() -> None:
+    step = {"begin_ns": 1000, "end_ns": 1040, "layers": 4}  # a layer every 10 ns
+    assert layered_end_ns(**step, free_ns=0, transfer_ns=20) == 1045, (
+        "only the last one is waited for"
+    )
+    assert layered_end_ns(**step, free_ns=0, transfer_ns=80) == 1090, "the first one, then all"
+    assert layered_end_ns(**step, free_ns=1050, transfer_ns=20) == 1070, "the links are taken"
+
+
+@given(
+    layer_ns=st.integers(0, 100),
+    sent_ns=st.integers(0, 100),
+    layers=st.integers(1, 12),
+    free_ns=st.integers(0, 3000),
+)
+def test_layers_go_one_after_another_each_when_it_is_computed(
+    layer_ns: int, sent_ns: int, layers: int, free_ns: int
+) -> None:
+    there_ns = free_ns
+    for layer in range(1, layers + 1):
+        there_ns = max(there_ns, 1000 + layer * layer_ns) + sent_ns
+    assert there_ns == layered_end_ns(
+        begin_ns=1000,
+        end_ns=1000 + layers * layer_ns,
+        free_ns=free_ns,
+        transfer_ns=layers * sent_ns,
+        layers=layers,
+    )

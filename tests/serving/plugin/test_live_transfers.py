@@ -8,6 +8,7 @@ from vllm.v1.request import RequestStatus
 
 from emulator.chip.commands import SendKv, TakeKv
 from emulator.specs.fault import Fault, FaultKind
+from emulator.ultraserver.handover_cost import HandoverCost
 from emulator.units import NS_PER_S
 from serving.engine.kv_moves import KvTotals
 from serving.engine.live_engine import LiveEngine
@@ -69,7 +70,8 @@ def test_a_transfer_takes_the_time_of_its_bytes_and_draws_their_joules(
         assert result.report is not None
         reports.append(result.report)
     machine = engine.executor.machine
-    cost = machine.sending_kv(from_rank=0, to_rank=1, tokens=200)
+    costs = [machine.sending_kv(from_rank=0, to_rank=1, tokens=n) for n in (64, 64, 64, 8)]
+    cost = sum(costs, start=HandoverCost())
 
     assert cost.bytes_links == 200 * machine.model.kv_bytes_per_token
     telemetry = live(engine).telemetry()
@@ -77,13 +79,13 @@ def test_a_transfer_takes_the_time_of_its_bytes_and_draws_their_joules(
     assert telemetry.kv_transfer_bytes == cost.bytes_links
     assert telemetry.kv_transfer_joules == pytest.approx(cost.joules)
     assert telemetry.kv_transfer_s == pytest.approx(cost.duration_ns / NS_PER_S)
-    # Steps: four of 64 tokens at most, the wait, then three decodes.
-    prefilled = next(report for report in reports if report.kv_received)
-    assert prefilled.kv_received == ("one",)
-    first_decode = reports[reports.index(prefilled) + 1]
+    # Steps: four of 64 tokens at most, each sent layer by layer, the wait for the last layer, then
+    # three decodes.
+    assert [len(report.kv_received) for report in reports] == [0, 1, 1, 1, 1, 0, 0, 0]
     waited_s = live(engine)._time.pause_ns / NS_PER_S
-    assert waited_s == pytest.approx(cost.duration_ns / NS_PER_S, abs=2e-9)
-    assert first_decode.end_s - prefilled.end_s > waited_s
+    last_layer_ns = costs[-1].duration_ns / machine.model.layers
+    assert waited_s == pytest.approx(last_layer_ns / NS_PER_S, abs=2e-9)
+    assert reports[5].end_s - reports[4].end_s > waited_s
     charged = live(engine)._meters.ledger._charged
     assert charged.tolist() == pytest.approx([cost.joules / 2] * 2)
 
