@@ -1,12 +1,16 @@
 """Ranks that compute prompts and ranks that decode: who takes a request, and when it goes on.
 
-The first ranks prefill. A request comes to one of them; with its first token it goes on to a rank
-that decodes. Its KV goes there while the prompt is computed (`kv_streams`), or after it
-(`kv_connector`). Where no rank of a role is there, those of the other do its work: a request never
-waits for a role.
+A request comes to a rank that prefills; with its first token it goes on to one that decodes. Its KV
+goes there while the prompt is computed (`kv_streams`), or after it (`kv_connector`). Where no rank
+of a role is there, those of the other do its work: a request never waits for a role.
+
+Roles change between two steps, as the load or the operator says. Prompts that are not begun are
+shared anew among the ranks that then prefill. A rank that prefills no more keeps what it has begun;
+one that decodes no more sends its requests on with their KV.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +26,52 @@ from serving.plugin import request_migration as migration
 from serving.plugin.kv_connector import BegunTransfers, PromptKv, RankKvConnector
 from serving.plugin.kv_streams import KvStreams
 from serving.policy.kv_in_flight import KvInFlight
+from serving.policy.rank_roles import (
+    AUTO,
+    RankRole,
+    RoleDecider,
+    RoleLoad,
+    Roles,
+    first_roles,
+    with_role,
+)
 
 Flags = NDArray[np.bool_]
 
 
-class RankRoles:
-    """Roles of `ranks`, of which the first `prefill_ranks` prefill; without any, all do both.
+class Placing(NamedTuple):
+    """How requests come to ranks, bool[ranks].
 
-    With some, all have connectors.
+    `open_ranks`: that may take one; `put` gives it one of some, if there is any; `send` any rank,
+    or lets it wait; `arrival` is its order.
     """
 
+    open_ranks: Callable[[Request], Flags]
+    put: Callable[[Request, Flags], bool]
+    send: Callable[[Request], None]
+    arrival: Callable[[Request], int]
+
+
+class RankRoles:
+    """Roles of `ranks`. With `prefill_ranks` all have connectors; without any, all do both."""
+
     def __init__(
-        self, ranks: list[Scheduler], prefill_ranks: int, kv_cache_config: KVCacheConfig
+        self,
+        ranks: list[Scheduler],
+        prefill_ranks: int | str,
+        kv_cache_config: KVCacheConfig,
+        placing: Placing,
     ) -> None:
         self._ranks = ranks
-        self._prefill: Flags = np.arange(len(ranks)) < prefill_ranks
+        self._placing = placing
+        self._decider: RoleDecider | None = None
+        if prefill_ranks == AUTO:
+            first = ranks[0]
+            self._decider = RoleDecider(
+                step_tokens=first.max_num_scheduled_tokens, seats=first.max_num_active_reqs
+            )
+        self._have_connectors = bool(prefill_ranks)
+        self._take(first_roles(prefill_ranks, len(ranks)))
         (group,) = kv_cache_config.kv_cache_groups
         layer_bytes = group.kv_cache_spec.page_size_bytes // group.kv_cache_spec.block_size
         in_flight = KvInFlight(len(ranks), layer_bytes * len(group.layer_names))
@@ -47,6 +82,11 @@ class RankRoles:
             if isinstance(rank.connector, RankKvConnector):
                 rank.connector.join(number, self._kv)
 
+    def _take(self, roles: Roles) -> None:
+        self.roles = roles
+        self._prefill: Flags = np.array([role is RankRole.PREFILL for role in roles])
+        self._prompts: Flags = np.array([role is not RankRole.DECODE for role in roles])
+
     @property
     def are_apart(self) -> bool:
         """Whether some ranks prefill alone."""
@@ -54,25 +94,58 @@ class RankRoles:
 
     def takes(self, ranks: Flags) -> Flags:
         """Those of `ranks` that take a request whose tokens are to be computed."""
-        prefill: Flags = ranks & self._prefill
-        return prefill if prefill.any() else ranks
+        prompts: Flags = ranks & self._prompts
+        return prompts if prompts.any() else ranks
 
-    def send_on(
-        self,
-        open_ranks: Callable[[Request], Flags],
-        put: Callable[[Request, Flags], bool],
-    ) -> None:
-        """Let requests that have their next token go on from ranks that prefill.
-
-        `open_ranks`: that may take a request, [ranks]; `put` gives it one of some ranks.
+    def go_on(self, report: StepReport | None, up: Flags, *, computed: bool) -> None:
+        """After a step, which `computed` tokens or none: change roles, and let requests that have
+        their next token go on from ranks that prefill. `up`: ranks that take requests.
         """
-        if not self.are_apart:
+        for rank, role in report.role_changes if report is not None else ():
+            self._change(with_role(self.roles, rank, role))
+        decider = self._decider
+        if report is not None and decider is not None and computed and decider.is_due(report.end_s):
+            self._change(decider.decide(self.roles, self._load(), report.end_s))
+        if self.are_apart:
+            decode: Flags = up & ~self._prefill
+            self._streams.keep_to(decode.__getitem__)
+            self._send_on()
+
+    def _load(self) -> RoleLoad:
+        prompt_tokens = decodes = 0
+        for rank in self._ranks:
+            for request in rank.requests.values():
+                left = request.num_tokens - request.num_computed_tokens
+                if request.is_finished():  # and its KV is still on its way to it
+                    continue
+                if request.num_output_tokens and left <= 1:
+                    decodes += 1
+                else:
+                    prompt_tokens += left
+        return RoleLoad(prompt_tokens=prompt_tokens, decodes=decodes)
+
+    def _change(self, roles: Roles) -> None:
+        """Take other roles; where other ranks prefill, they share the prompts not begun anew."""
+        before = self._prompts
+        self._take(roles)
+        if (before == self._prompts).all():
             return
+        moving = [
+            request
+            for number in np.flatnonzero(before).tolist()
+            for request in migration.take_prompts(self._ranks[number])
+        ]
+        for request in sorted(moving, key=self._placing.arrival):
+            self._placing.send(request)
+        for number in np.flatnonzero(self._prompts).tolist():
+            migration.restore_order(self._ranks[number], self._placing.arrival)
+
+    def _send_on(self) -> None:
         leaving: list[tuple[Request, Flags, bool]] = []
         for number in np.flatnonzero(self._prefill).tolist():
             rank = self._ranks[number]
             for request in [each for each in rank.running if _can_go_on(each)]:
-                ranks: Flags = open_ranks(request) & ~self._prefill
+                ranks: Flags = self._placing.open_ranks(request) & ~self._prefill
                 to_rank = self._streams.leads_to(request, ranks.__getitem__)
                 if to_rank is not None:
                     ranks = np.arange(len(ranks)) == to_rank
@@ -86,25 +159,21 @@ class RankRoles:
         for request, ranks, has_stream in leaving:
             if has_stream:
                 self._streams.arrive(request)
-            assert put(request, ranks), "a rank that is open takes it"
+            assert self._placing.put(request, ranks), "a rank that is open takes it"
 
     def begun(
         self,
         decisions: Sequence[SchedulerOutput],
-        open_ranks: Callable[[Request], Flags],
         choose: Callable[[Request, Flags], int | None],
     ) -> tuple[KvTransfer, ...]:
-        """The transfers that begin with a lockstep's decisions; `choose` gives one of some ranks.
-
-        `open_ranks`: as for `send_on`.
-        """
-        if not self.are_apart:
+        """The transfers that begin with a lockstep's decisions; `choose` gives one of the ranks."""
+        if not self._have_connectors:
             return ()
 
         def next_rank(request: Request) -> int | None:
             if not _may_go_on(request):
                 return None
-            return choose(request, open_ranks(request) & ~self._prefill)
+            return choose(request, self._placing.open_ranks(request) & ~self._prefill)
 
         begun: list[KvTransfer] = []
         for decision in decisions:
@@ -139,10 +208,6 @@ class RankRoles:
     def coming(self) -> Iterator[tuple[int, Request]]:
         """Requests whose KV goes ahead of them, with the rank that they will go to."""
         return self._streams.coming
-
-    def keep_to(self, open_ranks: Flags) -> None:
-        """Send nothing more to ranks that are not open."""
-        self._streams.keep_to(open_ranks.__getitem__)
 
     def lose(self, ranks: Collection[int]) -> None:
         """Forget what ranks hold that lost it."""

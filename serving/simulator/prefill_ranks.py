@@ -17,11 +17,22 @@ from emulator.arrays import Bools, Int64s
 from emulator.fabric.kv_transfer import layered_end_ns
 from emulator.ultraserver.handover_cost import HandoverCost, kv_sent
 from emulator.ultraserver.machine_layout import MachineLayout
+from emulator.units import NS_PER_S
 from serving.policy.kv_in_flight import KvInFlight
 from serving.policy.rank_choice import choose_rank
+from serving.policy.rank_roles import (
+    AUTO,
+    RankRole,
+    RoleDecider,
+    RoleLoad,
+    Roles,
+    first_roles,
+    with_role,
+)
 from serving.simulator import compiled_schedulers as kernel
 from serving.simulator import request_migration as migration
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.scheduler_arrays import NONE
 
 
 class KvOnWay(NamedTuple):
@@ -37,7 +48,8 @@ class KvOnWay(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Stream:
-    """A request's way: `tokens` of KV, of which `sent` are there by `there_ns`.
+    """A request's way: `tokens` of KV, of which `sent` are there by `there_ns`. One that `is_void`
+    sends no more.
 
     `part` of them are computed in the step under way; `blocks` are kept on `to_rank`, and
     `last_blocks` is how many the newest part lies in.
@@ -51,6 +63,7 @@ class _Stream:
     there_ns: int = 0
     part: int = 0
     last_blocks: int = 0
+    is_void: bool = False
 
 
 class _Part(NamedTuple):
@@ -72,13 +85,19 @@ class _Rest(NamedTuple):
 
 
 class PrefillRanks:
-    """The first `count` ranks of `schedulers` prefill, on a machine of `layout`."""
+    """Roles of the ranks of `schedulers`, on a machine of `layout`."""
 
-    def __init__(self, schedulers: LockstepSchedulers, count: int, layout: MachineLayout) -> None:
+    def __init__(
+        self, schedulers: LockstepSchedulers, prefill_ranks: int | str, layout: MachineLayout
+    ) -> None:
         self._schedulers = schedulers
         self._layout = layout
         ranks = len(schedulers.arrays.ranks)
-        self._prefill: Bools = np.arange(ranks) < count
+        self._decider: RoleDecider | None = None
+        if prefill_ranks == AUTO:
+            bounds = schedulers.bounds
+            self._decider = RoleDecider(step_tokens=bounds.step_tokens, seats=bounds.seats)
+        self._take(first_roles(prefill_ranks, ranks))
         self._open: Bools = np.ones(ranks, dtype=np.bool_)
         self._on_way: list[KvOnWay] = []  # a heap
         self._rests: list[_Rest] = []
@@ -111,7 +130,7 @@ class PrefillRanks:
         arrays.ranks["is_open"] = decode
         for rank, request in zip(rows["rank"].tolist(), rows["request"].tolist(), strict=True):
             stream = self._streams.get(request) or self._stream(request, rank)
-            if stream is None:
+            if stream is None or stream.is_void:
                 continue
             computed = min(int(arrays.requests[request]["computed"]), stream.tokens)
             part = computed - stream.sent
@@ -149,8 +168,51 @@ class PrefillRanks:
         for stream in self._streams.values():
             if stream.part:
                 self._send_part(stream, begin_ns, end_ns)
-        self._drop_ended()
+        now_s = end_ns / NS_PER_S
+        if self._decider is not None and self._decider.is_due(now_s):
+            self._change(self._decider.decide(self.roles, self._load(), now_s))
+        self._drop_ended(end_ns)
         self._send_on()
+
+    def _load(self) -> RoleLoad:
+        arrays = self._schedulers.arrays
+        prompt_tokens, decodes = 0, len(self._on_way) + len(self._rests)
+        for rank in range(len(arrays.ranks)):
+            running = arrays.running[rank, : arrays.ranks[rank]["running_count"]]
+            waiting = migration.waiting_requests(arrays, rank)
+            requests = arrays.requests[np.concatenate([running, waiting])]
+            is_ready = np.where(requests["is_running"], ~requests["is_prefill"], False)
+            is_ready |= requests["received"] > 0
+            decodes += int(is_ready.sum())
+            left = requests["tokens"] - requests["computed"]
+            prompt_tokens += int(left[~is_ready].sum())
+        return RoleLoad(prompt_tokens=prompt_tokens, decodes=decodes)
+
+    def change(self, rank: int, role: RankRole) -> None:
+        """Give a rank another role, between two steps; raises ConfigError."""
+        self._change(with_role(self.roles, rank, role))
+
+    def _change(self, roles: Roles) -> None:
+        before = self._prompts
+        self._take(roles)
+        self._let_prefill()
+        if (before == self._prompts).all():
+            return
+        arrays, schedulers = self._schedulers.arrays, self._schedulers
+        moving = [
+            request
+            for rank in np.flatnonzero(before).tolist()
+            for request in migration.waiting_requests(arrays, rank).tolist()
+            if arrays.requests[request]["first_token_ns"] == NONE
+        ]
+        for request in moving:
+            kernel.abort(arrays, schedulers.cache, request)
+        schedulers.send_again(np.array(moving, dtype=np.int64))
+
+    def _take(self, roles: Roles) -> None:
+        self.roles = roles
+        self._prefill: Bools = np.array([role is RankRole.PREFILL for role in roles])
+        self._prompts: Bools = np.array([role is not RankRole.DECODE for role in roles])
 
     def _send_part(self, stream: _Stream, begin_ns: int, end_ns: int) -> None:
         cost = self._cost(stream, stream.part)
@@ -178,20 +240,25 @@ class PrefillRanks:
         stream.last_blocks = -(-end // block_tokens) - stream.sent // block_tokens
         stream.sent, stream.there_ns = end, there_ns
 
-    def _drop_ended(self) -> None:
-        """Give up ways of requests that have ended, or left their ranks otherwise."""
-        rank_of = self._schedulers.arrays.requests["rank"]
+    def _drop_ended(self, end_ns: int) -> None:
+        """Give up ways of requests that have ended, and to ranks that decode no more."""
+        rank_of, decode = self._schedulers.arrays.requests["rank"], self._open & ~self._prefill
         for request, stream in list(self._streams.items()):
-            if rank_of[request] != stream.from_rank or not self._open[stream.to_rank]:
+            leads = rank_of[request] == stream.from_rank and decode[stream.to_rank]
+            if not leads and not stream.is_void:
+                self._count(request, stream.to_rank, -1, stream.tokens)
+                stream.is_void = True
+            if stream.is_void and stream.there_ns <= end_ns:
                 self._drop(request)
 
     def _drop(self, request: int) -> _Stream:
-        """Give up a request's way; its next rank's blocks are free."""
+        """Forget a request's way; its next rank's blocks are free."""
         stream = self._streams.pop(request)
         if stream.part:
             self._in_flight.end(stream.from_rank, stream.part)
         self._schedulers.arrays.ranks[stream.to_rank]["free_blocks"] += stream.blocks
-        self._count(request, stream.to_rank, -1, stream.tokens)
+        if not stream.is_void:
+            self._count(request, stream.to_rank, -1, stream.tokens)
         return stream
 
     def _send_on(self) -> None:
@@ -206,7 +273,9 @@ class PrefillRanks:
         ]
         arrays.ranks["is_open"] = decode
         for rank, request in leaving:
-            self._leave(request, rank)
+            stream = self._streams.get(request)
+            if stream is None or not stream.is_void:
+                self._leave(request, rank)
         self._let_prefill()
 
     def _leave(self, request: int, from_rank: int) -> None:
@@ -321,8 +390,8 @@ class PrefillRanks:
             self._queue(each)
 
     def _let_prefill(self) -> None:
-        """Open the ranks that prefill; all, if none of them is open."""
-        prefill = self._open & self._prefill
+        """Open the ranks that take prompts; all, if none of them is open."""
+        prefill = self._open & self._prompts
         self._schedulers.arrays.ranks["is_open"] = prefill if prefill.any() else self._open
 
 
