@@ -160,6 +160,7 @@ class LockstepScheduler(SchedulerInterface):
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
             has_tokens=bool(has_tokens.any()),
             kv_transfers=kv_transfers,
+            rank_roles=self._roles.roles if self._roles.may_change else (),
         )
         return merge_outputs(by_rank, state, continues=continues)
 

@@ -70,7 +70,7 @@ class RankRoles:
             self._decider = RoleDecider(
                 step_tokens=first.max_num_scheduled_tokens, seats=first.max_num_active_reqs
             )
-        self._have_connectors = bool(prefill_ranks)
+        self.may_change = bool(prefill_ranks)
         self._take(first_roles(prefill_ranks, len(ranks)))
         (group,) = kv_cache_config.kv_cache_groups
         layer_bytes = group.kv_cache_spec.page_size_bytes // group.kv_cache_spec.block_size
@@ -167,7 +167,7 @@ class RankRoles:
         choose: Callable[[Request, Flags], int | None],
     ) -> tuple[KvTransfer, ...]:
         """The transfers that begin with a lockstep's decisions; `choose` gives one of the ranks."""
-        if not self._have_connectors:
+        if not self.may_change:
             return ()
 
         def next_rank(request: Request) -> int | None:
