@@ -3,7 +3,8 @@
 A transfer begins with the decision that gave it blocks, takes what it takes on idle links, and is
 carried out by the chips at its end: its first rank holds the blocks until then, and a chip that is
 lost before takes them with it. Parts of a request follow each other; one that goes layer by layer
-with a step is timed when the step has ended. The scheduler hears of an end in a step's report.
+with a step is timed when the step has ended, and may be read before its last layer is there. The
+scheduler hears of an end in a step's report.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.errors import ChipLost
-from emulator.fabric.kv_transfer import layered_end_ns
+from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
 from emulator.specs.step import KvTransfer
@@ -93,7 +94,7 @@ class KvMoves:
         layers, before_ns = self._live.machine.model.layers, self._last_ends_ns()
         for each in self._with_step:
             cost = self._cost(each)
-            there_ns = layered_end_ns(
+            there_ns = layered_ready_ns(
                 begin_ns=begin_ns,
                 end_ns=end_ns,
                 free_ns=before_ns.get(each.request_id, 0),

@@ -175,7 +175,11 @@ class KvStreams:
         stream = self._streams[request.request_id]
         request.num_computed_tokens = stream.tokens
         request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
-        self._ranks[stream.to_rank]._inflight_prefills.add(request)
+        rank = self._ranks[stream.to_rank]
+        rank._inflight_prefills.add(request)
+        if not stream.on_way and stream.rest is None:  # it may run in the next step
+            rank.finished_recving_kv_req_ids.add(request.request_id)
+            del self._streams[request.request_id]
 
     def end_part(self, request_id: str, *, has_failed: bool) -> bool:
         """Note the end of a request's next part; whether it was one of a stream."""

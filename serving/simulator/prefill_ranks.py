@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Int64s
-from emulator.fabric.kv_transfer import layered_end_ns
+from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.ultraserver.handover_cost import HandoverCost, kv_sent
 from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.units import NS_PER_S
@@ -216,7 +216,7 @@ class PrefillRanks:
 
     def _send_part(self, stream: _Stream, begin_ns: int, end_ns: int) -> None:
         cost = self._cost(stream, stream.part)
-        there_ns = layered_end_ns(
+        there_ns = layered_ready_ns(
             begin_ns=begin_ns,
             end_ns=end_ns,
             free_ns=stream.there_ns,
