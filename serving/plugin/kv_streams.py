@@ -57,11 +57,11 @@ class KvStreams:
         return len(self._streams)
 
     @property
-    def coming(self) -> Iterator[tuple[int, Request]]:
-        """Requests that have not left their rank, with the rank that they will go to."""
+    def coming(self) -> Iterator[tuple[int, Request, int]]:
+        """The rank that each request will go to which has not left its own, and its tokens then."""
         for stream in self._streams.values():
             if not (stream.has_left or stream.is_void or stream.request.is_finished()):
-                yield stream.to_rank, stream.request
+                yield stream.to_rank, stream.request, stream.tokens
 
     def waits_for_end(self, request: Request) -> bool:
         """Whether parts of an earlier way of a request are still under way."""

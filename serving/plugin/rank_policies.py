@@ -78,9 +78,9 @@ class RankLoads:
         for priority, waiting in self._waiting.items():
             if priority <= self._priority(request):
                 total += waiting
-        for number, coming in self._roles.coming:
+        for number, coming, tokens in self._roles.coming:
             if self._priority(coming) <= self._priority(request):
-                self._count(total, number, coming)
+                total[:, number] += (tokens, 1)
         return total[_TOKENS], total[_REQUESTS]
 
     def add(self, rank: int, request: Request) -> None:

@@ -205,8 +205,8 @@ class RankRoles:
         return bool(self._kv) or bool(self._streams)
 
     @property
-    def coming(self) -> Iterator[tuple[int, Request]]:
-        """Requests whose KV goes ahead of them, with the rank that they will go to."""
+    def coming(self) -> Iterator[tuple[int, Request, int]]:
+        """The next rank of each request whose KV goes ahead of it, and the tokens of that KV."""
         return self._streams.coming
 
     def lose(self, ranks: Collection[int]) -> None:
