@@ -15,6 +15,7 @@ from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
 from serving.policy.prefill_throttle import DEFAULT_PREFILL_POLICY, PREFILL_POLICIES
+from serving.policy.rank_roles import check_prefill_ranks, parse_prefill_ranks
 from startup.typed_options import option
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ _WHOLE_NUMBERS = {
     "lnc": 1,
     "first_chip": 0,
     "spares": 0,
-    "prefill_ranks": 0,
     "expect_concurrency": 1,
 }
 """The least that each may be; the partition checks what fits together."""
@@ -260,10 +260,13 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
         metavar="NAME",
     )
     spares: int = option(0, "chips that stand by for lost ones")
-    prefill_ranks: int = option(
+    prefill_ranks: int | str = option(
         0,
         "ranks that compute prompts alone: a request goes on with its first token to one of the "
-        "others, which decode, and its KV follows over the fabric (default: 0, all do both)",
+        "others, which decode, and its KV goes there over the fabric; auto: as many as prompts "
+        "need, by the load (default: 0, all do both)",
+        type=parse_prefill_ranks,
+        metavar="N",
     )
     engine: str = option(
         "default",
@@ -285,8 +288,7 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
             value = getattr(self, name)
             fits = type(value) is int and value >= least
             self._check(name, fits, f"a whole number of at least {least}")
-        fits = self.prefill_ranks < max(1, self.ranks)
-        self._check("prefill_ranks", fits, "fewer than the ranks (chips over tp)")
+        check_prefill_ranks(self.prefill_ranks, self.ranks)
         self._check("expect_concurrency", follows, "none beside a clock other than auto")
         for name, expected in _WORDS.items():
             self._check(name, isinstance(getattr(self, name), str), expected)

@@ -73,6 +73,20 @@ def prompt_transfer_ns(
     )
 
 
+def layered_ready_ns(
+    *, begin_ns: int, end_ns: int, free_ns: int, transfer_ns: int, layers: int
+) -> int:
+    """When KV can be read whose layers go one by one as a step, from begin to end, computes them.
+
+    The way is taken until `free_ns`; `transfer_ns` is the time for all layers. Assumed: each layer
+    takes an equal part of the step, and of the transfer; the step that reads them takes longer than
+    the transfer of one, so that the last may come while it computes those before.
+    """
+    first_ns = begin_ns + -(-(end_ns - begin_ns) // layers)
+    # Layers come and go at even rates, so that the links wait for the last layer or for none.
+    return max(max(first_ns, free_ns) + transfer_ns * (layers - 1) // layers, end_ns)
+
+
 def _common_part(senders: int, receivers: int) -> Float64s:
     """The part of all heads that each sender has and each receiver needs: [senders, receivers]."""
     sent, taken = np.arange(senders + 1) / senders, np.arange(receivers + 1) / receivers

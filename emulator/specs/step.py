@@ -61,7 +61,9 @@ class RankStep:
 class KvTransfer:
     """Keys and values of a request on their way from one rank's blocks to another's, in order.
 
-    `tokens` of them cross the links: the receiver has those before them in blocks of its own.
+    `tokens` of them cross the links: the receiver has those before them in blocks of its own. They
+    may be a part, the last one or not. Those of a part `with_step` are computed in the step that it
+    begins with, and each layer goes when it is computed.
     """
 
     request_id: str
@@ -70,6 +72,8 @@ class KvTransfer:
     from_blocks: list[int]
     to_blocks: list[int]
     tokens: int
+    with_step: bool = False
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
 from serving.commands.control_connection import add_change_arguments, connect
+from serving.policy.rank_roles import RankRole
 from serving.wire import control_call
 from serving.wire.admission_report import AdmissionReport, ClassReport
-from serving.wire.control_call import EngineSleepState, Rpc
+from serving.wire.control_call import EngineSleepState, RolesReport, Rpc
 from startup.typed_options import flag_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _ACTIONS: Final[Mapping[str, tuple[Rpc[Any], str, tuple[str, ...]]]] = {
         "say who is inside, who waits, and what was refused",
         (),
     ),
+    "roles": (control_call.GET_RANK_ROLES, "say which ranks prefill, decode, or do both", ()),
+    "set_role": (control_call.SET_RANK_ROLE, "give a rank another role", ("rank", "role")),
     "reset_prefix_cache": (
         control_call.RESET_PREFIX_CACHE,
         "forget the prefixes that the KV cache holds",
@@ -70,6 +73,12 @@ _FIELDS: Final[Mapping[str, dict[str, Any]]] = {
         "action": "store_true",
         "help": "put running requests back, to be computed again",
     },
+    "rank": {"type": int, "required": True, "help": "its number, from 0 on"},
+    "role": {
+        "choices": tuple(RankRole),
+        "required": True,
+        "help": "prefill sends requests on with their first token, decode takes them",
+    },
     "tags": {
         "nargs": "+",
         "choices": ("weights", "kv_cache"),
@@ -86,10 +95,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the `engine` command with an action for each of vLLM's words."""
     parser = subparsers.add_parser(
         "engine",
-        help="drain a running server's whole engine, or let it sleep, wake up, pause or resume",
-        description="A running server's whole engine: its gateway to new requests, and vLLM's own "
-        "sleep, wake_up, pause and resume. Single groups of chips are drained with `ultraserve "
-        "drain`.",
+        help="drain a running server's whole engine, or let it sleep, wake up, pause or resume; "
+        "roles of its ranks",
+        description="A running server's whole engine: its gateway to new requests, vLLM's own "
+        "sleep, wake_up, pause and resume, and what its ranks do. Single groups of chips are "
+        "drained with `ultraserve drain`.",
         epilog="Exit codes: 0 done; 1 requests are still inside after --wait; 2 refused, "
         "unreachable or a wrong argument.",
     )
@@ -124,9 +134,11 @@ def run(args: argparse.Namespace) -> int:
     return int(args.wait is not None and answer.in_flight > 0)
 
 
-def _answer_lines(answer: EngineSleepState | AdmissionReport | None) -> Iterator[str]:
+def _answer_lines(answer: EngineSleepState | AdmissionReport | RolesReport | None) -> Iterator[str]:
     if isinstance(answer, AdmissionReport):
         yield from admission_lines(answer)
+    elif isinstance(answer, RolesReport):
+        yield from (f"rank {each.rank}: {each.role}" for each in answer.ranks)
     elif answer is None:
         yield "no prefix is remembered"
     else:

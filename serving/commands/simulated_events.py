@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.commands.analysis_options import check_absent, check_least
+from serving.policy.rank_roles import parse_prefill_ranks
 from startup.typed_options import option
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ class SimulatedPoolOptions:
 
     GROUP = "prefill on ranks or chips of its own"
 
-    prefill_ranks: int = option(
+    prefill_ranks: int | str = option(
         0,
-        "ranks of an engine that compute prompts alone, and send their KV to its other ranks "
-        "(default: none)",
+        "ranks of an engine that compute prompts alone, and send their KV to its other ranks; "
+        "auto: as many as prompts need, by the load (default: none)",
+        type=parse_prefill_ranks,
+        metavar="N",
     )
 
     prefill_chips: int | None = option(
@@ -42,7 +45,6 @@ class SimulatedPoolOptions:
     def __post_init__(self) -> None:
         for name in ("prefill_chips", *_OF_PREFILL):
             check_least(name, getattr(self, name), 1)
-        check_least("prefill_ranks", self.prefill_ranks, 0)
         if self.prefill_chips is None:
             check_absent(self, _OF_PREFILL, expected="nothing without --prefill-chips")
         elif self.prefill_ranks:

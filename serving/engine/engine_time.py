@@ -79,6 +79,7 @@ class EngineTime:
         self._moment_ns: int | None = None
         self.accounted_ns = self.start_ns  # the end of the last step
         self._begin_ns = self.accounted_ns
+        self.computes_ns = self.accounted_ns  # when the last step began after its pause
         self.steps = 0
         self.compute_wall_s = 0.0
         self.pause_ns = 0
@@ -107,6 +108,7 @@ class EngineTime:
         self._follow(None if pause_ns else duration_ns)
         self.accounted_ns = paced.end_ns
         self._begin_ns = begin_ns
+        self.computes_ns = paced.end_ns - duration_ns
         self.steps += 1
         self.pause_ns += pause_ns
         self.compute_wall_s += compute_wall_s

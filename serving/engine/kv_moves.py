@@ -2,7 +2,9 @@
 
 A transfer begins with the decision that gave it blocks, takes what it takes on idle links, and is
 carried out by the chips at its end: its first rank holds the blocks until then, and a chip that is
-lost before takes them with it. The scheduler hears of its end in the report of a step.
+lost before takes them with it. Parts of a request follow each other; one that goes layer by layer
+with a step is timed when the step has ended, and may be read before its last layer is there. The
+scheduler hears of an end in a step's report.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.errors import ChipLost
+from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
 from emulator.specs.step import KvTransfer
@@ -22,8 +25,8 @@ from serving.engine.live_machine import LiveMachine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvTotals:
-    """Transfers that ended since the start. Seconds are each one's, side by side or not; joules are
-    beyond idle chips.
+    """Requests whose KV was sent, or was lost, since the start. Seconds are those of each of their
+    parts on idle links, side by side or not; joules are beyond idle chips.
     """
 
     kv_transfers: int = 0
@@ -47,6 +50,7 @@ class KvMoves:
         self._live = live
         self._ledger = ledger
         self._under_way: list[_UnderWay] = []
+        self._with_step: list[KvTransfer] = []
         self._received: list[str] = []
         self._failed: list[str] = []
         self._done = self._lost = 0
@@ -54,8 +58,9 @@ class KvMoves:
 
     @property
     def next_ns(self) -> int | None:
-        """When the next transfer ends; None without any."""
-        return min((each.end_ns for each in self._under_way), default=None)
+        """When the next request's KV is there, or, if none's ends, a part; None without any."""
+        ends = [(not each.transfer.is_last, each.end_ns) for each in self._under_way]
+        return min(ends)[1] if ends else None
 
     @property
     def totals(self) -> KvTotals:
@@ -69,14 +74,47 @@ class KvMoves:
         )
 
     def begin(self, transfers: Iterable[KvTransfer], now_ns: int) -> None:
-        """Let transfers begin now."""
+        """Let transfers begin now, or with the step that begins."""
+        before_ns = self._last_ends_ns()
         for each in transfers:
-            cost = self._live.machine.sending_kv(
-                from_rank=each.from_rank, to_rank=each.to_rank, tokens=each.tokens
+            if each.with_step:
+                self._with_step.append(each)
+            else:
+                cost = self._cost(each)
+                begin_ns = max(now_ns, before_ns.get(each.request_id, 0))
+                self._add(each, begin_ns + cost.duration_ns, cost)
+
+    def computed(self, begin_ns: int, end_ns: int, lost_ranks: Collection[int]) -> None:
+        """Time those that go with a step, which took from begin to end; those of `lost_ranks` and
+        of ranks that are down fail.
+        """
+        if not self._with_step:
+            return
+        self._fail(lost_ranks)
+        layers, before_ns = self._live.machine.model.layers, self._last_ends_ns()
+        for each in self._with_step:
+            cost = self._cost(each)
+            there_ns = layered_ready_ns(
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                free_ns=before_ns.get(each.request_id, 0),
+                transfer_ns=cost.duration_ns,
+                layers=layers,
             )
-            self._under_way.append(
-                _UnderWay(transfer=each, end_ns=now_ns + cost.duration_ns, cost=cost)
-            )
+            self._add(each, there_ns, cost)
+        self._with_step = []
+
+    def _cost(self, transfer: KvTransfer) -> HandoverCost:
+        return self._live.machine.sending_kv(
+            from_rank=transfer.from_rank, to_rank=transfer.to_rank, tokens=transfer.tokens
+        )
+
+    def _last_ends_ns(self) -> dict[str, int]:
+        """When the parts under way of each request are there."""
+        return {each.transfer.request_id: each.end_ns for each in self._under_way}
+
+    def _add(self, transfer: KvTransfer, end_ns: int, cost: HandoverCost) -> None:
+        self._under_way.append(_UnderWay(transfer=transfer, end_ns=end_ns, cost=cost))
 
     def end(self, now_ns: int, lost_ranks: Collection[int]) -> tuple[int, ...]:
         """Carry out what has ended by now, but for transfers of `lost_ranks` and of ranks that are
@@ -116,14 +154,12 @@ class KvMoves:
 
     def _fail(self, lost_ranks: Collection[int]) -> None:
         lost = {*lost_ranks, *np.flatnonzero(~self._live.machine.ranks_up).tolist()}
-        left = []
-        for each in self._under_way:
-            if {each.transfer.from_rank, each.transfer.to_rank} & lost:
-                self._failed.append(each.transfer.request_id)
-                self._lost += 1
-            else:
-                left.append(each)
-        self._under_way = left
+        transfers = [*(each.transfer for each in self._under_way), *self._with_step]
+        failed = [each.request_id for each in transfers if _is_of(each, lost)]
+        self._under_way = [each for each in self._under_way if not _is_of(each.transfer, lost)]
+        self._with_step = [each for each in self._with_step if not _is_of(each, lost)]
+        self._failed += failed
+        self._lost += len(set(failed))
 
     def _carry_out(self, transfer: KvTransfer) -> None:
         fleet = self._live.tokens
@@ -139,5 +175,9 @@ class KvMoves:
         ]
         chips = machine.seating.chip_of_position[positions]
         self._ledger.charge(cost.joules, chips[chips != VACANT].tolist())
-        self._done += 1
+        self._done += transfer.is_last
         self._sent += cost
+
+
+def _is_of(transfer: KvTransfer, ranks: Collection[int]) -> bool:
+    return transfer.from_rank in ranks or transfer.to_rank in ranks

@@ -21,6 +21,7 @@ from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
+from serving.engine.asked_roles import AskedRoles, RoleQuestion
 from serving.engine.chip_leases import ChipLeases, WarmUp
 from serving.engine.deployment import Deployment
 from serving.engine.engine_description import describe_engine, placement_page
@@ -123,6 +124,7 @@ class LiveEngine:
             host_ratios=host_ratios,
         )
         self._wake = wake or WakeRequest()
+        self._roles = AskedRoles(self._wake)
         self._follows_step = False
         self._lease_moved = 0
         self._heard = SchedulerState()
@@ -161,7 +163,9 @@ class LiveEngine:
     def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
         """The step's outputs and its report, with what is due after it."""
         self._finish_faults()
-        lost_ranks = self._end_transfers({*live.lost_ranks, *self._live.take_lost_ranks()})
+        lost = {*live.lost_ranks, *self._live.take_lost_ranks()}
+        self._kv.computed(self._time.computes_ns, self._time.accounted_ns, lost)
+        lost_ranks = self._end_transfers(lost)
         report, energy = self.report(lost_ranks), self._step_energy(live)
         self._follows_step = True
         if self._go_on_with_leases(idle=False):
@@ -170,10 +174,8 @@ class LiveEngine:
             report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
         self._follows_step = False
         silent = tuple(rank for rank in live.lost_ranks if rank not in live.result.outputs)
-        received, failed = self._kv.take_ended()
-        return live.result.outputs, replace(
-            report, energy=energy, silent_ranks=silent, kv_received=received, kv_failed=failed
-        )
+        report = replace(self._with_news(report), energy=energy, silent_ranks=silent)
+        return live.result.outputs, report
 
     def _begin_transfers(self, *, continues: bool) -> None:
         """Begin those of the decision just heard, with it."""
@@ -187,9 +189,10 @@ class LiveEngine:
         over_ns = self._time.accounted_ns if until_ns is None else until_ns
         return tuple(sorted({*lost_ranks, *self._kv.end(over_ns, lost_ranks)}))
 
-    def _with_transfers(self, report: StepReport) -> StepReport:
+    def _with_news(self, report: StepReport) -> StepReport:
         received, failed = self._kv.take_ended()
-        return replace(report, kv_received=received, kv_failed=failed)
+        roles = self._roles.take_changes()
+        return replace(report, kv_received=received, kv_failed=failed, role_changes=roles)
 
     def _step_energy(self, live: LiveStep) -> StepEnergy:
         chip_joules, facility_joules = self._meters.ledger.step_joules
@@ -278,7 +281,7 @@ class LiveEngine:
         elif self._wake.waits and not self._wake.wanted:
             self._time.rest()
         lost_ranks = self._end_transfers(self._live.take_lost_ranks(), there_ns)
-        return self._with_transfers(self.report(lost_ranks))
+        return self._with_news(self.report(lost_ranks))
 
     def telemetry(self) -> Telemetry:
         """All totals at this moment."""
@@ -442,6 +445,9 @@ class LiveEngine:
         self._experts.bring_home()
         return calls.HealReport(healed=healed)
 
+    def _rank_roles(self, request: RoleQuestion) -> calls.RolesReport:
+        return self._roles.answer(request, self._heard.rank_roles)
+
     def _drain(self, request: calls.DrainRequest) -> calls.LeaseReport:
         """Raises ConfigError and LeaseRefused, here and in the next two."""
         if self._live.silence is None:  # or else it is met when the chip is given up
@@ -479,6 +485,8 @@ _ANSWERS: Final[
     calls.TelemetryRequest: LiveEngine._telemetry_reply,
     calls.InjectRequest: LiveEngine._inject,
     calls.HealRequest: LiveEngine._heal,
+    calls.RolesRequest: LiveEngine._rank_roles,
+    calls.SetRoleRequest: LiveEngine._rank_roles,
     calls.PublishRequest: LiveEngine._publish,
     calls.RollbackRequest: LiveEngine._roll_back,
     calls.DrainRequest: LiveEngine._drain,

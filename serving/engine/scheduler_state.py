@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from emulator.specs.step import KvTransfer
 from serving.engine.fault_log import Moved
+from serving.policy.rank_roles import Roles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class SchedulerState:
     all are closed or a step is under way; `moved_requests` those that lost ranks handed to others;
     `moved` left a rank since the decision before. `closed_ranks` take no new request, as the engine
     asked. `has_tokens`: the decision has something to compute. `kv_transfers` begin with it.
+    `rank_roles`: what the ranks do, empty where roles do not change.
     """
 
     rank_states: tuple[RankQueues, ...] = ()
@@ -40,6 +42,7 @@ class SchedulerState:
     closed_ranks: tuple[int, ...] = ()
     has_tokens: bool = False
     kv_transfers: tuple[KvTransfer, ...] = ()
+    rank_roles: Roles = ()
 
     @property
     def waiting(self) -> int:

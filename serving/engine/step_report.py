@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.sim.epochs import EpochMap
+from serving.policy.rank_roles import RankRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,8 +56,9 @@ class StepReport:
     down. `closed_ranks` keep their requests and take no new ones. `renewed_ranks` read other
     weights since the last report: their prefix caches are stale. `weights` names each rank's
     weights, or is empty. `kv_received` are requests whose KV has come to their rank, `kv_failed`
-    those whose never will. `energy` is None after a step without tokens. `silent_ranks`, of those
-    lost, computed nothing in the step.
+    those whose never will. `role_changes`: ranks with the roles that they have from now on.
+    `energy` is None after a step without tokens. `silent_ranks`, of those lost, computed nothing in
+    the step.
     """
 
     begin_s: float
@@ -69,6 +71,7 @@ class StepReport:
     weights: tuple[str, ...] = ()
     kv_received: tuple[str, ...] = ()
     kv_failed: tuple[str, ...] = ()
+    role_changes: tuple[tuple[int, RankRole], ...] = ()
     energy: StepEnergy | None = None
     silent_ranks: tuple[int, ...] = ()
 

@@ -41,7 +41,7 @@ _FLAGS: Final[tuple[tuple[str, Callable[["VllmConfig"], bool]], ...]] = (
     ),
     (
         "--prefill-ranks",
-        lambda c: Settings.from_additional_config(c.additional_config).prefill_ranks > 0,
+        lambda c: bool(Settings.from_additional_config(c.additional_config).prefill_ranks),
     ),
 )
 

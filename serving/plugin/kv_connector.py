@@ -20,6 +20,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from emulator.specs.step import KvTransfer
+from serving.policy.kv_in_flight import KvInFlight
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -60,8 +61,9 @@ class HeldKv:
 class PromptKv:
     """KV that requests left behind, by request, until another rank has it or none needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_flight: KvInFlight) -> None:
         self._held: dict[str, HeldKv] = {}
+        self._in_flight = in_flight
 
     def __len__(self) -> int:
         return len(self._held)
@@ -84,11 +86,22 @@ class PromptKv:
         held = self._held.get(request.request_id)
         return None if held is None or held.on_way else held
 
+    def may_go(self, held: HeldKv) -> bool:
+        """Whether it may be on its way."""
+        return self._in_flight.may_go(held.rank, held.tokens)
+
+    def begin(self, held: HeldKv) -> None:
+        """Note that it is on its way."""
+        held.on_way = True
+        self._in_flight.begin(held.rank, held.tokens)
+
     def release(self, request_id: str) -> None:
         """Free a request's blocks, if any are held."""
         held = self._held.pop(request_id, None)
         if held is not None:
             held.pool.free_blocks(reversed(held.blocks))
+            if held.on_way:
+                self._in_flight.end(held.rank, held.tokens)
 
     def lose(self, rank: int) -> None:
         """Free all blocks of a rank that has lost them: their requests are computed again."""
@@ -124,9 +137,11 @@ class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
-    ) -> tuple[int, bool]:
-        """Tokens that another rank holds beyond this one's own prefix hit."""
+    ) -> tuple[int | None, bool]:
+        """Tokens that another rank holds beyond this one's own prefix hit; None: not now."""
         held = self._kv.to_send(request)
+        if held is not None and not self._kv.may_go(held):
+            return None, False
         tokens = 0 if held is None else max(0, held.tokens - num_computed_tokens)
         return tokens, tokens > 0
 
@@ -144,7 +159,7 @@ class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
         first = (held.tokens - num_external_tokens) // block_tokens
         (to_blocks,) = blocks.get_block_ids()
         from_blocks = [block.block_id for block in held.blocks]
-        held.on_way = True
+        self._kv.begin(held)
         self._begun.append(
             KvTransfer(
                 request_id=request.request_id,

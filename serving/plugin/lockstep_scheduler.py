@@ -40,7 +40,7 @@ from serving.plugin.merge import (
 )
 from serving.plugin.ngram_drafts import NgramDrafts, may_draft
 from serving.plugin.rank_policies import RankLoads, RankThrottle
-from serving.plugin.rank_roles import RankRoles
+from serving.plugin.rank_roles import Placing, RankRoles
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.traced_requests import TracedRequests
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
@@ -97,8 +97,10 @@ class LockstepScheduler(SchedulerInterface):
         self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
-        self._loads = RankLoads(self.ranks)
-        self._roles = RankRoles(self.ranks, settings.prefill_ranks)
+        own = self._ranks_with_its_weights
+        placing = Placing(own, self._put, self._send_again, self._arrival)
+        self._roles = RankRoles(self.ranks, settings.prefill_ranks, kv_cache_config, placing)
+        self._loads = RankLoads(self.ranks, self._roles)
         self._drafts = NgramDrafts.of(vllm_config)
         self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
@@ -145,6 +147,9 @@ class LockstepScheduler(SchedulerInterface):
             self.empty_steps += self.ranks_up & ~has_tokens
         continues, self._wake.continues = self._wake.continues, False
         moved, self._moved = tuple(self._moved), []
+        if self._roles.are_apart:
+            self._loads.forget()  # requests that waited may run now
+        kv_transfers = self._roles.begun(by_rank, self._loads.choose)
         state = SchedulerState(
             rank_states=tuple(map(queues_of, self.ranks)),
             arrived_requests=self._arrivals,
@@ -154,7 +159,8 @@ class LockstepScheduler(SchedulerInterface):
             moved=moved,
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
             has_tokens=bool(has_tokens.any()),
-            kv_transfers=self._roles.begun(by_rank),
+            kv_transfers=kv_transfers,
+            rank_roles=self._roles.roles if self._roles.may_change else (),
         )
         return merge_outputs(by_rank, state, continues=continues)
 
@@ -204,7 +210,8 @@ class LockstepScheduler(SchedulerInterface):
             self._closed[list(report.closed_ranks)] = True
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
-        self._roles.send_on(self._ranks_with_its_weights, self._put)
+        has_tokens = scheduler_output.total_num_scheduled_tokens > 0
+        self._roles.go_on(report, self.ranks_up & ~self._closed, computed=has_tokens)
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank, came)
         self._traced.tell(report, merged.values())
@@ -215,8 +222,7 @@ class LockstepScheduler(SchedulerInterface):
             target.scheduler_stats = merge_stats(stats, len(self.ranks))
         # After a step without tokens (a grammar still compiling, a pause) time passes as it does,
         # unless it has waited for KV.
-        computed = scheduler_output.total_num_scheduled_tokens > 0 or bool(kv_ended)
-        self._wake.continues = computed and self.has_unfinished_requests()
+        self._wake.continues = (has_tokens or bool(kv_ended)) and self.has_unfinished_requests()
         return merged
 
     def _forget_prefixes(self, renewed_ranks: Iterable[int]) -> None:
@@ -240,8 +246,7 @@ class LockstepScheduler(SchedulerInterface):
             place = self._places[request.request_id]
             place.left = place.rank
             if not request.is_finished() and self.ranks_up.any():
-                place.rank = NOWHERE
-                self._send(request)
+                self._send_again(request)
             elif not request.is_finished():
                 request.status = RequestStatus.FINISHED_ERROR
             if request.request_id not in self._turned_away:
@@ -250,6 +255,10 @@ class LockstepScheduler(SchedulerInterface):
         for number in reached - {NOWHERE}:
             migration.restore_order(self.ranks[number], self._arrival)
         return [request for request in moving if request.is_finished()]
+
+    def _send_again(self, request: Request) -> None:
+        self._places[request.request_id].rank = NOWHERE
+        self._send(request)
 
     def _note_fate(self, request: Request) -> None:
         """Record the new rank, or the error, of a request that left its rank."""
@@ -448,6 +457,7 @@ class LockstepScheduler(SchedulerInterface):
             or self._wake.wanted
             or (self._wake.waits and self._runs)
             or self._owes_turned_away
+            or self._roles.hold_kv
             or any(rank.has_requests() for rank in self.ranks)
         )
 

@@ -227,7 +227,7 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ),
     (
         "--speculative-config",
-        lambda c: c.speculative_config is not None and _settings_of(c).prefill_ranks > 0,
+        lambda c: c.speculative_config is not None and bool(_settings_of(c).prefill_ranks),
         "drafts are not verified beside --prefill-ranks",
     ),
     (

@@ -16,6 +16,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from serving.plugin.kv_connector import RankKvConnector
+from serving.plugin.rank_roles import RankRoles
 from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 from serving.policy.rank_choice import choose_rank
 
@@ -46,8 +47,9 @@ class RankLoads:
     same on a full machine as on an empty one.
     """
 
-    def __init__(self, ranks: Sequence[Scheduler]) -> None:
+    def __init__(self, ranks: Sequence[Scheduler], roles: RankRoles) -> None:
         self._ranks = ranks
+        self._roles = roles
         self._by_priority = ranks[0].policy is SchedulingPolicy.PRIORITY
         self._running: I64 | None = None  # [tokens and requests, ranks]; None: not counted
         self._waiting: dict[int, I64] = {}  # by priority, each [tokens and requests, ranks]
@@ -76,6 +78,9 @@ class RankLoads:
         for priority, waiting in self._waiting.items():
             if priority <= self._priority(request):
                 total += waiting
+        for number, coming, tokens in self._roles.coming:
+            if self._priority(coming) <= self._priority(request):
+                total[:, number] += (tokens, 1)
         return total[_TOKENS], total[_REQUESTS]
 
     def add(self, rank: int, request: Request) -> None:

@@ -38,6 +38,23 @@ def take_out(rank: Scheduler) -> list[Request]:
     return taken
 
 
+def take_prompts(rank: Scheduler) -> list[Request]:
+    """Take requests out of `rank` that have no token yet and nothing computed.
+
+    Streaming sessions stay: their further input comes to this rank.
+    """
+    taken = {
+        request: request.status
+        for request in rank.waiting
+        if not (request.num_output_tokens or request.num_computed_tokens or request.resumable)
+    }
+    rank.finish_requests([each.request_id for each in taken], RequestStatus.FINISHED_ABORTED)
+    _forget_ends(rank, list(taken))
+    for request, status in taken.items():
+        _renew(rank, request, status)
+    return list(taken)
+
+
 def take_one(rank: Scheduler, request: Request) -> None:
     """Take a running request out of `rank`, whose KV goes with it or is held for it."""
     rank.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)

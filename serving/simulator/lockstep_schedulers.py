@@ -304,14 +304,17 @@ class LockstepSchedulers:
         elif not self.is_open:
             waiting = np.append(moving, np.array(self._inbox, dtype=np.int64))
             self._inbox = migration.by_arrival(self.arrays, waiting).tolist()
-        elif len(moving):
-            self._send(moving)
-            if not self.bounds.by_priority:
-                for rank in np.unique(self.arrays.requests["rank"][moving]).tolist():
-                    migration.restore_order(self.arrays, rank)
+        else:
+            self.send_again(moving)
         self.forget_prefixes(renewed)
         self.take_inbox()
         return ended
+
+    def send_again(self, requests: Int64s) -> None:
+        """Send requests that have left their ranks to open ones, where they wait in their order."""
+        self._send(migration.by_arrival(self.arrays, requests))
+        if not self.bounds.by_priority:
+            migration.restore_order(self.arrays, requests)
 
     def _taken_out(self, ranks: Int64s) -> Int64s:
         """Requests of `ranks`, which then have none, in order of arrival."""

@@ -63,11 +63,10 @@ def by_arrival(arrays: SchedulerArrays, requests: Int64s) -> Int64s:
     return ordered
 
 
-def restore_order(arrays: SchedulerArrays, rank: int) -> None:
-    """Sort a rank's queue by arrival."""
-    waiting = by_arrival(arrays, waiting_requests(arrays, rank))
-    if not len(waiting):
-        return
-    arrays.requests["waiting_next"][waiting] = np.append(waiting[1:], NONE)
-    arrays.ranks[rank]["waiting_first"] = waiting[0]
-    arrays.ranks[rank]["waiting_last"] = waiting[-1]
+def restore_order(arrays: SchedulerArrays, requests: Int64s) -> None:
+    """Sort the queues that some waiting requests came to by arrival."""
+    for rank in np.unique(arrays.requests["rank"][requests]).tolist():
+        waiting = by_arrival(arrays, waiting_requests(arrays, rank))
+        arrays.requests["waiting_next"][waiting] = np.append(waiting[1:], NONE)
+        arrays.ranks[rank]["waiting_first"] = waiting[0]
+        arrays.ranks[rank]["waiting_last"] = waiting[-1]

@@ -21,6 +21,7 @@ from emulator.timing.draft_acceptance import draft_acceptance
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
+from serving.policy.rank_roles import check_prefill_ranks
 from serving.simulator.own_choices import NO_CHOICES, OwnChoices
 from serving.simulator.routers import ONE_ENGINE, ReplicaSet
 from serving.traffic.engine_limits import HBM_SHARE, EngineLimits, SchedulerLimits
@@ -33,10 +34,10 @@ class SimulatedDeployment:
     """A cost model (machine, model, partition, calibration, overlap) and its ranks' limits.
 
     `prefill_ranks`: of each engine, the first ones that compute prompts alone, with the first
-    token, and send their keys and values to the others; 0: all do both. `prefill`: other chips that
-    compute the prompts, with replicas of their own, and send these over the fabric; None where each
-    engine computes its own. Raises ConfigError for another model there, a third pool, limits with
-    other drafts than the cost model's, and no rank that decodes.
+    token, and send their keys and values to the others; 0: all do both; `auto`: by the load.
+    `prefill`: other chips that compute the prompts, with replicas of their own, and send these over
+    the fabric; None where each engine computes its own. Raises ConfigError for another model there,
+    a third pool, limits with other drafts than the cost model's, and no rank that decodes.
     """
 
     cost_model: StepCostModel
@@ -44,7 +45,7 @@ class SimulatedDeployment:
     replicas: ReplicaSet = ONE_ENGINE
     prefill: "SimulatedDeployment | None" = None
     choices: OwnChoices = NO_CHOICES
-    prefill_ranks: int = 0
+    prefill_ranks: int | str = 0
 
     def __post_init__(self) -> None:
         drafts = self.cost_model.draft_tokens
@@ -55,9 +56,9 @@ class SimulatedDeployment:
                 expected=f"{drafts}, the draft_tokens of the cost model",
             )
         ranks = self.cost_model.partition.ranks
-        if not 0 <= self.prefill_ranks < ranks or (self.prefill_ranks and drafts):
-            expected = f"0 to {ranks - 1}, fewer than the ranks, and 0 with drafts"
-            raise ConfigError(field="prefill_ranks", value=self.prefill_ranks, expected=expected)
+        check_prefill_ranks(self.prefill_ranks, ranks)
+        if self.prefill_ranks and drafts:
+            raise ConfigError("prefill_ranks", self.prefill_ranks, "0 with drafts")
         if self.prefill is None:
             return
         own, other = self.cost_model.model.name, self.prefill.cost_model.model.name
@@ -80,7 +81,7 @@ class SimulatedDeployment:
         replicas: ReplicaSet = ONE_ENGINE,
         choices: OwnChoices = NO_CHOICES,
         placement: ExpertPlacement | None = None,
-        prefill_ranks: int = 0,
+        prefill_ranks: int | str = 0,
     ) -> Self:
         """From catalog names; other words and defaults are those of `ultraserve serve`.
 

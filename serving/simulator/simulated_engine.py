@@ -48,6 +48,7 @@ class SimulatedEngine:
         self.log = log
         self.end_ns: int | None = None
         """Of the step under way."""
+        self._begin_ns = 0
         self.paused_ns: int | None = None
         """Between two steps, when the next can begin."""
         self._roles: PrefillRanks | None = None
@@ -221,6 +222,8 @@ class SimulatedEngine:
         if not len(batch.rank):
             self.schedulers.refuse_own_policy()
             raise AssertionError("requests wait and no rank takes any")
+        if self._roles is not None:
+            self._roles.begin_step()
         begin_ns = now_ns
         if self._machine is None:
             cost = self._cost_model.cost(batch)
@@ -231,7 +234,7 @@ class SimulatedEngine:
             self._on_step(cost, batch, begin_ns=begin_ns, queues=self.schedulers.queues)
         if self._machine is None:
             self._count(cost.duration_ns, self._step_joules + cost.chip_joules)
-        self.end_ns = begin_ns + cost.duration_ns
+        self._begin_ns, self.end_ns = begin_ns, begin_ns + cost.duration_ns
         self.log.begin(begin_ns, cost)
 
     def give_tokens(self) -> Int32s:
@@ -250,7 +253,7 @@ class SimulatedEngine:
             given_up = self._follow(change)
         if self._roles is not None:
             assert self.end_ns is not None, "no step is under way"
-            self._roles.send_on(self.end_ns)
+            self._roles.end_step(self._begin_ns, self.end_ns)
         self._step = self.end_ns = None
         self.schedulers.take_inbox()
         return given_up

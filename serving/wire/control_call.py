@@ -17,6 +17,7 @@ import msgspec
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault
 from emulator.ultraserver.ceilings import Ceilings
+from serving.policy.rank_roles import RankRole
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.day_night_state import DayNightState
 from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
@@ -69,6 +70,17 @@ class HealRequest(ControlRequest, frozen=True, kw_only=True, tag="heal"):
 
     chip: Count | None = None
     rack: Count | None = None
+
+
+class RolesRequest(ControlRequest, frozen=True, kw_only=True, tag="roles"):
+    """Asks what each rank does."""
+
+
+class SetRoleRequest(ControlRequest, frozen=True, kw_only=True, tag="set_role"):
+    """Gives a rank another role."""
+
+    rank: Count
+    role: RankRole
 
 
 class RecordRequest(ControlRequest, frozen=True, kw_only=True, tag="record"):
@@ -208,6 +220,19 @@ class HealReport(ControlReply, frozen=True, kw_only=True, tag="healed"):
     """Answers HealRequest with the numbers of the faults that are over."""
 
     healed: tuple[Count, ...]
+
+
+class RankWithRole(Plain, frozen=True, kw_only=True):
+    """A rank, and what it does."""
+
+    rank: Count
+    role: RankRole
+
+
+class RolesReport(ControlReply, frozen=True, kw_only=True, tag="roles"):
+    """Answers RolesRequest and SetRoleRequest: every rank, in order, as from the next step on."""
+
+    ranks: tuple[RankWithRole, ...]
 
 
 class RecordingState(ControlReply, frozen=True, kw_only=True, tag="recording"):
@@ -416,6 +441,8 @@ GET_EXPERT_LOAD: Final = Rpc(
 )
 INJECT_FAULT: Final = Rpc(name="InjectFault", shows=FaultReport, asks=InjectRequest)
 HEAL: Final = Rpc(name="Heal", shows=HealReport, asks=HealRequest)
+GET_RANK_ROLES: Final = Rpc(name="GetRankRoles", shows=RolesReport, asks=RolesRequest)
+SET_RANK_ROLE: Final = Rpc(name="SetRankRole", shows=RolesReport, asks=SetRoleRequest)
 RECORD_STEPS: Final = Rpc(name="RecordSteps", shows=RecordingState, asks=RecordRequest)
 GET_RECORDING: Final = Rpc(name="GetRecording", shows=RecordingState, asks=RecordingRequest)
 GET_STEPS: Final = Rpc(name="GetSteps", shows=StepPage, asks=StepsRequest)
@@ -441,7 +468,7 @@ RPCS: Final[dict[str, Rpc[Any]]] = {
     row.name: row
     for row in (
         *(DESCRIBE_SYSTEM, GET_CLOCK, GET_STATE, GET_PLACEMENT, GET_POWER, GET_HARDWARE),
-        *(GET_EXPERT_LOAD, INJECT_FAULT, HEAL),
+        *(GET_EXPERT_LOAD, INJECT_FAULT, HEAL, GET_RANK_ROLES, SET_RANK_ROLE),
         *(RECORD_STEPS, GET_RECORDING, GET_STEPS, GET_WHAT_IF),
         *(DRAIN, RESUME, GET_DAY_NIGHT, SET_POLICY, SET_PHASE, PUBLISH, ROLLBACK),
         *(SLEEP, WAKE_UP, PAUSE_GENERATION, RESUME_GENERATION, GET_REST, RESET_PREFIX_CACHE),

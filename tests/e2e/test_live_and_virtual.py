@@ -1,6 +1,7 @@
 """The same requests through `ultraserve serve` and through `simulate`: one time, one energy."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -35,30 +36,42 @@ LENGTHS = IndependentLengths(
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[TracedServer]:
-    with traced_server(
+def served(prefill_ranks: int) -> AbstractContextManager[TracedServer]:
+    """A server whose first ranks prefill."""
+    return traced_server(
         *("--model", MODEL, "--chips", str(CHIPS), "--weights", "none"),
         *("--max-num-seqs", str(SEATS), "--clock", f"dilated:{DILATION}"),
-    ) as started:
-        yield started
+        *("--prefill-ranks", str(prefill_ranks)),
+    )
 
 
-@pytest.fixture(scope="module")
-def deployment() -> SimulatedDeployment:
+def deployed(prefill_ranks: int) -> SimulatedDeployment:
+    """The same for the simulator."""
     return SimulatedDeployment.of(
         "trn3-nl72x2",
         MODEL,
         Partition(chips=CHIPS, ep=CHIPS, lnc=2),
         schedulers=SchedulerLimits(max_num_seqs=SEATS),
+        prefill_ranks=prefill_ranks,
     )
 
 
-@pytest.fixture(scope="module")
 def sustained_per_s(deployment: SimulatedDeployment) -> float:
     """Requests a second that the machine gets through when there are always more."""
     asked = Traffic.drawn(rate_per_s=1e5, lengths=LENGTHS, seed=0, requests=1_000)
     return len(asked) / simulate(deployment, asked).served.emulated_s
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TracedServer]:
+    with served(0) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def server_with_roles() -> Iterator[TracedServer]:
+    with served(1) as started:
+        yield started
 
 
 @pytest.mark.timeout(1_200)
@@ -74,16 +87,33 @@ def sustained_per_s(deployment: SimulatedDeployment) -> float:
 )
 def test_latencies_and_joules_of_a_server_are_those_of_the_simulator(
     server: TracedServer,
-    deployment: SimulatedDeployment,
-    sustained_per_s: float,
     load: float,
     seed: int,
     happens: Happens,
     tmp_path: Path,
 ) -> None:
-    asked = Traffic.drawn(
-        rate_per_s=load * sustained_per_s, lengths=LENGTHS, seed=seed, requests=REQUESTS
-    )
+    check_agreement(server, deployed(0), load, seed, happens, tmp_path)
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(("load", "seed"), [(0.3, 1), (0.7, 2)])
+def test_ranks_that_prefill_take_the_simulator_s_time_and_joules(
+    server_with_roles: TracedServer, load: float, seed: int, tmp_path: Path
+) -> None:
+    check_agreement(server_with_roles, deployed(1), load, seed, nothing, tmp_path)
+
+
+def check_agreement(
+    server: TracedServer,
+    deployment: SimulatedDeployment,
+    load: float,
+    seed: int,
+    happens: Happens,
+    tmp_path: Path,
+) -> None:
+    """Serve at a share of what the machine sustains, live and in virtual time; hold the bars."""
+    rate_per_s = load * sustained_per_s(deployment)
+    asked = Traffic.drawn(rate_per_s=rate_per_s, lengths=LENGTHS, seed=seed, requests=REQUESTS)
     calls = happens(0.3 * asked.span_s, 0.6 * asked.span_s)
     live = LiveRun.of(*server.serve(asked, tmp_path, seed=seed, calls=calls))
     assert live.lag_s == 0, "the host did not keep up, and the run says nothing"

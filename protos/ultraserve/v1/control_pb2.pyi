@@ -29,6 +29,7 @@ from protos.ultraserve.v1 import machine_pb2 as _machine_pb2
 from protos.ultraserve.v1 import placement_pb2 as _placement_pb2
 from protos.ultraserve.v1 import power_pb2 as _power_pb2
 from protos.ultraserve.v1 import recording_pb2 as _recording_pb2
+from protos.ultraserve.v1 import roles_pb2 as _roles_pb2
 from protos.ultraserve.v1 import sleep_pb2 as _sleep_pb2
 from protos.ultraserve.v1 import system_pb2 as _system_pb2
 from protos.ultraserve.v1 import watch_pb2 as _watch_pb2
@@ -423,6 +424,83 @@ class HealResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HealResponse: _TypeAlias = HealResponse  # noqa: Y015
+
+@_typing.final
+class GetRankRolesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRankRolesRequest: _TypeAlias = GetRankRolesRequest  # noqa: Y015
+
+@_typing.final
+class GetRankRolesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> _roles_pb2.RolesReport: ...
+    def __init__(
+        self,
+        *,
+        report: _roles_pb2.RolesReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRankRolesResponse: _TypeAlias = GetRankRolesResponse  # noqa: Y015
+
+@_typing.final
+class SetRankRoleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    role: _roles_pb2.RankRole.ValueType
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        role: _roles_pb2.RankRole.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetRankRoleRequest: _TypeAlias = SetRankRoleRequest  # noqa: Y015
+
+@_typing.final
+class SetRankRoleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> _roles_pb2.RolesReport: ...
+    def __init__(
+        self,
+        *,
+        report: _roles_pb2.RolesReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetRankRoleResponse: _TypeAlias = SetRankRoleResponse  # noqa: Y015
 
 @_typing.final
 class RecordStepsRequest(_message.Message):

@@ -79,6 +79,16 @@ class ControlServiceStub:
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.HealRequest.SerializeToString,
                 response_deserializer=ultraserve_dot_v1_dot_control__pb2.HealResponse.FromString,
                 _registered_method=True)
+        self.GetRankRoles = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetRankRoles',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetRankRolesRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRankRolesResponse.FromString,
+                _registered_method=True)
+        self.SetRankRole = channel.unary_unary(
+                '/ultraserve.v1.ControlService/SetRankRole',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.SetRankRoleRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.SetRankRoleResponse.FromString,
+                _registered_method=True)
         self.RecordSteps = channel.unary_unary(
                 '/ultraserve.v1.ControlService/RecordSteps',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.SerializeToString,
@@ -258,6 +268,21 @@ class ControlServiceServicer:
 
     def Heal(self, request, context):
         """Repairs what faults have broken; the same errors as InjectFault.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRankRoles(self, request, context):
+        """What each rank does: compute prompts, decode, or both.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRankRole(self, request, context):
+        """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
+        one would prefill or decode, or the server has no --prefill-ranks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -482,6 +507,16 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.Heal,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.HealRequest.FromString,
                     response_serializer=ultraserve_dot_v1_dot_control__pb2.HealResponse.SerializeToString,
+            ),
+            'GetRankRoles': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRankRoles,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRankRolesRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetRankRolesResponse.SerializeToString,
+            ),
+            'SetRankRole': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRankRole,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.SetRankRoleRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.SetRankRoleResponse.SerializeToString,
             ),
             'RecordSteps': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordSteps,
@@ -842,6 +877,60 @@ class ControlService:
             '/ultraserve.v1.ControlService/Heal',
             ultraserve_dot_v1_dot_control__pb2.HealRequest.SerializeToString,
             ultraserve_dot_v1_dot_control__pb2.HealResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRankRoles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetRankRoles',
+            ultraserve_dot_v1_dot_control__pb2.GetRankRolesRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetRankRolesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRankRole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/SetRankRole',
+            ultraserve_dot_v1_dot_control__pb2.SetRankRoleRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.SetRankRoleResponse.FromString,
             options,
             channel_credentials,
             insecure,

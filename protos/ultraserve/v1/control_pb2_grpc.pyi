@@ -70,6 +70,12 @@ class ControlServiceStub:
     """
     Heal: _grpc.UnaryUnaryMultiCallable[_control_pb2.HealRequest, _control_pb2.HealResponse]
     """Repairs what faults have broken; the same errors as InjectFault."""
+    GetRankRoles: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetRankRolesRequest, _control_pb2.GetRankRolesResponse]
+    """What each rank does: compute prompts, decode, or both."""
+    SetRankRole: _grpc.UnaryUnaryMultiCallable[_control_pb2.SetRankRoleRequest, _control_pb2.SetRankRoleResponse]
+    """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
+    one would prefill or decode, or the server has no --prefill-ranks.
+    """
     RecordSteps: _grpc.UnaryUnaryMultiCallable[_control_pb2.RecordStepsRequest, _control_pb2.RecordStepsResponse]
     """Begins to record steps, or ends it. A recording that begins replaces the one before it.
     INVALID_ARGUMENT: a ring that is too large. The engine keeps what was recorded until then.
@@ -164,6 +170,12 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """
     Heal: _aio.UnaryUnaryMultiCallable[_control_pb2.HealRequest, _control_pb2.HealResponse]  # type: ignore[assignment]
     """Repairs what faults have broken; the same errors as InjectFault."""
+    GetRankRoles: _aio.UnaryUnaryMultiCallable[_control_pb2.GetRankRolesRequest, _control_pb2.GetRankRolesResponse]  # type: ignore[assignment]
+    """What each rank does: compute prompts, decode, or both."""
+    SetRankRole: _aio.UnaryUnaryMultiCallable[_control_pb2.SetRankRoleRequest, _control_pb2.SetRankRoleResponse]  # type: ignore[assignment]
+    """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
+    one would prefill or decode, or the server has no --prefill-ranks.
+    """
     RecordSteps: _aio.UnaryUnaryMultiCallable[_control_pb2.RecordStepsRequest, _control_pb2.RecordStepsResponse]  # type: ignore[assignment]
     """Begins to record steps, or ends it. A recording that begins replaces the one before it.
     INVALID_ARGUMENT: a ring that is too large. The engine keeps what was recorded until then.
@@ -309,6 +321,24 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.HealResponse, _abc.Awaitable[_control_pb2.HealResponse]]:
         """Repairs what faults have broken; the same errors as InjectFault."""
+
+    @_abc_1.abstractmethod
+    def GetRankRoles(
+        self,
+        request: _control_pb2.GetRankRolesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.GetRankRolesResponse, _abc.Awaitable[_control_pb2.GetRankRolesResponse]]:
+        """What each rank does: compute prompts, decode, or both."""
+
+    @_abc_1.abstractmethod
+    def SetRankRole(
+        self,
+        request: _control_pb2.SetRankRoleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.SetRankRoleResponse, _abc.Awaitable[_control_pb2.SetRankRoleResponse]]:
+        """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
+        one would prefill or decode, or the server has no --prefill-ranks.
+        """
 
     @_abc_1.abstractmethod
     def RecordSteps(

@@ -56,6 +56,8 @@ class Choice:
         cost: in what is minimised; `fewest` is the setting with the fewest chips that passed.
         smaller: None: nothing smaller was tried; `smaller_words` say why, or which it is, and
             `smaller_misses` why it misses the target.
+        other_kind: of pools, or of engines that compute their own prompts, whichever the setting is
+            not: the cheapest that passed, or else what came nearest; `other_misses` why it misses.
         frontier: other partitions that keep the target, nearly as good, the best first.
         tried: of each setting the longest simulation; `passed` are those that keep the target.
         options, pools: partitions and pools that could race.
@@ -70,6 +72,8 @@ class Choice:
     smaller: Check | None
     smaller_words: str
     smaller_misses: tuple[str, ...]
+    other_kind: Check | None
+    other_misses: tuple[str, ...]
     frontier: tuple[Check, ...]
     tried: tuple[Check, ...]
     passed: tuple[tuple[Setting, Check], ...]
@@ -108,6 +112,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     if not is_whole:
         words = ", ".join(filter(None, (_CUT_SHORT.format(LESS[question.minimise]), words)))
     fewest = race.fewest or best
+    other = _other_kind(race, best)
     return Choice(
         setting=best,
         check=race.checks[best],
@@ -117,6 +122,10 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         smaller=smaller,
         smaller_words=words,
         smaller_misses=misses,
+        other_kind=None if other is None else race.checks[other],
+        other_misses=()
+        if other is None
+        else tuple(missed_because(race.checks[other], other, race.rate_per_s)),
         frontier=tuple(race.checks[each] for each in _nearly_as_good(race, best)),
         tried=tuple(race.checks.values()),
         passed=tuple((each, race.checks[each]) for each in race.passed),
@@ -247,6 +256,15 @@ def _nearly_as_good(race: Race, best: Setting) -> list[Setting]:
             seen.add(setting.kind)
             found.append(setting)
     return found[:SHOWN]
+
+
+def _other_kind(race: Race, best: Setting) -> Setting | None:
+    """The best setting simulated that has pools where `best` has none, or the other way round."""
+    others = [each for each in race.checks if each.option.is_pooled != best.option.is_pooled]
+    passed = [each for each in race.passed if each in others]
+    if passed:
+        return min(passed, key=race.cost)
+    return max(others, key=lambda each: quality(race.checks[each]), default=None)
 
 
 def _smaller(

@@ -42,6 +42,7 @@ _NARROW_KV: Final = (
     "KV of 8 bits: half the bytes in HBM, products as before (those with a latent at the rate of "
     "FP8); what it does to replies is not in the model"
 )
+_KINDS: Final = ("prefill and decode apart", "prefill and decode together")
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
@@ -80,6 +81,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
 
 def _without_pools(plan: Plan) -> Iterator[str]:
     question = plan.question
+    yield "ranks of an engine that prefill (--prefill-ranks) were not tried: they step as one"
     if not question.pools:
         return
     if question.slo.tpot_s is None:
@@ -129,6 +131,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
         f"{unit_words(check.candidate, check.prefill)}{_policy(check)}; "
         f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve{_spares(check)}"
     )
+    yield kind_line(plan)
     yield from least_lines(plan)
     yield from loss_line(plan.question, plan.kept_loss)
     yield from range_lines(plan)
@@ -151,6 +154,23 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
         f"{f', up to {night.trough_free_chips:,} chips at once' if night.free_chip_hours else ''}"
         f"; {night.never_used_chips:,} chips bought serve at no hour"
     )
+
+
+def kind_line(plan: Plan) -> str:
+    """Whether prefill and decode are apart, and by what the best of the other kind loses."""
+    choice, question = plan.choice, plan.question
+    is_apart = choice.check.prefill is not None
+    own, other = _KINDS if is_apart else _KINDS[::-1]
+    check = choice.other_kind
+    if check is None:
+        none = "none was simulated" if question.pools else "none was asked for"
+        return f"kind:  {own}; of {other} {none}"
+    said = f"kind:  {own}; {other} would be {size_words(check, question)}"
+    if check.meets:
+        return f"{said}, which keep the target too: {_reached(check)}"
+    shares = ", ".join(term.share_words for term in check.terms if not term.kept)
+    misses = "; ".join(filter(None, (shares, *choice.other_misses)))
+    return f"{said} at best of those simulated, which miss the target: {misses}"
 
 
 def _spares(check: Check) -> str:
@@ -351,6 +371,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "plan": _check_data(choice.check, error),
             "next_smaller": _check_data(choice.smaller, error) if choice.smaller else None,
             "next_smaller_is": choice.smaller_words,
+            "other_kind": _check_data(choice.other_kind, error) if choice.other_kind else None,
             "is_whole_search": choice.is_whole,
             "nearly_as_good": [_check_data(check, error) for check in choice.frontier],
             "tried": [_check_data(check, error) for check in choice.tried],

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.fabric.kv_transfer import kv_transfer_ns, layered_ready_ns
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
@@ -75,3 +75,38 @@ def test_what_cannot_be_moved_is_refused_in_one_line(
 def test_chips_far_from_each_other_in_one_pool_delay_nothing() -> None:
     # 0 to 1 and 72 to 73 in their trays
     assert moved_ns([0, 72], [1, 73], 1_024_000) == 1_000 + 1_300 + 1_000
+
+
+def test_layers_go_while_a_step_computes_the_next_by_hand() -> None:
+    step = {"begin_ns": 1000, "end_ns": 1040, "layers": 4}  # a layer every 10 ns
+    assert layered_ready_ns(**step, free_ns=0, transfer_ns=20) == 1040, "the last one comes later"
+    assert layered_ready_ns(**step, free_ns=0, transfer_ns=80) == 1070, "the first one, then three"
+    assert layered_ready_ns(**step, free_ns=1050, transfer_ns=20) == 1065, "the links are taken"
+
+
+@given(
+    layer_ns=st.integers(0, 100),
+    sent_ns=st.integers(0, 100),
+    layers=st.integers(1, 12),
+    free_ns=st.integers(0, 3000),
+    reader_ns=st.integers(0, 100),
+)
+def test_no_layer_is_read_before_it_is_there(
+    layer_ns: int, sent_ns: int, layers: int, free_ns: int, reader_ns: int
+) -> None:
+    there_ns, there = free_ns, []
+    for layer in range(1, layers + 1):
+        there_ns = max(there_ns, 1000 + layer * layer_ns) + sent_ns
+        there.append(there_ns)
+    end_ns = 1000 + layers * layer_ns
+    ready_ns = layered_ready_ns(
+        begin_ns=1000,
+        end_ns=end_ns,
+        free_ns=free_ns,
+        transfer_ns=layers * sent_ns,
+        layers=layers,
+    )
+    before_last = there[-2] if layers > 1 else free_ns
+    assert max(end_ns, before_last) <= ready_ns <= max(end_ns, there[-1])
+    if (layers - 1) * reader_ns >= sent_ns:
+        assert all(each <= ready_ns + number * reader_ns for number, each in enumerate(there))

@@ -92,7 +92,7 @@ def test_loads_that_are_kept_up_are_those_that_are_counted(
             machine.scheduler.add_request(request)
             machine.scheduler.finish_requests(turn.aborts, RequestStatus.FINISHED_ABORTED)
             kept = machine.scheduler._loads.before(probe)
-            counted = RankLoads(machine.scheduler.ranks).before(probe)
+            counted = RankLoads(machine.scheduler.ranks, machine.scheduler._roles).before(probe)
             slow = [
                 sum(
                     one.num_tokens

@@ -7,6 +7,7 @@ import pytest
 from vllm.v1.engine import FinishReason
 from vllm.v1.request import RequestStatus
 
+from serving.policy import kv_in_flight
 from tests.serving.plugin.engine_config import BLOCK_TOKENS
 from tests.serving.plugin.lockstep_machine import (
     Machine,
@@ -26,15 +27,12 @@ def test_a_request_goes_on_with_its_first_token_and_its_kv_is_not_computed_again
     moves.scheduler.add_request(one.request())
     assert rank_of(moves, "one") == 0
 
-    moves.step()
-    assert moves.received["one"] == expected_tokens(one)[:1], "the prefilling rank's token"
-    assert rank_of(moves, "one") == 1
-
-    begun = moves.step()
-    (transfer,) = begun.state.kv_transfers
-    assert begun.total_num_scheduled_tokens == 0
+    (transfer,) = moves.step().state.kv_transfers
+    assert (transfer.with_step, transfer.is_last) == (True, True), "layers go as they are computed"
     assert (transfer.from_rank, transfer.to_rank, transfer.tokens) == (0, 1, 20)
     assert len(transfer.from_blocks) == len(transfer.to_blocks) == 2
+    assert moves.received["one"] == expected_tokens(one)[:1], "the prefilling rank's token"
+    assert rank_of(moves, "one") == 1
 
     decoded = moves.step()
     assert [output.num_scheduled_tokens for output in decoded.by_rank] == [{}, {"one": 1}]
@@ -52,7 +50,7 @@ def test_ranks_that_decode_go_on_while_kv_is_on_its_way() -> None:
         moves.step()
     moves.scheduler.add_request(late.request())
     moves.step()
-    for _ in range(4):
+    for _ in range(3):
         assert moves.step().num_scheduled_tokens == {"early": 1}
     assert moves.step().num_scheduled_tokens == {"early": 1, "late": 1}
     moves.finish()
@@ -76,6 +74,47 @@ def test_what_the_next_rank_has_in_its_cache_does_not_cross_the_links() -> None:
     assert moves.sent_tokens == 50 + 50 - 3 * BLOCK_TOKENS
 
 
+def test_a_chunk_of_a_prompt_goes_while_the_next_is_computed() -> None:
+    moves = machine(transfer_steps=1)
+    one = long_arrival("one", 150)
+    moves.scheduler.add_request(one.request())
+    begun = [each for _ in range(3) for each in moves.step().state.kv_transfers]
+    assert [(each.tokens, each.is_last) for each in begun] == [
+        (64, False),
+        (64, False),
+        (22, True),
+    ]
+    assert moves.sent_tokens == 2 * 64, "before the prompt's last token is computed"
+    moves.finish()
+    assert moves.received["one"] == expected_tokens(one)
+    assert moves.sent_tokens == 150
+
+
+def test_a_request_whose_first_token_is_its_last_sends_nothing() -> None:
+    moves = machine()
+    moves.scheduler.add_request(long_arrival("one", max_tokens=1).request())
+    moves.finish()
+    assert not moves.sent_tokens
+
+
+@pytest.mark.parametrize("tokens_max", [1, 30, 70])
+def test_what_may_not_go_yet_goes_later_and_no_more_is_ever_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, tokens_max: int
+) -> None:
+    token_bytes = 2 * 4  # of `kv_pool`: a key and a value of one float
+    monkeypatch.setattr(kv_in_flight, "KV_IN_FLIGHT_BYTES_MAX", tokens_max * token_bytes)
+    moves = machine(transfer_steps=2)
+    arrivals = [long_arrival(name, 40) for name in ("one", "two", "three", "four")]
+    for arrival in arrivals:
+        moves.scheduler.add_request(arrival.request())
+    while moves.scheduler.has_requests():
+        moves.step()
+        on_way = [each.tokens for _, each in moves.sending]
+        assert sum(on_way) <= tokens_max or len(on_way) == 1
+    assert moves.received == {each.name: expected_tokens(each) for each in arrivals}
+    assert moves.sent_tokens == 4 * 40
+
+
 def test_a_request_without_room_waits_and_its_first_rank_keeps_its_blocks() -> None:
     moves = machine(blocks=12)  # 11 of 16 tokens
     big, next_one = long_arrival("big", 100, max_tokens=40), long_arrival("next", 80)
@@ -96,12 +135,13 @@ def test_a_request_without_room_waits_and_its_first_rank_keeps_its_blocks() -> N
 
 def test_a_cancelled_request_frees_the_blocks_of_both_ranks() -> None:
     moves = machine(transfer_steps=2)
-    for name in ("waits", "travels"):
-        moves.scheduler.add_request(long_arrival(name).request())
+    moves.scheduler.add_request(long_arrival("computes", 120).request())
     moves.step()
-    moves.scheduler.finish_requests("waits", RequestStatus.FINISHED_ABORTED)
+    assert [each.request_id for _, each in moves.sending] == ["computes"]
+    moves.scheduler.finish_requests("computes", RequestStatus.FINISHED_ABORTED)
+    moves.scheduler.add_request(long_arrival("travels").request())
     moves.step()
-    assert [each.request_id for _, each in moves.sending] == ["travels"]
+    assert rank_of(moves, "travels") == 1
     moves.scheduler.finish_requests("travels", RequestStatus.FINISHED_ABORTED)
     assert moves.scheduler.has_requests(), "the blocks that are written are not free yet"
     moves.finish()

@@ -1,5 +1,6 @@
 """Ranks that prefill: live engine and simulator serve the same requests in the same steps."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,37 @@ def test_a_chip_that_is_lost_on_the_way_takes_the_same_time(chip: int) -> None:
     assert live.steps == steps.seen
     assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
     assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
+
+
+@pytest.mark.long
+def test_roles_that_follow_the_load_change_at_the_same_steps() -> None:
+    burst = drawn(400.0, requests=260)
+    arrival_s = burst.arrival_s.copy()
+    arrival_s[220:] = arrival_s[219] + 2.0 + 0.1 * np.arange(40)
+    asked = replace(burst, arrival_s=arrival_s)
+    live = serve_live(
+        asked,
+        *("--max-num-seqs", "64", "--max-num-batched-tokens", "128"),
+        **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"},
+    )
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        MODEL,
+        Partition(chips=4, ep=4, lnc=2),
+        schedulers=SchedulerLimits(max_num_seqs=64, max_num_batched_tokens=128),
+        prefill_ranks="auto",
+    )
+    steps = SeenSteps()
+    virtual = simulate(deployment, asked, on_step=steps).served
+    assert live.steps == steps.seen
+    assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+    assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
+
+    fewest_s = simulate(replace(deployment, prefill_ranks=1), asked).served
+    assert virtual.first_token_s.mean() < fewest_s.first_token_s.mean()
+    of_burst = {rank for step in steps.seen[:200] for rank, new, _ in step.rows if new > 1}
+    of_end = {rank for step in steps.seen[-50:] for rank, new, _ in step.rows if new > 1}
+    assert (of_burst, of_end) == ({0, 1, 2}, {0}), "as many as prompts need"
 
 
 @pytest.mark.parametrize("prefill_ranks", [-1, 4])

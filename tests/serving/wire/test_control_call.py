@@ -8,6 +8,7 @@ from hypothesis import given
 
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
+from serving.policy.rank_roles import RankRole
 from serving.wire import control_call
 from serving.wire.control_call import (
     ControlReply,
@@ -16,8 +17,11 @@ from serving.wire.control_call import (
     HealReport,
     HealRequest,
     InjectRequest,
+    RankWithRole,
     Refusal,
     RefusalCode,
+    RolesReport,
+    SetRoleRequest,
     StateReply,
     StateRequest,
     reply_from_json,
@@ -34,6 +38,10 @@ A_FAULT = Fault(kind=FaultKind.SLOW_CHIP, chip=3, factor=2.5)
     [
         (StateRequest(), {"method": "state"}),
         (HealRequest(), {"method": "heal", "chip": None, "rack": None}),
+        (
+            SetRoleRequest(rank=3, role=RankRole.DECODE),
+            {"method": "set_role", "rank": 3, "role": "decode"},
+        ),
         (HealRequest(chip=3), {"method": "heal", "chip": 3, "rack": None}),
         (
             InjectRequest(fault=A_FAULT),
@@ -78,6 +86,10 @@ def test_a_request_is_one_line_that_names_its_method(
         ),
         (HealReport(healed=(1, 4)), {"reply": "healed", "healed": [1, 4]}),
         (
+            RolesReport(ranks=(RankWithRole(rank=0, role=RankRole.BOTH),)),
+            {"reply": "roles", "ranks": [{"rank": 0, "role": "both"}]},
+        ),
+        (
             Refusal(code=RefusalCode.INVALID, message="chip=9: expected 0 to 3", field="chip"),
             {
                 "reply": "refused",
@@ -120,6 +132,7 @@ def test_any_fault_comes_back_as_it_was_sent(fault: Fault) -> None:
         '{"method":"state","chip":1}',
         '{"method":"heal","chip":-1}',
         '{"method":"inject"}',
+        '{"method":"set_role","rank":0,"role":"idle"}',
         '{"method":"inject","fault":{"kind":"melt-chip","chip":1}}',
     ],
 )

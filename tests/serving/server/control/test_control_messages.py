@@ -24,6 +24,7 @@ from protos.ultraserve.v1 import (
     placement_pb2,
     power_pb2,
     recording_pb2,
+    roles_pb2,
     sleep_pb2,
     system_pb2,
     watch_pb2,
@@ -84,7 +85,8 @@ RENAMED = {
 
 FILES = [
     *(admission_pb2, day_night_pb2, fault_pb2, lease_pb2, machine_pb2, placement_pb2, power_pb2),
-    *(hardware_pb2, recording_pb2, sleep_pb2, system_pb2, watch_pb2, weights_pb2, control_pb2),
+    *(hardware_pb2, recording_pb2, roles_pb2, sleep_pb2, system_pb2, watch_pb2, weights_pb2),
+    control_pb2,
 ]
 
 
