@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
-from serving.access.listen_address import check_port, is_loopback
+from serving.access.listen_address import check_port
 from serving.commands.gateway_arguments import GatewayOptions, console_port
 from serving.policy.routing import check_router
+from serving.server.control.control_address import ControlAddress
 from serving.server.replicas.replica_place import replica_places
+from serving.server.replicas.replica_process import HOST
 from serving.settings import ClockSetting
 from startup.typed_options import option, read_options
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
+    from serving.server.replicas.service_control import ControlPlace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +65,17 @@ def serve_service(
         console_port=console_port(args),
     )
     check_port(args.host, args.port)
+    control = _control_place(args)
+    if control is not None:
+        host = args.control_host
+        check_port(host, args.control_port, field="control_port", host_field="control_host")
+        if control.console_port:
+            check_port(host, control.console_port, field="console_port", host_field="control_host")
     for place in places:
         if place.control_port:
-            check_port(args.control_host, place.control_port, field="control_port")
+            check_port(HOST, place.control_port, field="control_port")
         if place.console_port:
-            check_port(args.control_host, place.console_port, field="console_port")
+            check_port(HOST, place.console_port, field="console_port")
     from serving.server.replicas.replica_service import ServiceSettings, serve_replicas
 
     model_tokens = deployment.time_model.max_context_tokens
@@ -80,6 +89,7 @@ def serve_service(
             router=options.router,
             dilation=dilation,
             context_tokens=min(context or model_tokens, model_tokens),
+            control=control,
         )
     )
 
@@ -89,6 +99,12 @@ def _refuse_others(args: argparse.Namespace) -> None:
     if args.grpc_port is not None:
         expected = "none with --replicas: gRPC goes through the public gateway (deploy/gateway)"
         raise ConfigError("grpc_port", args.grpc_port, expected)
-    if not is_loopback(args.control_host):
-        expected = "loopback with --replicas"
-        raise ConfigError("control_host", args.control_host, expected)
+
+
+def _control_place(args: argparse.Namespace) -> "ControlPlace | None":
+    from serving.server.replicas.service_control import ControlPlace
+
+    if not args.control_port:
+        return None
+    address = ControlAddress(host=args.control_host, port=args.control_port)
+    return ControlPlace(address=address, console_port=console_port(args))

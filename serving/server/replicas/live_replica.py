@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from serving.server.replicas.prefix_memory import PrefixMemory
+from serving.server.replicas.published_weights import PublishedWeights
 from serving.server.replicas.replica_place import ReplicaPlace
 
 
@@ -29,6 +30,8 @@ class LiveReplica:
         losses: requests that it lost, and another took over.
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
+        is_prepared: whether its process has been made what the one before it was.
+        published: weights that its next process has to publish again.
     """
 
     place: ReplicaPlace
@@ -42,7 +45,9 @@ class LiveReplica:
     load_tokens: int = 0
     losses: int = 0
     fingerprint: str = ""
+    is_prepared: bool = False
     prefixes: PrefixMemory = field(default_factory=PrefixMemory, repr=False)
+    published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
 
     @property
     def is_ready(self) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import aiohttp
@@ -41,11 +41,16 @@ END_S: Final = 60.0
 """Wall seconds in which a replica without requests ends; its chips, Ray and Python take seconds."""
 
 
+async def _nothing_to_prepare(_: LiveReplica) -> str:
+    return ""
+
+
 class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
-    settings are wrong, and no start will succeed.
+    settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
+    for the first time, until it returns no reason why it may not take requests yet.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class LiveReplicas:
         self._processes = processes
         self._session = session
         self._router = ROUTERS[router]
+        self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
         self._was_ready = False
@@ -149,6 +155,7 @@ class LiveReplicas:
         soon = self._look_soon[replica.place.number]
         ended.add_done_callback(lambda _: soon.set())
         was_ready, answered_s = False, time.monotonic()
+        replica.is_prepared = False
         try:
             while not ended.done():
                 soon.clear()
@@ -185,7 +192,10 @@ class LiveReplicas:
                 self._become(replica, ReplicaState.NOT_READY, f"no answer: {type(error).__name__}")
             return False
         if response.status == 200:
-            self._become(replica, ReplicaState.READY)
+            reason = "" if replica.is_prepared else await self.prepare(replica)
+            replica.is_prepared = not reason
+            state = ReplicaState.NOT_READY if reason else ReplicaState.READY
+            self._become(replica, state, reason)
         elif was_ready:
             self._become(replica, ReplicaState.NOT_READY, reason)
         return True

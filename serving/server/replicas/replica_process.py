@@ -22,7 +22,8 @@ from startup.import_path import child_environment
 HOST: Final = "127.0.0.1"
 _DROPPED: Final = frozenset(
     {
-        *("--replicas", "--router", "--host", "--port", "--control-port", "--console-port"),
+        *("--replicas", "--router", "--host", "--port"),
+        *("--control-host", "--control-port", "--console-port"),
         *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
         *("--tls-cert", "--ssl-certfile", "--tls-key", "--ssl-keyfile"),
         *("--tls-client-ca", "--ssl-ca-certs"),

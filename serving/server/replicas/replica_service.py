@@ -43,13 +43,14 @@ from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
-from serving.server.replicas import replica_list
 from serving.server.replicas.live_replicas import LiveReplicas
+from serving.server.replicas.replica_list import PATH as LIST_PATH
 from serving.server.replicas.replica_metrics import ReplicaMetrics
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import ReplicaProcess
 from serving.server.replicas.replica_proxy import ReplicaProxy
 from serving.server.replicas.replica_readiness import ReplicaReadiness
+from serving.server.replicas.service_control import ControlPlace, ServiceControl
 from serving.telemetry.gateway_metrics import GatewayMetrics
 
 logger = logging.getLogger("ultraserve.replicas")
@@ -76,6 +77,7 @@ class ServiceSettings:
         words: of the command line, by which each replica is started.
         dilation: wall seconds of an emulated one, of all replicas; limits of a minute go by it.
         context_tokens: of the model.
+        control: where the control service and the console are; None: nowhere.
     """
 
     host: str
@@ -86,6 +88,7 @@ class ServiceSettings:
     router: str
     dilation: float
     context_tokens: int
+    control: ControlPlace | None = None
 
 
 def serve_replicas(settings: ServiceSettings) -> int:
@@ -129,7 +132,13 @@ class ReplicaService:
         gateway, registry = settings.gateway, CollectorRegistry()
         self._live = live
         self._drain_wall_s_max = gateway.drain_wall_s_max
-        self._keys = KeyRing(key_file=gateway.key_file, key_hashes=gateway.key_hashes)
+        self._control = ServiceControl(settings.control, gateway, live.all, session)
+        live.prepare = self._control.publish_again
+        self._keys = KeyRing(
+            key_file=gateway.key_file,
+            key_hashes=gateway.key_hashes,
+            control_secret=self._control.open(),
+        )
         # Replicas bound what runs, and have the queue of batch work: each knows its own room.
         capacity = Capacity(
             seats=_MANY,
@@ -152,7 +161,7 @@ class ReplicaService:
             context=ContextSize(settings.context_tokens),
             request_wall_s_max=gateway.request_wall_s_max,
         )
-        http.beside = ServicePages(live, metrics, session)
+        http.beside = ServicePages(live, metrics, session, self._control)
         config = uvicorn.Config(
             http,
             host=settings.host,
@@ -183,8 +192,10 @@ class ReplicaService:
         await reload.start()
         self._live.failed.add_done_callback(lambda _: self._leave())
         try:
+            await self._control.start(self._keys)
             await self._server.serve()
         finally:
+            await self._control.stop()
             await reload.stop()
         if self._live.failed.done():
             self._live.failed.result()
@@ -225,15 +236,20 @@ class ServicePages:
     """Pages of the service itself, beside the replicas' app."""
 
     def __init__(
-        self, live: LiveReplicas, metrics: ReplicaMetrics, session: aiohttp.ClientSession
+        self,
+        live: LiveReplicas,
+        metrics: ReplicaMetrics,
+        session: aiohttp.ClientSession,
+        control: ServiceControl,
     ) -> None:
         self._live = live
+        self._control = control
         self._metrics = metrics
         self._session = session
 
     def has(self, path: str) -> bool:
         """Whether the path is one of its own."""
-        return path in (_METRICS, replica_list.PATH)
+        return path in (_METRICS, LIST_PATH)
 
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, *, client: Client, headers: Headers
@@ -248,5 +264,5 @@ class ServicePages:
             body = await self._metrics.page(self._live, self._session)
             kind = _TEXT
         else:
-            body, kind = replica_list.replica_list(self._live.all), b"application/json"
+            body, kind = await self._control.listed(), b"application/json"
         await respond(send, HTTPStatus.OK, [*body_headers(body, kind), NO_STORE, *headers], body)
