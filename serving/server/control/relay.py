@@ -1,7 +1,8 @@
 """Control calls to one of several servers on this machine: each goes on to the one that it names.
 
-A call names a server by its number, in the metadata of `REPLICA_HEADER`; of one server it need not, and
-what is alike of all, the description of the system, needs none.
+A call names a server by its number, in the metadata of `REPLICA_HEADER`. It need not where there is
+one server, or for the description of the system, which is that of all.
+
 Outcomes of changes are kept there, by the same idempotency key. A failure comes back with its code,
 its words and its details.
 """
