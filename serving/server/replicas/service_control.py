@@ -140,6 +140,8 @@ class ServiceControl:
         Returns when every block of its chips serves it.
         """
         number, order = replica.place.number, replica.published.order
+        if not order:
+            return ""
         try:
             async with asyncio.timeout(_OUTCOME_UNKNOWN_S):
                 versions = [await self._publish(number, each) for each in order]

@@ -24,7 +24,7 @@ export function Service({ list }: { list: ReplicaList }) {
                   {name}
                 </th>
               ))}
-              <th scope="col">tokens/s/MW, {basis.value}</th>
+              <th scope="col">Tokens/s/MW, {basis.value}</th>
             </tr>
           </thead>
           <tbody>
@@ -45,20 +45,23 @@ function Together({ all, ready, of }: { all: MachineFigures; ready: number; of: 
         {text(scaled(all.prompt_tokens_per_s, ""))} prompt tokens/s
       </Sum>
       <PerMegawatt all={all} />
+      <Sum name="Replicas ready" id="ready" value={ready} shown={things(ready)}>
+        of {count(of)}
+      </Sum>
       <Sum name="Running" id="requests_running" value={all.requests_running} shown={things(all.requests_running)}>
         {text(things(all.requests_waiting))} waiting
       </Sum>
       <Sum name="Ranks up" id="ranks_up" value={all.ranks_up} shown={things(all.ranks_up)}>
-        of {count(all.ranks)}, in {ready} of {plural(of, "replica")} ready
+        of {count(all.ranks)}
       </Sum>
       <Sum name="Chips up" id="chips_up" value={all.chips_up} shown={things(all.chips_up)}>
         of {count(all.chips)}, {plural(all.faults_open, "fault")} open
       </Sum>
       <Sum name="Chips draw" id="chip_watts" value={all.chip_watts} shown={scaled(all.chip_watts, "W", 1_000)}>
-        all replicas
+        of all replicas
       </Sum>
       <Sum name="Facility power" id="facility_watts" value={all.facility_watts} shown={scaled(all.facility_watts, "W", 1_000)}>
-        their share of racks and cooling
+        racks and cooling too
       </Sum>
     </section>
   );

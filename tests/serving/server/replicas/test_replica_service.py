@@ -36,13 +36,17 @@ def body(prompt: Any = "a", tokens: int = TOKENS, **more: Any) -> dict[str, Any]
     return {"model": "small", "prompt": prompt, "max_tokens": tokens, **more}
 
 
-async def streamed(service: SmallService, **asked: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a stream, and its events."""
-    events = []
+async def streamed(
+    service: SmallService, *, begun: list[str] | None = None, **asked: Any
+) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a stream, and its events; its prompt is added to `begun` at the first."""
+    events: list[dict[str, Any]] = []
     async with service.http.stream("POST", PATH, json=body(stream=True, **asked)) as response:
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
                 events.append(json.loads(line[6:]))
+                if begun is not None and len(events) == 1:
+                    begun.append(asked["prompt"])
     choices = [choice for event in events for choice in event.get("choices", [])]
     return "".join(choice["text"] for choice in choices), events
 
@@ -54,12 +58,15 @@ async def test_streams_of_a_killed_replica_go_on_and_each_token_comes_once(
 ) -> None:
     async with small_service() as service:
         for each in service.replicas:
-            each.gap_s = 0.01
+            each.gap_s = 0.02
+        begun: list[str] = []
         streams = [
-            asyncio.create_task(streamed(service, prompt=f"p{number}", **asked))
+            asyncio.create_task(streamed(service, begun=begun, prompt=f"p{number}", **asked))
             for number in range(8)
         ]
-        await asyncio.sleep(0.15)
+        async with asyncio.timeout(20.0):
+            while len(begun) < 8:
+                await asyncio.sleep(0.01)
         assert service.live.all[0].in_flight == service.live.all[1].in_flight == 4
         service.replicas[0].signal(signal.SIGKILL)
         ended = await asyncio.gather(*streams)
