@@ -34,7 +34,7 @@ SAID: Final = (
     AdmissionReport,
     ReplicaList,
 )
-"""Payloads of events: `console.event_stream` of one engine, `replicas.service_console` of several."""
+"""Payloads of events: of one engine (`console.event_stream`), of several (`service_console`)."""
 
 _HEAD: Final = """\
 // What the console's stream says, named as in serving/wire: snake_case JSON. Times are emulated

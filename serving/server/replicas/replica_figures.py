@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from protos.ultraserve.v1.hardware_pb2 import HardwareReport
+from protos.ultraserve.v1 import control_pb2 as pb
 
 _WATTS_PER_MEGAWATT: Final = 10**6
 
@@ -35,8 +35,9 @@ class MachineFigures(msgspec.Struct, frozen=True, kw_only=True):
     output_per_s_per_mw: dict[str, float] = {}
 
 
-def machine_figures(snapshot: HardwareReport) -> MachineFigures:
-    """The figures in a report of hardware.proto."""
+def machine_figures(response: pb.GetHardwareResponse) -> MachineFigures:
+    """The figures in what a server answers."""
+    snapshot = response.report
     telemetry, power = snapshot.telemetry, snapshot.power
     window_s = power.window.emulated_s
     per_s = 1.0 / window_s if window_s else 0.0

@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from protos.ultraserve.v1.hardware_pb2 import HardwareReport
 from serving.access.control_key import find_control_key, held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
 from serving.server.control.control_address import ControlAddress
@@ -146,7 +145,7 @@ class ServiceControl:
             async with asyncio.timeout(_OUTCOME_UNKNOWN_S):
                 versions = [await self._publish(number, each) for each in order]
                 replica.published.repeated(versions)
-                while (await self._snapshot(number)).telemetry.rollout_blocks_pending:
+                while (await self._snapshot(number)).report.telemetry.rollout_blocks_pending:
                     await asyncio.sleep(_POLL_S)
         except (CallRefused, TimeoutError) as error:
             return f"it has not read {order[-1].weights_dir}: {error}"
@@ -185,10 +184,10 @@ class ServiceControl:
         except CallRefused:
             return None
 
-    async def _snapshot(self, number: int) -> "HardwareReport":
+    async def _snapshot(self, number: int) -> pb.GetHardwareResponse:
         response = await self._relay.raw(number, "GetHardware", pb.GetHardwareRequest())
         assert isinstance(response, pb.GetHardwareResponse)
-        return response.report
+        return response
 
     def _key_of(self, number: int) -> str | None:
         """The key that the replica's process has drawn, or the user's for all."""

@@ -139,8 +139,8 @@ def test_a_refusal_comes_back_with_its_code_words_and_details(relayed: Relayed) 
     with grpc.insecure_channel(str(relayed.address)) as channel:
         stub = pb_grpc.ControlServiceStub(channel)
         shown = (("authorization", f"Bearer {KEY}"), ("ultraserve-replica", "1"))
+        fault = Fault(kind=FaultKind.FAULT_KIND_LOSE_CHIP, chip=99)
         with pytest.raises(grpc.RpcError) as raised:
-            fault = Fault(kind=FaultKind.FAULT_KIND_LOSE_CHIP, chip=99)
             stub.InjectFault(pb.InjectFaultRequest(fault=fault), metadata=shown, timeout=10)
         with pytest.raises(grpc.RpcError) as stranger:
             stub.GetState(pb.GetStateRequest(), timeout=10)

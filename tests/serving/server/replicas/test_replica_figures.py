@@ -4,25 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.ultraserve.v1.hardware_pb2 import HardwareReport
-from protos.ultraserve.v1.power_pb2 import PowerReport, PowerWindow, TokensPerMegawatt
-from protos.ultraserve.v1.watch_pb2 import Telemetry
+from protos.ultraserve.v1 import control_pb2 as pb
 from serving.server.replicas.replica_figures import MachineFigures, machine_figures, sum_of
 
 
-def report(*, tokens: int, window_s: float, watts: float) -> HardwareReport:
+def report(*, tokens: int, window_s: float, watts: float) -> pb.GetHardwareResponse:
+    response = pb.GetHardwareResponse()
+    snapshot = response.report
+    snapshot.faults_open = 2
+    snapshot.telemetry.chips, snapshot.telemetry.chips_up = 4, 3
+    snapshot.telemetry.ranks, snapshot.telemetry.ranks_up = 2, 1
+    window = snapshot.power.window
+    window.emulated_s, window.output_tokens = window_s, tokens
     output = tokens / window_s / watts * 1e6
-    return HardwareReport(
-        faults_open=2,
-        telemetry=Telemetry(chips=4, chips_up=3, ranks=2, ranks_up=1, facility_watts=900.0),
-        power=PowerReport(
-            window=PowerWindow(
-                emulated_s=window_s,
-                output_tokens=tokens,
-                tokens_per_megawatt=[TokensPerMegawatt(basis="drawn", watts=watts, output=output)],
-            )
-        ),
-    )
+    window.tokens_per_megawatt.add(basis="drawn", watts=watts, output=output)
+    return response
 
 
 def test_a_machine_s_figures_are_its_report_s() -> None:
@@ -34,7 +30,7 @@ def test_a_machine_s_figures_are_its_report_s() -> None:
 
 
 def test_before_its_first_window_a_machine_has_made_nothing() -> None:
-    figures = machine_figures(HardwareReport())
+    figures = machine_figures(pb.GetHardwareResponse())
 
     assert figures.output_tokens_per_s == 0.0
     assert sum_of([figures]).output_per_s_per_mw == {}
@@ -50,9 +46,7 @@ def test_tokens_per_megawatt_of_all_are_all_tokens_over_all_megawatts() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 10**6), st.floats(0.1, 5.0), st.floats(1.0, 1e6)), min_size=1
-    )
+    st.lists(st.tuples(st.integers(0, 10**6), st.floats(0.1, 5.0), st.floats(1.0, 1e6)), min_size=1)
 )
 def test_the_whole_lies_between_the_best_and_the_worst(
     machines: list[tuple[int, float, float]],
