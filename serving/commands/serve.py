@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
             expected = "none of --batch-directory and --day-night, which are one engine's"
             raise ConfigError("replicas", args.replicas, expected)
         context = _peeked(args.unknown, "--max-model-len", 0)
-        return serve_service(args, gateway, deployment, context=context)
+        block_tokens = _peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens)
+        return serve_service(args, gateway, deployment, context=context, block_tokens=block_tokens)
     check_ports(args)
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve

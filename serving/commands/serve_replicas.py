@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.access.listen_address import check_port
@@ -16,7 +16,11 @@ from startup.typed_options import option, read_options
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
+    from serving.server.replicas.kv_event_feed import KvRouting
     from serving.server.replicas.service_control import ControlPlace
+
+
+KV_EVENTS_FLAG: Final = "--kv-events-config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +46,15 @@ class ServiceOptions:
 
 
 def serve_service(
-    args: argparse.Namespace, gateway: GatewayOptions, deployment: "Deployment", *, context: int
+    args: argparse.Namespace,
+    gateway: GatewayOptions,
+    deployment: "Deployment",
+    *,
+    context: int,
+    block_tokens: int,
 ) -> int:
-    """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none.
+    """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none,
+    `block_tokens` --block-size.
 
     Raises ConfigError or PortInUse before anything has started, ServerFailed where no replica can
     start.
@@ -90,6 +100,7 @@ def serve_service(
             dilation=dilation,
             context_tokens=min(context or model_tokens, model_tokens),
             control=control,
+            kv_routing=_kv_routing(options, deployment, block_tokens, args.unknown),
         )
     )
 
@@ -99,6 +110,27 @@ def _refuse_others(args: argparse.Namespace) -> None:
     if args.grpc_port is not None:
         expected = "none with --replicas: gRPC goes through the public gateway (deploy/gateway)"
         raise ConfigError("grpc_port", args.grpc_port, expected)
+    for word in args.unknown:
+        if word.partition("=")[0].partition(".")[0].replace("_", "-") == KV_EVENTS_FLAG:
+            expected = "none with --replicas: the router listens to the events itself"
+            raise ConfigError("kv_events_config", word[:60], expected)
+
+
+def _kv_routing(
+    options: ServiceOptions, deployment: "Deployment", block_tokens: int, unknown: list[str]
+) -> "KvRouting | None":
+    """Routing by KV events, where there are any and prompts can be read."""
+    from serving.server.replicas.kv_event_feed import KvRouting
+    from serving.server.replicas.prompt_tokens import TOKENIZER_FILE
+
+    weights_dir = deployment.weights_dir
+    caches = "--no-enable-prefix-caching" not in [word.replace("_", "-") for word in unknown]
+    publishes = deployment.settings.engine == "default" and caches
+    if options.router != "prefix-aware" or not publishes:
+        return None
+    if not (weights_dir / TOKENIZER_FILE).is_file():
+        return None
+    return KvRouting(weights_dir=weights_dir, block_tokens=block_tokens)
 
 
 def _control_place(args: argparse.Namespace) -> "ControlPlace | None":

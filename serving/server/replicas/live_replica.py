@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from serving.server.replicas.prefix_memory import PrefixMemory
 from serving.server.replicas.published_weights import PublishedWeights
@@ -19,6 +20,22 @@ class ReplicaState(StrEnum):
     GONE = "gone"
 
 
+class Prefixes(Protocol):
+    """Which prompts' blocks a replica has."""
+
+    def hit_tokens(self, hashes: Sequence[int]) -> int:
+        """Tokens of the prompt's beginning that it has."""
+
+    def begin(self, hashes: Sequence[int]) -> None:
+        """A prompt is sent."""
+
+    def end(self, hashes: Sequence[int]) -> None:
+        """Its request has ended."""
+
+    def clear(self) -> None:
+        """Forget all: the replica has started anew."""
+
+
 @dataclass(slots=True, kw_only=True)
 class LiveReplica:
     """A replica, changed by its watch and by the requests that it holds.
@@ -31,6 +48,7 @@ class LiveReplica:
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
         is_prepared: whether its process has been made what the one before it was.
+        prefixes: by its KV events, or a guess.
         published: weights that its next process has to publish again.
     """
 
@@ -46,7 +64,7 @@ class LiveReplica:
     losses: int = 0
     fingerprint: str = ""
     is_prepared: bool = False
-    prefixes: PrefixMemory = field(default_factory=PrefixMemory, repr=False)
+    prefixes: Prefixes = field(default_factory=PrefixMemory, repr=False)
     published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
 
     @property
@@ -55,7 +73,7 @@ class LiveReplica:
         return self.state is ReplicaState.READY
 
     def tokens_left(self, hashes: Sequence[int], /) -> int:
-        """`load_tokens`, less those of a prompt of these block hashes that it was sent before."""
+        """`load_tokens`, less those of a prompt of these block hashes that it has."""
         return self.load_tokens - self.prefixes.hit_tokens(hashes)
 
     def become(self, state: ReplicaState, reason: str = "") -> bool:
@@ -68,13 +86,14 @@ class LiveReplica:
     def holding(self, hashes: Sequence[int], tokens: int) -> Iterator["HeldTokens"]:
         """Count a request of `tokens` prompt tokens while the block runs."""
         held = HeldTokens(self, tokens)
-        self.prefixes.note(hashes)
+        self.prefixes.begin(hashes)
         self.requests += 1
         self.in_flight += 1
         try:
             yield held
         finally:
             self.in_flight -= 1
+            self.prefixes.end(hashes)
             held.end()
 
 

@@ -16,7 +16,10 @@ import aiohttp
 
 from serving.errors import ServerFailed
 from serving.policy.routing import ROUTERS, prefix_aware, routed
+from serving.server.gateway.http.request_work import asked_in
+from serving.server.replicas.kv_event_feed import KvEventFeed
 from serving.server.replicas.live_replica import LiveReplica, ReplicaState
+from serving.server.replicas.prefix_memory import block_hashes
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import ReplicaProcess
 
@@ -66,6 +69,7 @@ class LiveReplicas:
         self._processes = processes
         self._session = session
         self._router = ROUTERS[router]
+        self.feed: KvEventFeed | None = None
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
@@ -96,10 +100,13 @@ class LiveReplicas:
         self._chosen += 1
         return among[number]
 
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether a replica is chosen by a prompt's blocks."""
-        return self._router is prefix_aware
+    async def hashes_of(self, body: bytes) -> Sequence[int]:
+        """The blocks of a prompt, where a replica is chosen by them."""
+        if self._router is not prefix_aware:
+            return ()
+        if self.feed is not None:
+            return await self.feed.hashes(body)
+        return block_hashes(asked_in(body))
 
     def distrust(self, replica: LiveReplica, reason: str) -> None:
         """Send it nothing until it has said that it is ready."""
@@ -111,6 +118,8 @@ class LiveReplicas:
 
     def start(self) -> None:
         """Start all."""
+        if self.feed is not None:
+            self.feed.start(self.all)
         self._tasks = [
             asyncio.create_task(self._keep(replica, process))
             for replica, process in zip(self.all, self._processes, strict=True)
@@ -124,6 +133,8 @@ class LiveReplicas:
         for process in self._processes:
             process.signal(signal.SIGKILL if at_once else signal.SIGTERM)
         await asyncio.gather(*(self._end(each) for each in self._processes))
+        if self.feed is not None:
+            await self.feed.stop()
 
     async def _end(self, process: ReplicaProcess) -> None:
         if process.is_started and await process.ended(END_S) is None:

@@ -37,8 +37,10 @@ _QUIET: Final = "--disable-uvicorn-access-log"
 _PORTS: Final = (15_000, 32_000)
 
 
-def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[str]:
-    """The words of `ultraserve` for one replica, from the service's, `serve` first."""
+def replica_words(
+    words: Sequence[str], place: ReplicaPlace, port: int, more: Sequence[str] = ()
+) -> list[str]:
+    """The words of `ultraserve` for one replica, from the service's, `serve` first, and `more`."""
     kept: list[str] = []
     skipped = 0
     for word in words:
@@ -59,16 +61,25 @@ def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[
         "--console-port": place.console_port,
         "--ultraserver": place.ultraserver,
     }
-    return [*kept, _QUIET, *(str(part) for pair in own.items() for part in pair)]
+    return [*kept, *more, _QUIET, *(str(part) for pair in own.items() for part in pair)]
 
 
 class ReplicaProcess:
-    """One replica's process, started anew after each end; `words` are the service's own."""
+    """One replica's process, started anew after each end; `words` are the service's, `more` its
+    own.
+    """
 
     def __init__(
-        self, words: Sequence[str], place: ReplicaPlace, *, key: str, environment: Mapping[str, str]
+        self,
+        words: Sequence[str],
+        place: ReplicaPlace,
+        *,
+        key: str,
+        environment: Mapping[str, str],
+        more: Sequence[str] = (),
     ) -> None:
         self._words = words
+        self._more = more
         self._place = place
         self._environment = child_environment(environment) | {
             API_KEY_VARIABLE: key,
@@ -80,7 +91,7 @@ class ReplicaProcess:
     async def start(self) -> tuple[int, str]:
         """Start it; its process id, and its HTTP server's address on a free port."""
         port = _free_port()
-        words = replica_words(self._words, self._place, port)
+        words = replica_words(self._words, self._place, port, self._more)
         command = [sys.executable, "-P", "-m", "serving.main", *words]
         self._process = await asyncio.create_subprocess_exec(
             *launched(command),

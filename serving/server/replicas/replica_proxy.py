@@ -13,7 +13,7 @@ it is computed again, and the client gets what it has not had. Another stream th
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -27,13 +27,12 @@ from serving.policy.admission.refusal import RefusalReason
 from serving.server.gateway.admission_controller import Permit, current_permit
 from serving.server.gateway.http.asgi import Headers, Message, Receive, Scope, Send, path_of
 from serving.server.gateway.http.http_errors import HttpError, answer
-from serving.server.gateway.http.request_work import CLASS_HEADER, asked_in
+from serving.server.gateway.http.request_work import CLASS_HEADER
 from serving.server.gateway.readiness import REST_RETRY_S
 from serving.server.replicas.completion_stream import CompletionStream, ReplicaFailed
 from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
-from serving.server.replicas.prefix_memory import block_hashes
 from serving.server.replicas.sent_stream import StreamDiverged
 
 logger = logging.getLogger("ultraserve.replicas")
@@ -129,7 +128,7 @@ class _Request:
     target: str
     headers: list[tuple[str, str]]
     sent: ForwardedBody
-    hashes: tuple[int, ...]
+    hashes: Sequence[int]
     permit: Permit | None
     losses: int = 0
     begun: bool = False
@@ -179,7 +178,9 @@ class ReplicaProxy:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
-        request = self._request(scope, (await receive()).get("body", b""))
+        body = (await receive()).get("body", b"")
+        hashes = () if current_permit.get() is None else await self._replicas.hashes_of(body)
+        request = self._request(scope, body, hashes)
         forward = asyncio.ensure_future(self._forward(request, send))
         gone = asyncio.ensure_future(_gone(receive))
         try:
@@ -192,9 +193,8 @@ class ReplicaProxy:
         if was_done:
             forward.result()
 
-    def _request(self, scope: Scope, body: bytes) -> _Request:
+    def _request(self, scope: Scope, body: bytes, hashes: Sequence[int]) -> _Request:
         permit, path = current_permit.get(), path_of(scope)
-        by_prompt = permit is not None and self._replicas.reads_prompts
         target = bytes(scope.get("raw_path") or quote(path).encode())
         if query := bytes(scope.get("query_string", b"")):
             target += b"?" + query
@@ -211,7 +211,7 @@ class ReplicaProxy:
             target=target.decode("latin-1"),
             headers=headers,
             sent=forwarded_body(path, body, self._draw_seed),
-            hashes=block_hashes(asked_in(body)) if by_prompt else (),
+            hashes=hashes,
             permit=permit,
         )
 

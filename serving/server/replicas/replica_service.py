@@ -43,6 +43,7 @@ from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
+from serving.server.replicas.kv_event_feed import KvEventFeed, KvRouting
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.replica_list import PATH as LIST_PATH
 from serving.server.replicas.replica_metrics import ReplicaMetrics
@@ -78,6 +79,7 @@ class ServiceSettings:
         dilation: wall seconds of an emulated one, of all replicas; limits of a minute go by it.
         context_tokens: of the model.
         control: where the control service and the console are; None: nowhere.
+        kv_routing: None: a router that goes by prompts guesses what replicas hold.
     """
 
     host: str
@@ -89,6 +91,7 @@ class ServiceSettings:
     dilation: float
     context_tokens: int
     control: ControlPlace | None = None
+    kv_routing: KvRouting | None = None
 
 
 def serve_replicas(settings: ServiceSettings) -> int:
@@ -110,11 +113,19 @@ async def _serve(settings: ServiceSettings) -> int:
         trust_env=False,
     )
     async with session:
+        feed = None if settings.kv_routing is None else KvEventFeed(settings.kv_routing)
         processes = [
-            ReplicaProcess(settings.words, place, key=key, environment=os.environ)
+            ReplicaProcess(
+                settings.words,
+                place,
+                key=key,
+                environment=os.environ,
+                more=[] if feed is None else feed.words(place.number),
+            )
             for place in settings.places
         ]
         live = LiveReplicas(settings.places, processes, session, router=settings.router)
+        live.feed = feed
         service = ReplicaService(settings, live, session)
         live.start()
         try:
