@@ -48,7 +48,7 @@ Passed = Callable[[int, str, Message, Message], None]
 
 
 class ControlRelay:
-    """The way to the servers at `addresses`; `key_of_server` is the key of one now, or None.
+    """The way to the servers at `addresses`, which know the key `key`.
 
     A gRPC generic handler for `ControlPorts`, and calls of this process's own.
     """
@@ -56,12 +56,12 @@ class ControlRelay:
     def __init__(
         self,
         addresses: Sequence[ControlAddress],
-        key_of_server: Callable[[int], str | None],
+        key: str,
         *,
         passed: Passed = lambda *_: None,
     ) -> None:
         self._addresses = addresses
-        self._key_of_server = key_of_server
+        self._key = ("authorization", f"Bearer {key}")
         self._passed = passed
         self._channels: dict[int, grpc.aio.Channel] = {}
 
@@ -116,7 +116,7 @@ class ControlRelay:
         method = self._method(number, name, "unary_unary")
         try:
             response: Message = await method(
-                request, metadata=self._metadata(number, action), timeout=ANSWER_WALL_S_MAX
+                request, metadata=self._metadata(action), timeout=ANSWER_WALL_S_MAX
             )
         except grpc.aio.AioRpcError as error:
             raise _failure(number, error) from error
@@ -147,7 +147,7 @@ class ControlRelay:
         async def stream(request: Message, context: Any) -> AsyncIterator[Message]:
             number = self.number_of(replica_in(context.invocation_metadata()))
             method = self._method(number, name, "unary_stream")
-            call = method(request, metadata=self._metadata(number, None))
+            call = method(request, metadata=self._metadata(None))
             try:
                 async for response in call:
                     yield response
@@ -169,10 +169,8 @@ class ControlRelay:
             response_deserializer=GetMessageClass(described.output_type).FromString,
         )
 
-    def _metadata(self, number: int, action: str | None) -> list[tuple[str, str]]:
-        key = self._key_of_server(number)
-        shown = [] if key is None else [("authorization", f"Bearer {key}")]
-        return shown if action is None else [*shown, (KEY_HEADER, action)]
+    def _metadata(self, action: str | None) -> list[tuple[str, str]]:
+        return [self._key] if action is None else [self._key, (KEY_HEADER, action)]
 
     async def close(self) -> None:
         """End all connections; idempotent."""
@@ -184,10 +182,8 @@ class ControlRelay:
 def _failure(number: int, error: grpc.aio.AioRpcError) -> CallRefused:
     """The server's own failure, or that it does not answer."""
     status, code = status_of(error), error.code()
-    if status is not None and code is not grpc.StatusCode.UNAUTHENTICATED:
+    if status is not None:
         return CallRefused(failure_in(status, code))
-    # The key that a server has drawn at its start is in its file before it listens; one that does
-    # not know it is about to end, or has just begun.
     message = f"replica {number} does not answer: it may be starting; see `ultraserve replicas`"
     unavailable = grpc.StatusCode.UNAVAILABLE
     return CallRefused(RpcFailure(unavailable, "REPLICA_SILENT", message, retry_after_s=RETRY_S))

@@ -22,6 +22,10 @@ BLOCKS_MAX: Final = 2**19
 caches of a partition hold fewer. Beyond it the one stored longest ago is forgotten."""
 
 
+_ALL_RANKS: Final = -1
+"""As bits."""
+
+
 class BlockStored(msgspec.Struct, tag=True):
     """Blocks that follow `parent_block_hash`, with the tokens of all; None: a prompt's first."""
 
@@ -76,17 +80,19 @@ class HeldBlocks:
         self._block_tokens = block_tokens
         self._blocks_max = blocks_max
         self._of_ranks: dict[int, dict[int | bytes, int]] = {}
-        self._stored: Counter[int] = Counter()  # over ranks
+        self._stored: dict[int, int] = {}  # a bit for each rank that holds the block
         self._computing: Counter[int] = Counter()  # over requests
         self.blocks = 0
 
     # ---- of prompts
 
     def hit_tokens(self, hashes: Sequence[int]) -> int:
-        """Tokens of the prompt's beginning that some rank holds, or is computing."""
-        hits = 0
+        """Tokens of the prompt's beginning that one rank holds, or is computing."""
+        hits, ranks = 0, _ALL_RANKS
         for each in hashes:
-            if each not in self._stored and each not in self._computing:
+            if each not in self._computing:  # else in a rank that is not known
+                ranks &= self._stored.get(each, 0)
+            if not ranks:
                 break
             hits += 1
         return hits * self._block_tokens
@@ -98,21 +104,22 @@ class HeldBlocks:
     def end(self, hashes: Sequence[int]) -> None:
         """Its request has ended; what is left of it, events say."""
         for each in hashes:
-            _take_away(self._computing, each)
+            self._computing[each] -= 1
+            if not self._computing[each]:
+                del self._computing[each]
 
     # ---- of events
 
     def take(self, batch: KvEventBatch) -> None:
         """Note what a step changed."""
-        rank = self._of_ranks.setdefault(batch.data_parallel_rank or 0, {})
+        number = batch.data_parallel_rank or 0
         for event in batch.events:
             if isinstance(event, BlockStored):
-                self._store(rank, event)
-            elif isinstance(event, BlockRemoved):
-                if not event.group_idx:  # others hold the same tokens' other layers
-                    self._remove(rank, event.block_hashes)
-            else:
-                self._remove(rank, list(rank))
+                self._store(number, event)
+            elif isinstance(event, AllBlocksCleared):
+                self._remove(number, list(self._of_ranks.get(number, ())))
+            elif not event.group_idx:  # others hold the same tokens' other layers
+                self._remove(number, event.block_hashes)
 
     def clear(self) -> None:
         """Forget what was stored: the replica has started anew, or events were lost."""
@@ -120,10 +127,11 @@ class HeldBlocks:
         self._stored.clear()
         self.blocks = 0
 
-    def _store(self, rank: dict[int | bytes, int], event: BlockStored) -> None:
+    def _store(self, number: int, event: BlockStored) -> None:
         """Leaves out what no plain prompt meets: adapters, images, salts; and what follows a block
         that is not known.
         """
+        rank = self._of_ranks.setdefault(number, {})
         special = event.lora_name is not None or any(event.extra_keys or ())
         before = 0 if event.parent_block_hash is None else rank.get(event.parent_block_hash)
         if special or before is None or event.group_idx or event.block_size != self._block_tokens:
@@ -133,22 +141,19 @@ class HeldBlocks:
         for name, each in zip(event.block_hashes, own, strict=True):
             if name not in rank:
                 rank[name] = each
-                self._stored[each] += 1
+                self._stored[each] = self._stored.get(each, 0) | 1 << number
                 self.blocks += 1
         while self.blocks > self._blocks_max:
-            longest = max(self._of_ranks.values(), key=len)
-            self._remove(longest, [next(iter(longest))])
+            fullest = max(self._of_ranks, key=lambda each: len(self._of_ranks[each]))
+            self._remove(fullest, [next(iter(self._of_ranks[fullest]))])
 
-    def _remove(self, rank: dict[int | bytes, int], names: Iterable[int | bytes]) -> None:
+    def _remove(self, number: int, names: Iterable[int | bytes]) -> None:
+        rank = self._of_ranks.get(number, {})
         for name in names:
             own = rank.pop(name, None)
-            if own is not None:
-                _take_away(self._stored, own)
-                self.blocks -= 1
-
-
-def _take_away(counts: Counter[int], each: int) -> None:
-    if counts[each] > 1:
-        counts[each] -= 1
-    else:
-        del counts[each]
+            if own is None:
+                continue
+            self.blocks -= 1
+            self._stored[own] &= ~(1 << number)
+            if not self._stored[own]:
+                del self._stored[own]

@@ -8,8 +8,6 @@ again.
 import asyncio
 import json
 import logging
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +40,14 @@ class KvRouting:
 
 
 class KvEventFeed:
-    """From `start` to `stop`; made before the replicas' processes, which get `words`."""
+    """From `start` to `stop`; made before the replicas' processes, which get `words`. Its sockets
+    lie in `directory`, which nobody else can enter.
+    """
 
-    def __init__(self, routing: KvRouting) -> None:
+    def __init__(self, routing: KvRouting, directory: Path) -> None:
         self._block_tokens = routing.block_tokens
         self._reader = PromptReader(routing.weights_dir)
-        self._directory = Path(tempfile.mkdtemp(prefix="us-kv-"))  # nobody else's
+        self._directory = directory
         self._context = zmq.asyncio.Context()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -81,10 +81,9 @@ class KvEventFeed:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._context.destroy(linger=0)
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _endpoint(self, number: int) -> str:
-        return f"ipc://{self._directory}/{number}"
+        return f"ipc://{self._directory}/kv-{number}"
 
     async def _listen(self, number: int, held: HeldBlocks) -> None:
         decoder = msgspec.msgpack.Decoder(KvEventBatch)

@@ -20,10 +20,12 @@ from serving.server.replicas.replica_place import ReplicaPlace
 from startup.import_path import child_environment
 
 HOST: Final = "127.0.0.1"
+CONTROL_KEY_FLAG: Final = "--control-key-file"
+
 _DROPPED: Final = frozenset(
     {
         *("--replicas", "--router", "--host", "--port"),
-        *("--control-host", "--control-port", "--console-port"),
+        *("--control-host", "--control-port", "--console-port", CONTROL_KEY_FLAG),
         *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
         *("--tls-cert", "--ssl-certfile", "--tls-key", "--ssl-keyfile"),
         *("--tls-client-ca", "--ssl-ca-certs"),

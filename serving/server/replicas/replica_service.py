@@ -11,9 +11,11 @@ import logging
 import os
 import random
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -22,6 +24,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from serving.access.key_ring import KeyReload, KeyRing
+from serving.access.private_file import replace_file
 from serving.access.secret import draw_secret
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import RefusalReason
@@ -48,7 +51,7 @@ from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.replica_list import PATH as LIST_PATH
 from serving.server.replicas.replica_metrics import ReplicaMetrics
 from serving.server.replicas.replica_place import ReplicaPlace
-from serving.server.replicas.replica_process import ReplicaProcess
+from serving.server.replicas.replica_process import CONTROL_KEY_FLAG, ReplicaProcess
 from serving.server.replicas.replica_proxy import ReplicaProxy
 from serving.server.replicas.replica_readiness import ReplicaReadiness
 from serving.server.replicas.service_control import ControlPlace, ServiceControl
@@ -103,7 +106,15 @@ def serve_replicas(settings: ServiceSettings) -> int:
 
 
 async def _serve(settings: ServiceSettings) -> int:
+    # 0700: keys and sockets of this run are in it.
+    with tempfile.TemporaryDirectory(prefix="us-replicas-", ignore_cleanup_errors=True) as name:
+        return await _serve_in(Path(name), settings)
+
+
+async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
     key = draw_secret()
+    key_file = directory / "control.key"
+    replace_file(key_file, f"{key}\n".encode())
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -113,20 +124,23 @@ async def _serve(settings: ServiceSettings) -> int:
         trust_env=False,
     )
     async with session:
-        feed = None if settings.kv_routing is None else KvEventFeed(settings.kv_routing)
+        feed = None if settings.kv_routing is None else KvEventFeed(settings.kv_routing, directory)
         processes = [
             ReplicaProcess(
                 settings.words,
                 place,
                 key=key,
                 environment=os.environ,
-                more=[] if feed is None else feed.words(place.number),
+                more=[
+                    *(CONTROL_KEY_FLAG, str(key_file)),
+                    *([] if feed is None else feed.words(place.number)),
+                ],
             )
             for place in settings.places
         ]
         live = LiveReplicas(settings.places, processes, session, router=settings.router)
         live.feed = feed
-        service = ReplicaService(settings, live, session)
+        service = ReplicaService(settings, live, session, key=key)
         live.start()
         try:
             return await service.run()
@@ -135,15 +149,20 @@ async def _serve(settings: ServiceSettings) -> int:
 
 
 class ReplicaService:
-    """The gateway before `live`, and its end."""
+    """The gateway before `live`, and its end; `key` is what replicas ask of this process alone."""
 
     def __init__(
-        self, settings: ServiceSettings, live: LiveReplicas, session: aiohttp.ClientSession
+        self,
+        settings: ServiceSettings,
+        live: LiveReplicas,
+        session: aiohttp.ClientSession,
+        *,
+        key: str,
     ) -> None:
         gateway, registry = settings.gateway, CollectorRegistry()
         self._live = live
         self._drain_wall_s_max = gateway.drain_wall_s_max
-        self._control = ServiceControl(settings.control, gateway, live.all, session)
+        self._control = ServiceControl(settings.control, gateway, live.all, session, key=key)
         live.prepare = self._control.publish_again
         self._keys = KeyRing(
             key_file=gateway.key_file,

@@ -31,15 +31,15 @@ _LOST: Final = (aiohttp.ClientError, OSError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSources:
     """What streams read: `listed` is the list of all replicas as JSON, not older than so many wall
-    seconds; `number_of` reads a replica's number, and raises ConfigError; `key_of` is the key of a
-    replica's console.
+    seconds; `number_of` reads a replica's number, and raises ConfigError; `key` is that of the
+    replicas' consoles.
     """
 
     replicas: Sequence[LiveReplica]
     session: aiohttp.ClientSession
     listed: Callable[[float], Awaitable[bytes]]
     number_of: Callable[[str], int]
-    key_of: Callable[[int], str | None]
+    key: str
 
     def stream(self, asked: StreamAsked, send: Send) -> ToldStream:
         """The stream of one reader; raises ConfigError for no such replica."""
@@ -82,7 +82,7 @@ class ReplicaStream:
         """Send until the reader or the replica has gone."""
         place = self._replica.place
         url = f"http://{HOST}:{place.console_port}/stream"
-        headers = {"Authorization": f"Bearer {self._sources.key_of(place.number)}"}
+        headers = {"Authorization": f"Bearer {self._sources.key}"}
         if self._asked.last_id is not None:
             headers["Last-Event-ID"] = self._asked.last_id
         given = {"interval_s": f"{self._asked.interval_s:g}"}

@@ -14,9 +14,8 @@ from typing import Final
 import aiohttp
 from google.protobuf.message import Message
 
-from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.access.control_key import find_control_key, held_control_key, noted_console_port
+from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_guard import LOOK_WALL_S_MAX, GuardLimits
@@ -50,7 +49,8 @@ class ControlPlace:
 
 
 class ServiceControl:
-    """The replicas' control services as one. Without a `place` there is none, and no figures.
+    """The replicas' control services as one; `key` is theirs, which nobody else has, so that all
+    calls come this way. Without a `place` there is none, and no figures.
 
     Raises ConfigError or PortInUse in `start`.
     """
@@ -61,8 +61,11 @@ class ServiceControl:
         settings: GatewaySettings,
         replicas: Sequence[LiveReplica],
         session: aiohttp.ClientSession,
+        *,
+        key: str,
     ) -> None:
         self._place = place
+        self._key = key
         self._settings = settings
         self._replicas = replicas
         self._session = session
@@ -71,7 +74,7 @@ class ServiceControl:
         self._figures = SingleFlight(self._ask_all)
         self._relay = ControlRelay(
             [] if place is None else [ControlAddress(port=r.place.control_port) for r in replicas],
-            self._key_of,
+            key,
             passed=self._note,
         )
 
@@ -95,7 +98,7 @@ class ServiceControl:
             session=self._session,
             listed=self.listed,
             number_of=self._relay.number_of,
-            key_of=self._key_of,
+            key=self._key,
         )
         self._ports = ControlPorts(
             self._place.address,
@@ -188,13 +191,3 @@ class ServiceControl:
         response = await self._relay.raw(number, "GetHardware", pb.GetHardwareRequest())
         assert isinstance(response, pb.GetHardwareResponse)
         return response
-
-    def _key_of(self, number: int) -> str | None:
-        """The key that the replica's process has drawn, or the user's for all."""
-        port = self._replicas[number].place.control_port
-        try:
-            return find_control_key(
-                port, os.environ, key_file=self._settings.control_key_file, on_this_machine=True
-            )
-        except ConfigError:
-            return None  # the file is gone with the process

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 import msgspec
@@ -49,10 +50,19 @@ class Relayed:
 
 
 @pytest.fixture
-def relayed() -> Iterator[Relayed]:
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "control.key"
+    file.write_text(KEY)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def relayed(key_file: Path) -> Iterator[Relayed]:
     engines = (SmallEngine(), SmallEngine())
     with contextlib.ExitStack() as held:
-        addresses = [held.enter_context(control_server(each)) for each in engines]
+        served = [control_server(each, key_file=key_file) for each in engines]
+        addresses = [held.enter_context(each) for each in served]
         made = Relayed(engines=engines, address=ControlAddress(port=free_port()))
         held.enter_context(relay_of(addresses, made))
         yield made
@@ -66,7 +76,7 @@ def relay_of(addresses: list[ControlAddress], made: Relayed) -> Iterator[None]:
     async def serve() -> None:
         relay = ControlRelay(
             addresses,
-            lambda number: find_control_key(addresses[number].port, os.environ),
+            KEY,
             passed=lambda number, name, *_: made.passed.append((number, name)),
         )
         ports = ControlPorts(
@@ -175,10 +185,11 @@ def test_streams_go_on_until_their_client_or_their_replica_ends(relayed: Relayed
             list(events)
 
 
-def test_a_replica_that_is_gone_is_told_as_that() -> None:
+def test_a_replica_that_is_gone_is_told_as_that(key_file: Path) -> None:
     made = Relayed(engines=(SmallEngine(), SmallEngine()), address=ControlAddress(port=free_port()))
     gone = ControlAddress(port=free_port())
-    with control_server(made.engines[0]) as address, relay_of([gone, address], made):
+    one = control_server(made.engines[0], key_file=key_file)
+    with one as address, relay_of([gone, address], made):
         with (
             made.client(0) as client,
             pytest.raises(ServerUnreachable, match="replica 0 does not answer"),

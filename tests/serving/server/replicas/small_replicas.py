@@ -214,7 +214,7 @@ async def small_service(
     key = {"Authorization": "Bearer us-internal"}
     async with aiohttp.ClientSession(headers=key) as session:
         live = LiveReplicas(places, replicas, session, router=router)  # type: ignore[arg-type]
-        service = ReplicaService(settings, live, session)
+        service = ReplicaService(settings, live, session, key="us-internal")
         live.start()
         running = asyncio.create_task(service.run())
         url = f"http://{HOST}:{settings.port}"

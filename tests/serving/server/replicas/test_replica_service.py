@@ -199,10 +199,11 @@ async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> N
         assert (await service.http.get("/metrics")).status_code == 401
         service.http.headers["Authorization"] = f"Bearer {secret}"
         for each in service.replicas:
-            each.gap_s = 0.02
+            each.gap_s = 0.05
         two = [asyncio.create_task(streamed(service, prompt=str(n))) for n in range(2)]
-        await asyncio.sleep(0.1)
-        assert [each.in_flight for each in service.live.all] == [1, 1]
+        async with asyncio.timeout(20.0):
+            while [each.in_flight for each in service.live.all] != [1, 1]:
+                await asyncio.sleep(0.01)
         third = await service.http.post(PATH, json=body())
         assert (third.status_code, third.json()["error"]["code"]) == (429, "concurrent")
         await asyncio.gather(*two)
