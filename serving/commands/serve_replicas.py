@@ -41,8 +41,17 @@ class ServiceOptions:
         metavar="NAME",
     )
 
+    replica_silence: float = option(
+        300.0,
+        "wall seconds without an answer of its engine after which a replica is killed and started "
+        "again: more than this machine computes at a step (default: 300)",
+        metavar="S",
+    )
+
     def __post_init__(self) -> None:
         check_router(self.router)
+        if not 1.0 <= self.replica_silence < float("inf"):
+            raise ConfigError("replica_silence", self.replica_silence, "seconds, at least 1")
 
 
 def serve_service(
@@ -100,6 +109,7 @@ def serve_service(
             dilation=dilation,
             context_tokens=min(context or model_tokens, model_tokens),
             control=control,
+            silence_s_max=options.replica_silence,
             kv_routing=_kv_routing(options, deployment, block_tokens, args.unknown),
         )
     )

@@ -48,6 +48,7 @@ class LiveReplica:
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
         is_prepared: whether its process has been made what the one before it was.
+        engine_answered_s: when its engine last answered, by the monotonic clock.
         prefixes: by its KV events, or a guess.
         published: weights that its next process has to publish again.
     """
@@ -64,6 +65,7 @@ class LiveReplica:
     losses: int = 0
     fingerprint: str = ""
     is_prepared: bool = False
+    engine_answered_s: float = 0.0
     prefixes: Prefixes = field(default_factory=PrefixMemory, repr=False)
     published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
 

@@ -36,6 +36,13 @@ SILENT_S_MAX: Final = 30.0
 """Wall seconds without an answer after which a replica that was up is killed. Assumed: above any
 pause of a busy API process, below a client's patience."""
 
+ENGINE_DOUBT_S_MAX: Final = 30.0
+"""Wall seconds without an answer of its engine after which a replica gets no more requests."""
+
+ENGINE_SILENT_S_MAX: Final = 300.0
+"""Wall seconds until it is killed: an engine answers between two steps. Assumed: no step takes so
+long to compute."""
+
 RESTART_S_MIN: Final = 1.0
 RESTART_S_MAX: Final = 60.0
 """Wall seconds from a replica's end to its next start: doubled with each start that fails."""
@@ -48,12 +55,18 @@ async def _nothing_to_prepare(_: LiveReplica) -> str:
     return ""
 
 
+async def _always_answers(_: LiveReplica) -> bool:
+    return True
+
+
 class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
     settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
-    for the first time, until it returns no reason why it may not take requests yet.
+    for the first time, until it returns no reason why it may not take requests yet;
+    `engine_answers` each second, as a replica whose engine hangs says that it is ready. After
+    `silence_s_max` wall seconds without an answer of its engine a replica is killed.
     """
 
     def __init__(
@@ -63,6 +76,7 @@ class LiveReplicas:
         session: aiohttp.ClientSession,
         *,
         router: str,
+        silence_s_max: float = ENGINE_SILENT_S_MAX,
     ) -> None:
         self.all = tuple(LiveReplica(place=place) for place in places)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -70,6 +84,8 @@ class LiveReplicas:
         self._session = session
         self._router = ROUTERS[router]
         self.feed: KvEventFeed | None = None
+        self._silence_s_max = silence_s_max
+        self.engine_answers: Callable[[LiveReplica], Awaitable[bool]] = _always_answers
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
@@ -167,6 +183,7 @@ class LiveReplicas:
         ended.add_done_callback(lambda _: soon.set())
         was_ready, answered_s = False, time.monotonic()
         replica.is_prepared = False
+        replica.engine_answered_s = time.monotonic()
         try:
             while not ended.done():
                 soon.clear()
@@ -176,6 +193,9 @@ class LiveReplicas:
                     answered_s = time.monotonic()
                 else:
                     self._doubt(replica, process, time.monotonic() - answered_s)
+                if was_ready and self._engine_silent_s(replica) > self._silence_s_max:
+                    logger.error("replica %d is killed: its engine hangs", replica.place.number)
+                    process.signal(signal.SIGKILL)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(soon.wait(), LOOK_EVERY_S)
         finally:
@@ -202,14 +222,30 @@ class LiveReplicas:
             if was_ready:
                 self._become(replica, ReplicaState.NOT_READY, f"no answer: {type(error).__name__}")
             return False
+        doubt = await self._engine_doubt(replica)
         if response.status == 200:
-            reason = "" if replica.is_prepared else await self.prepare(replica)
-            replica.is_prepared = not reason
+            reason = doubt or await self._not_yet(replica)
             state = ReplicaState.NOT_READY if reason else ReplicaState.READY
             self._become(replica, state, reason)
         elif was_ready:
             self._become(replica, ReplicaState.NOT_READY, reason)
         return True
+
+    async def _not_yet(self, replica: LiveReplica) -> str:
+        """Why a process is not yet what the one before it was, or ""."""
+        reason = "" if replica.is_prepared else await self.prepare(replica)
+        replica.is_prepared = not reason
+        return reason
+
+    async def _engine_doubt(self, replica: LiveReplica) -> str:
+        """Why its engine seems to hang, or ""."""
+        if await self.engine_answers(replica):
+            replica.engine_answered_s = time.monotonic()
+        silent_s = self._engine_silent_s(replica)
+        return f"no answer of its engine for {silent_s:.0f} s" * (silent_s > ENGINE_DOUBT_S_MAX)
+
+    def _engine_silent_s(self, replica: LiveReplica) -> float:
+        return time.monotonic() - replica.engine_answered_s
 
     def _become(self, replica: LiveReplica, state: ReplicaState, reason: str = "") -> None:
         if replica.become(state, reason):

@@ -24,7 +24,7 @@ CONTROL_KEY_FLAG: Final = "--control-key-file"
 
 _DROPPED: Final = frozenset(
     {
-        *("--replicas", "--router", "--host", "--port"),
+        *("--replicas", "--router", "--replica-silence", "--host", "--port"),
         *("--control-host", "--control-port", "--console-port", CONTROL_KEY_FLAG),
         *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
         *("--tls-cert", "--ssl-certfile", "--tls-key", "--ssl-keyfile"),

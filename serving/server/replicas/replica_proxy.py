@@ -236,15 +236,7 @@ class ReplicaProxy:
         passed_over = request.refused_by | request.rested
         replica = await self._replicas.choose(request.hashes, without=passed_over)
         if replica is None:
-            if request.begun or request.rested:
-                await asyncio.sleep(REFUSED_AGAIN_S)
-                request.rested.clear()
-                if request.begun:
-                    request.refused_by.clear()
-                return False
-            assert request.last is not None
-            await _answer(request, request.last, send)
-            return True
+            return await _refused_by_all(request, send)
         try:
             with replica.holding(request.hashes, request.prompt_tokens) as held:
                 await self._ask(replica, request, held, send)
@@ -263,6 +255,10 @@ class ReplicaProxy:
                 request.rested.add(replica.place.number)
                 return False
             lost: Exception = unserved
+        except aiohttp.ClientConnectorError as error:  # it was never there, and cannot be why
+            self._replicas.distrust(replica, f"no connection: {error.strerror}")
+            self._again(request)
+            return False
         except (ReplicaFailed, *_LOST) as error:
             lost = error
         self._replicas.distrust(replica, f"a request was lost: {type(lost).__name__}")
@@ -354,6 +350,19 @@ async def _pass_events(
     if stream is not None and not stream.done:
         raise ReplicaFailed(b"the stream has no end")
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refused_by_all(request: _Request, send: Send) -> bool:
+    """Wait for a replica that may take it later, else answer; whether it is answered."""
+    if not request.begun and not request.rested:
+        assert request.last is not None
+        await _answer(request, request.last, send)
+        return True
+    await asyncio.sleep(REFUSED_AGAIN_S)
+    request.rested.clear()
+    if request.begun:
+        request.refused_by.clear()
+    return False
 
 
 def _note_version(replica: LiveReplica, said: bytes) -> None:

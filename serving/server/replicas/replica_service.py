@@ -47,7 +47,7 @@ from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
 from serving.server.replicas.kv_event_feed import KvEventFeed, KvRouting
-from serving.server.replicas.live_replicas import LiveReplicas
+from serving.server.replicas.live_replicas import ENGINE_SILENT_S_MAX, LiveReplicas
 from serving.server.replicas.replica_list import PATH as LIST_PATH
 from serving.server.replicas.replica_metrics import ReplicaMetrics
 from serving.server.replicas.replica_place import ReplicaPlace
@@ -82,6 +82,7 @@ class ServiceSettings:
         dilation: wall seconds of an emulated one, of all replicas; limits of a minute go by it.
         context_tokens: of the model.
         control: where the control service and the console are; None: nowhere.
+        silence_s_max: wall seconds without an answer of its engine until a replica is killed.
         kv_routing: None: a router that goes by prompts guesses what replicas hold.
     """
 
@@ -95,6 +96,7 @@ class ServiceSettings:
     context_tokens: int
     control: ControlPlace | None = None
     kv_routing: KvRouting | None = None
+    silence_s_max: float = ENGINE_SILENT_S_MAX
 
 
 def serve_replicas(settings: ServiceSettings) -> int:
@@ -138,7 +140,13 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
             )
             for place in settings.places
         ]
-        live = LiveReplicas(settings.places, processes, session, router=settings.router)
+        live = LiveReplicas(
+            settings.places,
+            processes,
+            session,
+            router=settings.router,
+            silence_s_max=settings.silence_s_max,
+        )
         live.feed = feed
         service = ReplicaService(settings, live, session, key=key)
         live.start()
@@ -164,6 +172,7 @@ class ReplicaService:
         self._drain_wall_s_max = gateway.drain_wall_s_max
         self._control = ServiceControl(settings.control, gateway, live.all, session, key=key)
         live.prepare = self._control.publish_again
+        live.engine_answers = self._control.engine_answers
         self._keys = KeyRing(
             key_file=gateway.key_file,
             key_hashes=gateway.key_hashes,

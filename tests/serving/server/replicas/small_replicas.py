@@ -17,6 +17,7 @@ import httpx
 from aiohttp import web
 
 from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_service import ReplicaService, ServiceSettings
@@ -42,6 +43,7 @@ class SmallReplica:
         self.refuses: int | None = None
         self.not_ready: str | None = None
         self.is_silent = False
+        self.engine_hangs = False
         self.starts = 0
         self.fails_to_start = False
         self.answered: list[dict[str, Any]] = []
@@ -59,6 +61,7 @@ class SmallReplica:
 
     async def start(self) -> tuple[int, str]:
         self.starts += 1
+        self.engine_hangs = False
         self._ended.clear()
         if self.fails_to_start:
             self._ended.set()
@@ -98,7 +101,8 @@ class SmallReplica:
     # ---- its server
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        del request
+        if self._ended.is_set() and request.transport is not None:
+            request.transport.abort()
         if self.is_silent:
             await asyncio.sleep(60.0)
         return web.Response(text=self.not_ready or "ok", status=503 if self.not_ready else 200)
@@ -126,6 +130,8 @@ class SmallReplica:
         self.answered.append({**asked, "class": request.headers.get("x-ultraserve-class")})
         transport = request.transport
         assert transport is not None
+        if self._ended.is_set():
+            transport.abort()
         self._open.add(transport)
         try:
             return await self._answer(request, asked)
@@ -147,6 +153,8 @@ class SmallReplica:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while text:
+            while self.engine_hangs:
+                await asyncio.sleep(0.01)
             size = self._chance.randint(1, 3)
             piece, text = text[:size], text[size:]
             finish = None if text else "length"
@@ -213,8 +221,13 @@ async def small_service(
     replicas = [SmallReplica(number) for number in range(count)]
     key = {"Authorization": "Bearer us-internal"}
     async with aiohttp.ClientSession(headers=key) as session:
-        live = LiveReplicas(places, replicas, session, router=router)  # type: ignore[arg-type]
+        live = LiveReplicas(places, replicas, session, router=router, silence_s_max=1.0)  # type: ignore[arg-type]
         service = ReplicaService(settings, live, session, key="us-internal")
+
+        async def engine_answers(replica: LiveReplica) -> bool:
+            return not replicas[replica.place.number].engine_hangs
+
+        live.engine_answers = engine_answers
         live.start()
         running = asyncio.create_task(service.run())
         url = f"http://{HOST}:{settings.port}"

@@ -85,7 +85,8 @@ class Cache:
         request = Request(
             *(f"r{self._served}", tokens, params, None), block_hasher=block_hasher(BLOCK_TOKENS)
         )
-        there, hits = self._manager.get_computed_blocks(request)[:2]
+        there, found = self._manager.get_computed_blocks(request)[:2]
+        hits = int(found)
         new = self._manager.allocate_slots(request, len(tokens) - hits, hits, there)
         assert new is not None
         self._manager.free(request)

@@ -186,6 +186,76 @@ async def test_a_replica_that_no_longer_answers_is_killed(
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
+@in_loop
+async def test_streams_of_a_replica_whose_engine_hangs_go_on_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_replicas, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(live_replicas, "ENGINE_DOUBT_S_MAX", 0.3)
+    async with small_service() as service:
+        for each in service.replicas:
+            each.gap_s = 0.02
+        begun: list[str] = []
+        streams = [
+            asyncio.create_task(streamed(service, begun=begun, prompt=f"p{number}", seed=number))
+            for number in range(4)
+        ]
+        async with asyncio.timeout(20.0):
+            while len(begun) < 4:
+                await asyncio.sleep(0.01)
+        service.replicas[0].engine_hangs = True
+        await service.ready(1)
+        assert "no answer of its engine" in service.live.all[0].reason
+        for number, (text, _) in enumerate(await asyncio.gather(*streams)):
+            assert text == made_text(f"p{number}", number, TOKENS)
+        await service.ready(2)
+        assert service.replicas[0].starts == 2
+
+
+@pytest.mark.long
+@in_loop
+async def test_of_two_hundred_streams_at_once_none_is_lost_with_replicas_that_are_killed() -> None:
+    async with small_service(count=3) as service:
+        service.http.timeout = 60.0
+        for each in service.replicas:
+            each.gap_s = 0.03
+        begun: list[str] = []
+        streams = [
+            asyncio.create_task(streamed(service, begun=begun, prompt=f"p{number}", seed=number))
+            for number in range(200)
+        ]
+        for killed in (0, 1):
+            wanted = 60 * (killed + 1)
+            async with asyncio.timeout(40.0):
+                while len(begun) < wanted:
+                    await asyncio.sleep(0.01)
+            service.replicas[killed].signal(signal.SIGKILL)
+        for number, (text, events) in enumerate(await asyncio.gather(*streams)):
+            assert text == made_text(f"p{number}", number, TOKENS)
+            assert events[-1]["choices"][0]["finish_reason"] == "length"
+        assert await service.metric("ultraserve_broken_streams_total") == 0
+        assert [each.load_tokens for each in service.live.all] == [0, 0, 0]
+
+
+@pytest.mark.long
+@in_loop
+async def test_a_slow_reader_gets_the_whole_text_though_its_replica_is_killed() -> None:
+    async with small_service() as service:
+        sent = body(tokens=3_000, stream=True, seed=1)
+        text, killed = "", False
+        async with service.http.stream("POST", PATH, json=sent, timeout=60.0) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    text += "".join(each["text"] for each in json.loads(line[6:])["choices"])
+                if len(text) < 200:
+                    await asyncio.sleep(0.01)
+                elif not killed:
+                    killed = True
+                    service.replicas[0].signal(signal.SIGKILL)
+        assert text == made_text("a", 1, 3_000)
+
+
 @in_loop
 async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> None:
     secret, file = draw_secret(), tmp_path / "keys.toml"
