@@ -8,6 +8,7 @@ from emulator.errors import ConfigError
 from serving.access.listen_address import check_port
 from serving.commands.gateway_arguments import GatewayOptions, console_port
 from serving.policy.routing import check_router
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ControlAddress
 from serving.server.replicas.replica_place import replica_places
 from serving.server.replicas.replica_process import HOST
@@ -59,11 +60,13 @@ def serve_service(
     gateway: GatewayOptions,
     deployment: "Deployment",
     *,
+    batches: BatchSettings,
     context: int,
     block_tokens: int,
+    seats: int,
 ) -> int:
     """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none,
-    `block_tokens` --block-size.
+    `block_tokens` --block-size, `seats` --max-num-seqs.
 
     Raises ConfigError or PortInUse before anything has started, ServerFailed where no replica can
     start.
@@ -110,6 +113,8 @@ def serve_service(
             context_tokens=min(context or model_tokens, model_tokens),
             control=control,
             silence_s_max=options.replica_silence,
+            batches=batches,
+            replica_seats=seats * settings.ranks,
             kv_routing=_kv_routing(options, deployment, block_tokens, args.unknown),
         )
     )

@@ -25,6 +25,7 @@ CONTROL_KEY_FLAG: Final = "--control-key-file"
 _DROPPED: Final = frozenset(
     {
         *("--replicas", "--router", "--replica-silence", "--host", "--port"),
+        *("--batch-directory", "--batch-file-bytes", "--batch-requests", "--batch-key-bytes"),
         *("--control-host", "--control-port", "--console-port", CONTROL_KEY_FLAG),
         *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
         *("--tls-cert", "--ssl-certfile", "--tls-key", "--ssl-keyfile"),

@@ -13,7 +13,7 @@ import random
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,10 @@ from serving.access.secret import draw_secret
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import Client
+from serving.server.batch.batch_api import BatchApi
+from serving.server.batch.batch_parts import make_batches
+from serving.server.batch.batch_runner import BatchRunner
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import (
@@ -82,6 +86,8 @@ class ServiceSettings:
         dilation: wall seconds of an emulated one, of all replicas; limits of a minute go by it.
         context_tokens: of the model.
         control: where the control service and the console are; None: nowhere.
+        batches: of the service; without a directory none.
+        replica_seats: sequences that a replica has room for, by which batches are sent.
         silence_s_max: wall seconds without an answer of its engine until a replica is killed.
         kv_routing: None: a router that goes by prompts guesses what replicas hold.
     """
@@ -97,6 +103,8 @@ class ServiceSettings:
     control: ControlPlace | None = None
     kv_routing: KvRouting | None = None
     silence_s_max: float = ENGINE_SILENT_S_MAX
+    batches: BatchSettings = field(default_factory=BatchSettings)
+    replica_seats: int = 1
 
 
 def serve_replicas(settings: ServiceSettings) -> int:
@@ -191,16 +199,30 @@ class ReplicaService:
         account = measured_ingress(gateway, registry)
         metrics = ReplicaMetrics(registry)
         seeds = random.SystemRandom()
+        bodies = BodyReader(bytes_max=gateway.body_bytes_max, account=account)
         http = HttpGateway(
             ReplicaProxy(live, session, metrics, lambda: seeds.getrandbits(_SEED_BITS)),
             keys=self._keys,
             admission=self._admission,
             readiness=ReplicaReadiness(live, lambda: self._admission.closed),
-            bodies=BodyReader(bytes_max=gateway.body_bytes_max, account=account),
+            bodies=bodies,
             context=ContextSize(settings.context_tokens),
             request_wall_s_max=gateway.request_wall_s_max,
         )
-        http.beside = ServicePages(live, metrics, session, self._control)
+        batch_api: BatchApi | None = None
+        self._batches: BatchRunner | None = None
+        if settings.batches.batch_directory is not None:
+            self._batches, batch_api = make_batches(
+                settings.batches,
+                app=None,
+                ask=http.answer_inner,
+                keys=self._keys,
+                bodies=bodies,
+                body_bytes_max=gateway.body_bytes_max,
+                seats=lambda: settings.replica_seats * len(live.ready),
+                registry=registry,
+            )
+        http.beside = ServicePages(live, metrics, session, self._control, batch_api)
         config = uvicorn.Config(
             http,
             host=settings.host,
@@ -232,8 +254,11 @@ class ReplicaService:
         self._live.failed.add_done_callback(lambda _: self._leave())
         try:
             await self._control.start(self._keys)
+            if self._batches is not None:
+                await self._batches.start()
             await self._server.serve()
         finally:
+            await self._stop_batches()
             await self._control.stop()
             await reload.stop()
         if self._live.failed.done():
@@ -252,10 +277,15 @@ class ReplicaService:
             self._leave()
 
     async def _end(self, wall_s: float) -> None:
+        await self._stop_batches()  # the next service goes on with them
         reason = RefusalReason.DRAINING
         self._admission.close(reason, "the server is ending", retry_after_s=max(wall_s, 1.0))
         await self._admission.empty(wall_s)
         self._leave()
+
+    async def _stop_batches(self) -> None:
+        if self._batches is not None:
+            await self._batches.stop()
 
     def _leave(self) -> None:
         self._server.config.timeout_graceful_shutdown = _CLOSE_S
@@ -280,22 +310,29 @@ class ServicePages:
         metrics: ReplicaMetrics,
         session: aiohttp.ClientSession,
         control: ServiceControl,
+        batches: BatchApi | None,
     ) -> None:
         self._live = live
+        self._batches = batches
         self._control = control
         self._metrics = metrics
         self._session = session
 
     def has(self, path: str) -> bool:
         """Whether the path is one of its own."""
-        return path in (_METRICS, LIST_PATH)
+        return path in (_METRICS, LIST_PATH) or self._has_batch(path)
+
+    def _has_batch(self, path: str) -> bool:
+        return self._batches is not None and self._batches.has(path)
 
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, *, client: Client, headers: Headers
     ) -> None:
-        """Answer a GET; raises HttpRefused for another method."""
-        del receive, client
+        """Answer a GET, or what batches are asked; raises HttpRefused for another method."""
         path = path_of(scope)
+        if self._batches is not None and self._has_batch(path):
+            await self._batches.answer(scope, receive, send, client=client, headers=headers)
+            return
         if scope["method"] not in ("GET", "HEAD"):
             status, words = HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes GET"
             raise HttpRefused(HttpError(status, "method_not_allowed", words, allows="GET, HEAD"))

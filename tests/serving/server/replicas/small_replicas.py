@@ -10,12 +10,14 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import httpx
 from aiohttp import web
 
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
@@ -193,7 +195,12 @@ class SmallService:
 
 @asynccontextmanager
 async def small_service(
-    *, count: int = 2, router: str = "least-loaded", ready: bool = True, **gateway: Any
+    *,
+    count: int = 2,
+    router: str = "least-loaded",
+    ready: bool = True,
+    batches: Path | None = None,
+    **gateway: Any,
 ) -> AsyncIterator[SmallService]:
     """A running service; `gateway` are its GatewaySettings."""
     places = tuple(
@@ -217,6 +224,8 @@ async def small_service(
         router=router,
         dilation=DILATION,
         context_tokens=512,
+        batches=BatchSettings(batch_directory=batches),
+        replica_seats=4,
     )
     replicas = [SmallReplica(number) for number in range(count)]
     key = {"Authorization": "Bearer us-internal"}

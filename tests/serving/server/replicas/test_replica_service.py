@@ -256,6 +256,42 @@ async def test_a_slow_reader_gets_the_whole_text_though_its_replica_is_killed() 
         assert text == made_text("a", 1, 3_000)
 
 
+@pytest.mark.long
+@in_loop
+async def test_a_batch_is_answered_by_all_replicas_and_once_though_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with small_service(batches=tmp_path) as service:
+        for each in service.replicas:
+            each.gap_s = 0.005
+        lines = [
+            {"custom_id": f"c{n}", "method": "POST", "url": PATH, "body": body(f"p{n}", seed=n)}
+            for n in range(60)
+        ]
+        file = ("in.jsonl", "\n".join(map(json.dumps, lines)))
+        said = await service.http.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
+        asked = {"input_file_id": said.json()["id"], "endpoint": PATH, "completion_window": "24h"}
+        batch = (await service.http.post("/v1/batches", json=asked)).json()
+        path = f"/v1/batches/{batch['id']}"
+        killed = False
+        async with asyncio.timeout(60.0):
+            while batch["status"] != "completed":
+                await asyncio.sleep(0.05)
+                batch = (await service.http.get(path)).json()
+                if not killed and batch["request_counts"]["completed"] >= 10:
+                    killed = True
+                    assert all(each.requests for each in service.live.all)
+                    service.replicas[0].signal(signal.SIGKILL)
+        output = await service.http.get(f"/v1/files/{batch['output_file_id']}/content")
+        answers = [json.loads(line) for line in output.text.splitlines()]
+        assert {
+            each["custom_id"]: each["response"]["body"]["choices"][0]["text"] for each in answers
+        } == {f"c{n}": made_text(f"p{n}", n, TOKENS) for n in range(60)}
+        assert len(answers) == 60
+        assert service.replicas[1].answered[0]["class"] == "batch"
+        assert await service.metric('ultraserve_batch_requests_total{outcome="completed"}') == 60
+
+
 @in_loop
 async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> None:
     secret, file = draw_secret(), tmp_path / "keys.toml"
