@@ -48,7 +48,8 @@ class LiveReplica:
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
         is_prepared: whether its process has been made what the one before it was.
-        engine_answered_s: when its engine last answered, by the monotonic clock.
+        engine_answered_s: when its engine last answered, by the monotonic clock; `engine_asked_s`,
+            when the service last asked for it.
         prefixes: by its KV events, or a guess.
         published: weights that its next process has to publish again.
     """
@@ -66,6 +67,7 @@ class LiveReplica:
     fingerprint: str = ""
     is_prepared: bool = False
     engine_answered_s: float = 0.0
+    engine_asked_s: float = 0.0
     prefixes: Prefixes = field(default_factory=PrefixMemory, repr=False)
     published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
 

@@ -36,6 +36,9 @@ SILENT_S_MAX: Final = 30.0
 """Wall seconds without an answer after which a replica that was up is killed. Assumed: above any
 pause of a busy API process, below a client's patience."""
 
+ENGINE_LOOK_EVERY_S: Final = 5.0
+"""Wall seconds between two questions about its engine, which describes the whole machine."""
+
 ENGINE_DOUBT_S_MAX: Final = 30.0
 """Wall seconds without an answer of its engine after which a replica gets no more requests."""
 
@@ -55,8 +58,8 @@ async def _nothing_to_prepare(_: LiveReplica) -> str:
     return ""
 
 
-async def _always_answers(_: LiveReplica) -> bool:
-    return True
+async def _answers_at_once(_: LiveReplica) -> float:
+    return 0.0
 
 
 class LiveReplicas:
@@ -65,8 +68,8 @@ class LiveReplicas:
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
     settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
     for the first time, until it returns no reason why it may not take requests yet;
-    `engine_answers` each second, as a replica whose engine hangs says that it is ready. After
-    `silence_s_max` wall seconds without an answer of its engine a replica is killed.
+    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None where
+    nobody says: a replica whose engine hangs says that it is ready. At `silence_s_max` it is killed.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class LiveReplicas:
         self._router = ROUTERS[router]
         self.feed: KvEventFeed | None = None
         self._silence_s_max = silence_s_max
-        self.engine_answers: Callable[[LiveReplica], Awaitable[bool]] = _always_answers
+        self.engine_age_s: Callable[[LiveReplica], Awaitable[float | None]] = _answers_at_once
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
@@ -184,6 +187,7 @@ class LiveReplicas:
         was_ready, answered_s = False, time.monotonic()
         replica.is_prepared = False
         replica.engine_answered_s = time.monotonic()
+        replica.engine_asked_s = 0.0
         try:
             while not ended.done():
                 soon.clear()
@@ -239,8 +243,11 @@ class LiveReplicas:
 
     async def _engine_doubt(self, replica: LiveReplica) -> str:
         """Why its engine seems to hang, or ""."""
-        if await self.engine_answers(replica):
-            replica.engine_answered_s = time.monotonic()
+        if time.monotonic() - replica.engine_asked_s >= ENGINE_LOOK_EVERY_S:
+            replica.engine_asked_s = time.monotonic()
+            age_s = await self.engine_age_s(replica)
+            if age_s is not None:
+                replica.engine_answered_s = time.monotonic() - age_s
         silent_s = self._engine_silent_s(replica)
         return f"no answer of its engine for {silent_s:.0f} s" * (silent_s > ENGINE_DOUBT_S_MAX)
 

@@ -180,7 +180,7 @@ class ReplicaService:
         self._drain_wall_s_max = gateway.drain_wall_s_max
         self._control = ServiceControl(settings.control, gateway, live.all, session, key=key)
         live.prepare = self._control.publish_again
-        live.engine_answers = self._control.engine_answers
+        live.engine_age_s = self._control.engine_age_s
         self._keys = KeyRing(
             key_file=gateway.key_file,
             key_hashes=gateway.key_hashes,

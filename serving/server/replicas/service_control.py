@@ -29,7 +29,7 @@ from serving.server.replicas.published_weights import Publication
 from serving.server.replicas.replica_figures import MachineFigures, machine_figures
 from serving.server.replicas.replica_list import ServicePorts, replica_list
 from serving.server.replicas.service_console import ConsoleSources
-from serving.wire.control_call import GET_CLOCK, PUBLISH, ROLLBACK
+from serving.wire.control_call import GET_STATE, PUBLISH, ROLLBACK
 
 FIGURES_AGE_S_MAX: Final = 1.0
 """Of what the list says of machines, in wall seconds: asking them is a call to each engine."""
@@ -154,15 +154,19 @@ class ServiceControl:
             return f"it has not read {order[-1].weights_dir}: {error}"
         return ""
 
-    async def engine_answers(self, replica: LiveReplica) -> bool:
-        """Whether the replica's engine answers now; True where it cannot be asked."""
+    async def engine_age_s(self, replica: LiveReplica) -> float | None:
+        """The age of the engine's last answer in wall seconds, which the replica keeps while a step
+        takes long; None where it cannot be asked.
+        """
         if self._place is None:
-            return True
+            return 0.0
+        number, request = replica.place.number, pb.GetStateRequest()
         try:
-            await self._relay.raw(replica.place.number, GET_CLOCK.name, pb.GetClockRequest())
+            response = await self._relay.raw(number, GET_STATE.name, request)
         except CallRefused:
-            return False
-        return True
+            return None
+        assert isinstance(response, pb.GetStateResponse)
+        return response.state.age_s
 
     async def _publish(self, number: int, publication: Publication) -> int:
         report = await self._relay.call(

@@ -200,6 +200,7 @@ async def small_service(
     router: str = "least-loaded",
     ready: bool = True,
     batches: Path | None = None,
+    silence_s_max: float = 60.0,
     **gateway: Any,
 ) -> AsyncIterator[SmallService]:
     """A running service; `gateway` are its GatewaySettings."""
@@ -230,13 +231,13 @@ async def small_service(
     replicas = [SmallReplica(number) for number in range(count)]
     key = {"Authorization": "Bearer us-internal"}
     async with aiohttp.ClientSession(headers=key) as session:
-        live = LiveReplicas(places, replicas, session, router=router, silence_s_max=1.0)  # type: ignore[arg-type]
+        live = LiveReplicas(places, replicas, session, router=router, silence_s_max=silence_s_max)  # type: ignore[arg-type]
         service = ReplicaService(settings, live, session, key="us-internal")
 
-        async def engine_answers(replica: LiveReplica) -> bool:
-            return not replicas[replica.place.number].engine_hangs
+        async def engine_age_s(replica: LiveReplica) -> float | None:
+            return None if replicas[replica.place.number].engine_hangs else 0.0
 
-        live.engine_answers = engine_answers
+        live.engine_age_s = engine_age_s
         live.start()
         running = asyncio.create_task(service.run())
         url = f"http://{HOST}:{settings.port}"

@@ -192,8 +192,9 @@ async def test_streams_of_a_replica_whose_engine_hangs_go_on_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live_replicas, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(live_replicas, "ENGINE_LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(live_replicas, "ENGINE_DOUBT_S_MAX", 0.3)
-    async with small_service() as service:
+    async with small_service(silence_s_max=1.0) as service:
         for each in service.replicas:
             each.gap_s = 0.02
         begun: list[str] = []
