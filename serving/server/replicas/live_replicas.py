@@ -68,7 +68,7 @@ class LiveReplicas:
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
     settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
     for the first time, until it returns no reason why it may not take requests yet;
-    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None where
+    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None if
     nobody says: a replica whose engine hangs says that it is ready. At `silence_s_max` it is killed.
     """
 
