@@ -69,7 +69,7 @@ class LiveReplicas:
     settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
     for the first time, until it returns no reason why it may not take requests yet;
     `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None if
-    nobody says: a replica whose engine hangs says that it is ready. At `silence_s_max` it is killed.
+    nobody says: a replica whose engine hangs says it is ready. At `silence_s_max` it is killed.
     """
 
     def __init__(
