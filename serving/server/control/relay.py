@@ -110,13 +110,19 @@ class ControlRelay:
         return shown
 
     async def raw(
-        self, number: int, name: str, request: Message, *, action: str | None = None
+        self,
+        number: int,
+        name: str,
+        request: Message,
+        *,
+        action: str | None = None,
+        wall_s: float = ANSWER_WALL_S_MAX,
     ) -> Message:
-        """The server's response; raises CallRefused."""
+        """The server's response within `wall_s`; raises CallRefused."""
         method = self._method(number, name, "unary_unary")
         try:
             response: Message = await method(
-                request, metadata=self._metadata(action), timeout=ANSWER_WALL_S_MAX
+                request, metadata=self._metadata(action), timeout=wall_s
             )
         except grpc.aio.AioRpcError as error:
             raise _failure(number, error) from error

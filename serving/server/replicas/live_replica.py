@@ -20,7 +20,7 @@ class ReplicaState(StrEnum):
     GONE = "gone"
 
 
-class Prefixes(Protocol):
+class HeldPrefixes(Protocol):
     """Which prompts' blocks a replica has."""
 
     def hit_tokens(self, hashes: Sequence[int]) -> int:
@@ -68,7 +68,7 @@ class LiveReplica:
     is_prepared: bool = False
     engine_answered_s: float = 0.0
     engine_asked_s: float = 0.0
-    prefixes: Prefixes = field(default_factory=PrefixMemory, repr=False)
+    prefixes: HeldPrefixes = field(default_factory=PrefixMemory, repr=False)
     published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
 
     @property

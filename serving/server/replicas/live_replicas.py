@@ -68,8 +68,8 @@ class LiveReplicas:
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
     settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
     for the first time, until it returns no reason why it may not take requests yet;
-    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None if
-    nobody says: a replica whose engine hangs says it is ready. At `silence_s_max` it is killed.
+    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds: a replica
+    whose engine hangs says that it is ready. At `silence_s_max` it is killed.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LiveReplicas:
         self._router = ROUTERS[router]
         self.feed: KvEventFeed | None = None
         self._silence_s_max = silence_s_max
-        self.engine_age_s: Callable[[LiveReplica], Awaitable[float | None]] = _answers_at_once
+        self.engine_age_s: Callable[[LiveReplica], Awaitable[float]] = _answers_at_once
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
@@ -245,9 +245,7 @@ class LiveReplicas:
         """Why its engine seems to hang, or ""."""
         if time.monotonic() - replica.engine_asked_s >= ENGINE_LOOK_EVERY_S:
             replica.engine_asked_s = time.monotonic()
-            age_s = await self.engine_age_s(replica)
-            if age_s is not None:
-                replica.engine_answered_s = time.monotonic() - age_s
+            replica.engine_answered_s = time.monotonic() - await self.engine_age_s(replica)
         silent_s = self._engine_silent_s(replica)
         return f"no answer of its engine for {silent_s:.0f} s" * (silent_s > ENGINE_DOUBT_S_MAX)
 

@@ -11,7 +11,7 @@ from protos.ultraserve.v1 import control_pb2 as pb
 _WATTS_PER_MEGAWATT: Final = 10**6
 
 
-class MachineFigures(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Rates and watts are means of the last emulated seconds.
 
     Attributes:
@@ -35,13 +35,13 @@ class MachineFigures(msgspec.Struct, frozen=True, kw_only=True):
     output_per_s_per_mw: dict[str, float] = {}
 
 
-def machine_figures(response: pb.GetHardwareResponse) -> MachineFigures:
+def machine_figures(response: pb.GetHardwareResponse) -> ReplicaFigures:
     """The figures in what a server answers."""
     snapshot = response.report
     telemetry, power = snapshot.telemetry, snapshot.power
     window_s = power.window.emulated_s
     per_s = 1.0 / window_s if window_s else 0.0
-    return MachineFigures(
+    return ReplicaFigures(
         chips=telemetry.chips,
         chips_up=telemetry.chips_up,
         ranks=telemetry.ranks,
@@ -58,9 +58,9 @@ def machine_figures(response: pb.GetHardwareResponse) -> MachineFigures:
     )
 
 
-def sum_of(replicas: Sequence[MachineFigures]) -> MachineFigures:
+def sum_of(replicas: Sequence[ReplicaFigures]) -> ReplicaFigures:
     """All replicas' figures: sums, and the sum of tokens over the sum of watts."""
-    whole = reduce(_added, replicas, MachineFigures())
+    whole = reduce(_added, replicas, ReplicaFigures())
     per_mw = {
         basis: whole.output_tokens_per_s / watts * _WATTS_PER_MEGAWATT
         for basis, watts in whole.basis_watts.items()
@@ -69,14 +69,14 @@ def sum_of(replicas: Sequence[MachineFigures]) -> MachineFigures:
     return msgspec.structs.replace(whole, output_per_s_per_mw=per_mw)
 
 
-def _added(one: MachineFigures, other: MachineFigures) -> MachineFigures:
+def _added(one: ReplicaFigures, other: ReplicaFigures) -> ReplicaFigures:
     both = {
         name: getattr(one, name) + getattr(other, name)
-        for name in MachineFigures.__struct_fields__
+        for name in ReplicaFigures.__struct_fields__
         if name not in ("basis_watts", "output_per_s_per_mw")
     }
     watts = {
         basis: one.basis_watts.get(basis, 0.0) + other.basis_watts.get(basis, 0.0)
         for basis in {**one.basis_watts, **other.basis_watts}
     }
-    return MachineFigures(**both, basis_watts=watts)
+    return ReplicaFigures(**both, basis_watts=watts)

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from serving.server.replicas.live_replica import LiveReplica, ReplicaState
-from serving.server.replicas.replica_figures import MachineFigures, sum_of
+from serving.server.replicas.replica_figures import ReplicaFigures, sum_of
 
 PATH: Final = "/replicas"
 
@@ -31,7 +31,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     control_port: int
     console_port: int
-    figures: MachineFigures | None
+    figures: ReplicaFigures | None
 
 
 class ServicePorts(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +47,12 @@ class ReplicaList(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     replicas: tuple[ReplicaReport, ...]
-    figures: MachineFigures | None
+    figures: ReplicaFigures | None
     ports: ServicePorts
 
 
 def replica_list(
-    live: Sequence[LiveReplica], figures: Sequence[MachineFigures | None], ports: ServicePorts
+    live: Sequence[LiveReplica], figures: Sequence[ReplicaFigures | None], ports: ServicePorts
 ) -> bytes:
     """The list of now, as JSON; `figures` of each replica's machine."""
     known = [each for each in figures if each is not None]
@@ -64,7 +64,7 @@ def replica_list(
     return msgspec.json.encode(listed)
 
 
-def _report(each: LiveReplica, figures: MachineFigures | None) -> ReplicaReport:
+def _report(each: LiveReplica, figures: ReplicaFigures | None) -> ReplicaReport:
     place = each.place
     return ReplicaReport(
         replica=place.number,

@@ -26,13 +26,17 @@ from serving.server.gateway.grpc.rpc_errors import CallRefused
 from serving.server.gateway.single_flight import SingleFlight
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.published_weights import Publication
-from serving.server.replicas.replica_figures import MachineFigures, machine_figures
+from serving.server.replicas.replica_figures import ReplicaFigures, machine_figures
 from serving.server.replicas.replica_list import ServicePorts, replica_list
 from serving.server.replicas.service_console import ConsoleSources
 from serving.wire.control_call import GET_STATE, PUBLISH, ROLLBACK
 
 FIGURES_AGE_S_MAX: Final = 1.0
 """Of what the list says of machines, in wall seconds: asking them is a call to each engine."""
+
+_STATE_WALL_S: Final = 10.0
+"""Of a replica that says how old its engine's answer is: it waits 1.5 s for a new one, and a busy
+machine adds to it."""
 
 _MARGIN_S: Final = 0.3
 _POLL_S: Final = 0.2
@@ -154,17 +158,17 @@ class ServiceControl:
             return f"it has not read {order[-1].weights_dir}: {error}"
         return ""
 
-    async def engine_age_s(self, replica: LiveReplica) -> float | None:
+    async def engine_age_s(self, replica: LiveReplica) -> float:
         """The age of the engine's last answer in wall seconds, which the replica keeps while a step
-        takes long; None where it cannot be asked.
+        takes long; 0 where the replica does not answer, which is not its engine's fault.
         """
         if self._place is None:
             return 0.0
         number, request = replica.place.number, pb.GetStateRequest()
         try:
-            response = await self._relay.raw(number, GET_STATE.name, request)
+            response = await self._relay.raw(number, GET_STATE.name, request, wall_s=_STATE_WALL_S)
         except CallRefused:
-            return None
+            return 0.0
         assert isinstance(response, pb.GetStateResponse)
         return response.state.age_s
 
@@ -190,10 +194,10 @@ class ServiceControl:
             assert isinstance(response, pb.RollbackResponse)
             published.roll_back(response.report.version)
 
-    async def _ask_all(self) -> list[MachineFigures | None]:
+    async def _ask_all(self) -> list[ReplicaFigures | None]:
         return list(await asyncio.gather(*(self._ask(each) for each in self._replicas)))
 
-    async def _ask(self, replica: LiveReplica) -> MachineFigures | None:
+    async def _ask(self, replica: LiveReplica) -> ReplicaFigures | None:
         if replica.pid is None:
             return None
         try:

@@ -1,5 +1,5 @@
 // A service of several replicas: what they do together, and a row for each.
-import type { MachineFigures, ReplicaList, ReplicaReport } from "../wire/report";
+import type { ReplicaFigures, ReplicaList, ReplicaReport } from "../wire/report";
 import { count, NONE, plural, type Quantity, scaled, text, things, watts } from "../words/quantity";
 import { basis, BASES } from "./Figures";
 import { showReplica } from "./Header";
@@ -38,7 +38,7 @@ export function Service({ list }: { list: ReplicaList }) {
   );
 }
 
-function Together({ all, ready, of }: { all: MachineFigures; ready: number; of: number }) {
+function Together({ all, ready, of }: { all: ReplicaFigures; ready: number; of: number }) {
   return (
     <section class="figures" aria-label="Figures of all replicas, in emulated time">
       <Sum name="Output tokens/s" id="output_per_s" value={all.output_tokens_per_s} shown={scaled(all.output_tokens_per_s, "")}>
@@ -88,7 +88,7 @@ function Sum({ name, id, value, shown, children }: SumProps) {
   );
 }
 
-function PerMegawatt({ all }: { all: MachineFigures }) {
+function PerMegawatt({ all }: { all: ReplicaFigures }) {
   const value = all.output_per_s_per_mw[basis.value];
   const shown = scaled(value, "");
   return (
@@ -135,7 +135,7 @@ const COLUMNS: readonly [string, (each: ReplicaReport) => string][] = [
   ["Tokens/s", ofMachine((each) => text(scaled(each.output_tokens_per_s, "")))],
 ];
 
-function ofMachine(words: (each: MachineFigures) => string): (each: ReplicaReport) => string {
+function ofMachine(words: (each: ReplicaFigures) => string): (each: ReplicaReport) => string {
   return (each) => (each.figures ? words(each.figures) : NONE);
 }
 

@@ -254,7 +254,7 @@ export interface MachineEvent {
   ranks_up: number | null;
 }
 
-export interface MachineFigures {
+export interface ReplicaFigures {
   chips: number;
   chips_up: number;
   ranks: number;
@@ -384,7 +384,7 @@ export interface Recovery {
 
 export interface ReplicaList {
   replicas: ReplicaReport[];
-  figures: MachineFigures | null;
+  figures: ReplicaFigures | null;
   ports: ServicePorts;
 }
 
@@ -404,7 +404,7 @@ export interface ReplicaReport {
   fingerprint: string;
   control_port: number;
   console_port: number;
-  figures: MachineFigures | null;
+  figures: ReplicaFigures | null;
 }
 
 export type ReplicaState = "starting" | "ready" | "not ready" | "gone";

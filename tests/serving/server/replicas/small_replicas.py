@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class SmallReplica:
         self.refuses: int | None = None
         self.not_ready: str | None = None
         self.is_silent = False
-        self.engine_hangs = False
+        self.hung_s: float | None = None  # since when its engine hangs
         self.starts = 0
         self.fails_to_start = False
         self.answered: list[dict[str, Any]] = []
@@ -63,7 +64,7 @@ class SmallReplica:
 
     async def start(self) -> tuple[int, str]:
         self.starts += 1
-        self.engine_hangs = False
+        self.hung_s = None
         self._ended.clear()
         if self.fails_to_start:
             self._ended.set()
@@ -155,7 +156,7 @@ class SmallReplica:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while text:
-            while self.engine_hangs:
+            while self.hung_s is not None:
                 await asyncio.sleep(0.01)
             size = self._chance.randint(1, 3)
             piece, text = text[:size], text[size:]
@@ -234,8 +235,9 @@ async def small_service(
         live = LiveReplicas(places, replicas, session, router=router, silence_s_max=silence_s_max)  # type: ignore[arg-type]
         service = ReplicaService(settings, live, session, key="us-internal")
 
-        async def engine_age_s(replica: LiveReplica) -> float | None:
-            return None if replicas[replica.place.number].engine_hangs else 0.0
+        async def engine_age_s(replica: LiveReplica) -> float:
+            hung_s = replicas[replica.place.number].hung_s
+            return 0.0 if hung_s is None else time.monotonic() - hung_s
 
         live.engine_age_s = engine_age_s
         live.start()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.server.replicas.replica_figures import MachineFigures, machine_figures, sum_of
+from serving.server.replicas.replica_figures import ReplicaFigures, machine_figures, sum_of
 
 
 def report(*, tokens: int, window_s: float, watts: float) -> pb.GetHardwareResponse:
@@ -56,4 +56,4 @@ def test_the_whole_lies_between_the_best_and_the_worst(
     ratios = [one.output_per_s_per_mw["drawn"] for one in each]
 
     assert min(ratios) * (1 - 1e-9) <= whole <= max(ratios) * (1 + 1e-9)
-    assert sum_of([*each, MachineFigures()]) == sum_of(each)
+    assert sum_of([*each, ReplicaFigures()]) == sum_of(each)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -205,7 +206,7 @@ async def test_streams_of_a_replica_whose_engine_hangs_go_on_elsewhere(
         async with asyncio.timeout(20.0):
             while len(begun) < 4:
                 await asyncio.sleep(0.01)
-        service.replicas[0].engine_hangs = True
+        service.replicas[0].hung_s = time.monotonic()
         await service.ready(1)
         assert "no answer of its engine" in service.live.all[0].reason
         for number, (text, _) in enumerate(await asyncio.gather(*streams)):
