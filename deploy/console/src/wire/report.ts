@@ -254,22 +254,6 @@ export interface MachineEvent {
   ranks_up: number | null;
 }
 
-export interface ReplicaFigures {
-  chips: number;
-  chips_up: number;
-  ranks: number;
-  ranks_up: number;
-  faults_open: number;
-  requests_running: number;
-  requests_waiting: number;
-  prompt_tokens_per_s: number;
-  output_tokens_per_s: number;
-  chip_watts: number;
-  facility_watts: number;
-  basis_watts: Record<string, number>;
-  output_per_s_per_mw: Record<string, number>;
-}
-
 export interface MachinePower {
   emulated_s: number;
   chip_watts: number;
@@ -380,6 +364,22 @@ export interface Recovery {
   experts_reloaded: number;
   moved: string[];
   failed: string[];
+}
+
+export interface ReplicaFigures {
+  chips: number;
+  chips_up: number;
+  ranks: number;
+  ranks_up: number;
+  faults_open: number;
+  requests_running: number;
+  requests_waiting: number;
+  prompt_tokens_per_s: number;
+  output_tokens_per_s: number;
+  chip_watts: number;
+  facility_watts: number;
+  basis_watts: Record<string, number>;
+  output_per_s_per_mw: Record<string, number>;
 }
 
 export interface ReplicaList {
