@@ -148,7 +148,7 @@ def test_all_calls_go_through_one_address_to_the_replica_that_they_name(
     assert [each.figures.faults_open for each in listed.replicas if each.figures] == [0, 1]
     assert listed.figures is not None
     assert (listed.figures.chips, listed.figures.ranks_up) == (2, 2)
-    assert main(["fault", "heal", *address, "--replica", "1"]) == 0
+    assert main(["fault", "heal", "--all", *address, "--replica", "1"]) == 0
     own = ("--address", f"127.0.0.1:{listed.replicas[1].control_port}")
     assert main(["state", *own]) != 0  # the service alone knows its replicas' key
 
@@ -178,11 +178,13 @@ def test_prompts_go_where_their_beginning_is_held_by_events_and_not_where_it_was
     with connected_to(service, other) as client:
         client.call(control_call.DRAIN_ENGINE)
     service.wait_until(lambda: ready(service) == 1, "one drained")
+    with connected_to(service, int(named)) as client:
+        client.call(control_call.RESET_PREFIX_CACHE)
+    assert greedy(service, "short", 1)[0] == named  # events come with a step
     with connected_to(service, other) as client:
         client.call(control_call.UNDRAIN_ENGINE)
     service.wait_until(lambda: ready(service) == 2, "both")
     with connected_to(service, int(named)) as client:
-        client.call(control_call.RESET_PREFIX_CACHE)
         client.call(control_call.DRAIN_ENGINE)
     service.wait_until(lambda: ready(service) == 1, "the other drained")
     assert greedy(service, long + " two", 1)[0] == str(other)
