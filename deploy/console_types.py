@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from msgspec import inspect
 
+from serving.server.replicas.replica_list import ReplicaList
 from serving.telemetry.latency_window import LatencyReport
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.day_night_state import DayNightState
@@ -31,8 +32,9 @@ SAID: Final = (
     ExpertChoices,
     DayNightState,
     AdmissionReport,
+    ReplicaList,
 )
-"""Payloads of the events of `serving.server.console.event_stream`."""
+"""Payloads of events: of one engine (`console.event_stream`), of several (`service_console`)."""
 
 _HEAD: Final = """\
 // What the console's stream says, named as in serving/wire: snake_case JSON. Times are emulated

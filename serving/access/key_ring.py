@@ -88,6 +88,11 @@ class KeyRing:
             return None
         return found
 
+    def name_of(self, secret: str | None) -> str:
+        """The key's name for a log."""
+        key = self.key_of(secret)
+        return "the run's key" if key is None else f"the key {key.client.name}"
+
     def client_of(self, secret: str | None) -> Client | None:
         """The client with scope inference; `anonymous` in an open ring, None for any other key."""
         if self.is_open:

@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     address = ControlAddress.parse(args.address)
     key = control_credential(args, address)
     with connect(args) as client:
-        client.call(control_call.GET_REST)  # somebody is there, and the key is right
+        client.call(control_call.DESCRIBE_SYSTEM)  # somebody is there, and the key is right
     assert key is not None, "a server without a key has answered"
-    url = console_url(address.console(_port(args, address)), key)
+    url = console_url(address.console(_port(args, address)), key, replica=args.replica)
     print(json_text({"url": url}) if args.json else url, flush=True)
     if args.open:
         _open(url)
@@ -91,10 +91,11 @@ def _open(url: str) -> None:
         time.sleep(OPENING_WALL_S)  # nobody tells us when the browser has read it
 
 
-def console_url(address: ControlAddress, key: str) -> str:
-    """The page's address; beyond loopback the port speaks TLS alone."""
+def console_url(address: ControlAddress, key: str, *, replica: int | None = None) -> str:
+    """The page's address, of one replica or all; beyond loopback the port speaks TLS alone."""
     scheme = "http" if address.is_loopback else "https"
-    return f"{scheme}://{address}/#key={quote(key, safe='')}"
+    shown = "" if replica is None else f"?replica={replica}"
+    return f"{scheme}://{address}/{shown}#key={quote(key, safe='')}"
 
 
 OPENING_WALL_S: Final = 20.0

@@ -38,6 +38,11 @@ class ConnectionOptions:
     address: str = option(
         str(ControlAddress()), "the server's control service", metavar="HOST:PORT"
     )
+    replica: int | None = option(
+        None,
+        "which of a service's replicas (`serve --replicas`) it is about, from 0 on",
+        metavar="K",
+    )
     timeout: float = option(TIMEOUT_S, "wall seconds to wait for an answer", metavar="S")
     control_key_file: Path | None = option(
         None,
@@ -89,6 +94,8 @@ def connect(args: argparse.Namespace) -> ControlClient:
     """An unconnected client by the arguments; raises ConfigError."""
     if not 0 < args.timeout < float("inf"):
         raise ConfigError("timeout", args.timeout, "a number above 0")
+    if args.replica is not None and args.replica < 0:
+        raise ConfigError("replica", args.replica, "at least 0")
     address = ControlAddress.parse(args.address)
     from serving.server.control.control_client import ControlClient, ControlTls
 
@@ -102,6 +109,7 @@ def connect(args: argparse.Namespace) -> ControlClient:
         key=key,
         tls=tls,
         action_key=getattr(args, "idempotency_key", None),
+        replica=args.replica,
         patience_s=args.timeout if waits else 0.0,
     )
 

@@ -7,7 +7,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -36,8 +36,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "replicas",
         help="list the replicas of `ultraserve serve --replicas`, or let all serve other weights",
         description="List the replicas of a service on this machine, or let them serve other "
-        "weights, one after the other: each is drained, reads, and is opened again. A single "
-        "replica's control service is that of any server: `ultraserve engine drain --address`.",
+        "weights, one after the other: each is drained, reads, and is opened again. Commands to a "
+        "running server take one replica by --replica: `ultraserve engine drain --replica 1`.",
         epilog=f"A client's key, where the service has keys, is read from {KEY_VARIABLE}.",
     )
     parser.set_defaults(run=run)
@@ -77,8 +77,11 @@ def run(args: argparse.Namespace) -> int:
         rpc = control_call.PUBLISH
     else:
         fields, rpc = {}, control_call.ROLLBACK
+    if not listed.ports.control_port:
+        raise ConfigError("control_port", 0, "a service with a control service (--control-port)")
     for each in listed.replicas:
-        report = _roll(each, rpc, fields, wait_s=args.wait)
+        with _connected(listed.ports.control_port, each.replica) as client:
+            report = _roll_when_there(client, rpc, fields, wait_s=args.wait)
         line = json_text(report) if "json" in args else version_line(report)
         print(line if "json" in args else f"replica {each.replica}: {line}", flush=True)
     return 0
@@ -98,40 +101,75 @@ def read_replicas(url: str) -> ReplicaList:
         raise ConfigError("url", url, expected) from error
 
 
+def _roll_when_there(
+    client: ControlClient,
+    rpc: control_call.Rpc[control_call.VersionReport],
+    fields: dict[str, str],
+    *,
+    wait_s: float,
+) -> control_call.VersionReport:
+    """Roll, and again where the replica ends meanwhile and is started anew: its next process serves
+    what it served, and publishing the same twice changes nothing.
+    """
+    from serving.server.control.control_client import ServerUnreachable
+
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return _roll(client, rpc, fields, wait_s=wait_s)
+        except ServerUnreachable:
+            # A rollback that was done, and then lost its replica, must not be done twice.
+            if rpc is control_call.ROLLBACK or time.monotonic() > end_s:
+                raise
+            time.sleep(_POLL_S)
+
+
 def _roll(
-    replica: ReplicaReport,
+    client: ControlClient,
     rpc: control_call.Rpc[control_call.VersionReport],
     fields: dict[str, str],
     *,
     wait_s: float,
 ) -> control_call.VersionReport:
     """Drain one replica, change its weights, wait until every block serves them, and open it."""
-    if not replica.control_port:
-        raise ConfigError("control_port", 0, "a service with control ports")
-    with _connected(replica.control_port) as client:
-        wait_until_empty(client, client.call(control_call.DRAIN_ENGINE), wait_s)
-        try:
-            report = client.call(rpc, **fields)
-            end_s = time.monotonic() + wait_s
-            for telemetry, _ in client.telemetry(_POLL_S):
-                if not telemetry.rollout_blocks_pending or time.monotonic() > end_s:
-                    break
-            return msgspec.structs.replace(report, waiting_blocks=telemetry.rollout_blocks_pending)
-        finally:
-            client.call(control_call.UNDRAIN_ENGINE)
+    wait_until_empty(client, client.call(control_call.DRAIN_ENGINE), wait_s)
+    try:
+        report = client.call(rpc, **fields)
+        end_s = time.monotonic() + wait_s
+        for telemetry, _ in client.telemetry(_POLL_S):
+            if not telemetry.rollout_blocks_pending or time.monotonic() > end_s:
+                break
+        return msgspec.structs.replace(report, waiting_blocks=telemetry.rollout_blocks_pending)
+    finally:
+        client.call(control_call.UNDRAIN_ENGINE)
 
 
-def _connected(port: int) -> ControlClient:
+def _connected(port: int, replica: int) -> ControlClient:
     from serving.access.control_key import find_control_key
     from serving.server.control.control_client import ControlClient
 
     key = find_control_key(port, os.environ, key_file=None, on_this_machine=True)
-    return ControlClient(ControlAddress(port=port), TIMEOUT_S, key=key, patience_s=PATIENCE_S)
+    return ControlClient(
+        ControlAddress(port=port), TIMEOUT_S, key=key, replica=replica, patience_s=PATIENCE_S
+    )
 
 
 def _lines(listed: ReplicaList) -> Iterator[str]:
     ready = sum(each.state == "ready" for each in listed.replicas)
     yield f"{ready} of {len(listed.replicas)} replicas are ready"
+    if (whole := listed.figures) is not None:
+        per_mw = (
+            f"{value:,.0f} {basis}" for basis, value in sorted(whole.output_per_s_per_mw.items())
+        )
+        yield (
+            f"together: ranks {whole.ranks_up} of {whole.ranks} up, chips {whole.chips_up} of "
+            f"{whole.chips}, {whole.faults_open} faults open; {whole.output_tokens_per_s:,.1f} "
+            f"output tokens/s; {whole.facility_watts:,.0f} W facility; tokens/s/MW: "
+            f"{', '.join(per_mw) or '-'}"
+        )
+    if listed.ports.control_port:
+        address = ControlAddress(port=listed.ports.control_port)
+        yield f"control service {address}, its calls by --replica; page: `ultraserve console`"
     yield from table_lines(table_of(_COLUMNS, listed.replicas))
 
 
@@ -140,8 +178,13 @@ def _weights(fingerprint: str) -> str:
     return "-".join(fingerprint.split("-")[-2:]) or "-"
 
 
-def _at(port: int) -> str:
-    return str(ControlAddress(port=port)) if port else "-"
+def _figure(name: str) -> Callable[[ReplicaReport], float | None]:
+    return lambda each: None if each.figures is None else getattr(each.figures, name)
+
+
+def _per_megawatt(each: ReplicaReport) -> float | None:
+    """Output tokens a second and megawatt of the power that is drawn."""
+    return None if each.figures is None else each.figures.output_per_s_per_mw.get("drawn")
 
 
 _COLUMNS: Final[tuple[Column[ReplicaReport], ...]] = (
@@ -157,7 +200,10 @@ _COLUMNS: Final[tuple[Column[ReplicaReport], ...]] = (
     Column("lost", lambda each: each.lost_requests, ","),
     Column("restarts", lambda each: each.restarts, ","),
     Column("weights", lambda each: _weights(each.fingerprint), align="left"),
-    Column("control", lambda each: _at(each.control_port), align="left"),
-    Column("console", lambda each: _at(each.console_port), align="left"),
+    Column("ranks up", _figure("ranks_up"), ","),
+    Column("faults", _figure("faults_open"), ","),
+    Column("tokens/s", _figure("output_tokens_per_s"), ",.1f"),
+    Column("watts", _figure("facility_watts"), ",.0f"),
+    Column("tokens/s/MW", _per_megawatt, ",.0f"),
     Column("reason", lambda each: each.reason or "-", align="left"),
 )

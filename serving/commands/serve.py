@@ -84,32 +84,33 @@ def run(args: argparse.Namespace) -> int:
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     if args.replicas is not None:
-        if batches.batch_directory is not None or day_night is not None:
-            expected = "none of --batch-directory and --day-night, which are one engine's"
+        if day_night is not None:
+            expected = "none with --day-night, which lends chips of one engine"
             raise ConfigError("replicas", args.replicas, expected)
         context = _peeked(args.unknown, "--max-model-len", 0)
-        return serve_service(args, gateway, deployment, context=context)
+        block_tokens = _peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens)
+        with held_batches(batches):
+            return serve_service(
+                args,
+                gateway,
+                deployment,
+                batches=batches,
+                context=context,
+                block_tokens=block_tokens,
+                seats=max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs)),
+            )
     check_ports(args)
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
     from serving.server.day_night.job_record import held_directory
-    from serving.server.training.atomic_file import locked_directory
 
     with contextlib.ExitStack() as held:
         held.enter_context(claimed_cores(deployment))
         if day_night is not None:
             held.enter_context(held_directory(day_night.training.directory, save_s=_SAVE_S))
             os.environ |= day_night.to_environment()
-        if batches.batch_directory is not None:
-            held.enter_context(
-                locked_directory(
-                    batches.batch_directory,
-                    BATCH_LOCK,
-                    field="batch_directory",
-                    use="no other server runs batches",
-                )
-            )
-            os.environ |= batches.to_environment()
+        held.enter_context(held_batches(batches))
+        os.environ |= batches.to_environment()
         if args.control_port and gateway.settings.control_key_file is None:
             held.enter_context(kept_control_key(args.control_port))
         vllm_arguments = [*gateway.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
@@ -146,6 +147,19 @@ def batch_settings(args: argparse.Namespace) -> BatchSettings:
             raise ConfigError("batch_directory", "(none)", "a directory with the other --batch-*")
         return settings
     return replace(settings, batch_directory=settings.batch_directory.expanduser().absolute())
+
+
+@contextlib.contextmanager
+def held_batches(settings: BatchSettings) -> Iterator[None]:
+    """Hold the directory of batches, if any, against other servers; raises ConfigError."""
+    from serving.server.training.atomic_file import locked_directory
+
+    if settings.batch_directory is None:
+        yield
+        return
+    use = "no other server runs batches"
+    with locked_directory(settings.batch_directory, BATCH_LOCK, field="batch_directory", use=use):
+        yield
 
 
 def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str, str]:

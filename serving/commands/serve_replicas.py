@@ -2,18 +2,26 @@
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from serving.access.listen_address import check_port, is_loopback
+from serving.access.listen_address import check_port
 from serving.commands.gateway_arguments import GatewayOptions, console_port
 from serving.policy.routing import check_router
+from serving.server.batch.batch_settings import BatchSettings
+from serving.server.control.control_address import ControlAddress
 from serving.server.replicas.replica_place import replica_places
+from serving.server.replicas.replica_process import HOST
 from serving.settings import ClockSetting
 from startup.typed_options import option, read_options
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
+    from serving.server.replicas.kv_event_feed import KvRouting
+    from serving.server.replicas.service_control import ControlPlace
+
+
+KV_EVENTS_FLAG: Final = "--kv-events-config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +42,31 @@ class ServiceOptions:
         metavar="NAME",
     )
 
+    replica_silence: float = option(
+        300.0,
+        "wall seconds without an answer of its engine after which a replica is killed and started "
+        "again: more than this machine computes at a step (default: 300)",
+        metavar="S",
+    )
+
     def __post_init__(self) -> None:
         check_router(self.router)
+        if not 1.0 <= self.replica_silence < float("inf"):
+            raise ConfigError("replica_silence", self.replica_silence, "seconds, at least 1")
 
 
 def serve_service(
-    args: argparse.Namespace, gateway: GatewayOptions, deployment: "Deployment", *, context: int
+    args: argparse.Namespace,
+    gateway: GatewayOptions,
+    deployment: "Deployment",
+    *,
+    batches: BatchSettings,
+    context: int,
+    block_tokens: int,
+    seats: int,
 ) -> int:
-    """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none.
+    """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none,
+    `block_tokens` --block-size, `seats` --max-num-seqs.
 
     Raises ConfigError or PortInUse before anything has started, ServerFailed where no replica can
     start.
@@ -62,11 +87,17 @@ def serve_service(
         console_port=console_port(args),
     )
     check_port(args.host, args.port)
+    control = _control_place(args)
+    if control is not None:
+        host = args.control_host
+        check_port(host, args.control_port, field="control_port", host_field="control_host")
+        if control.console_port:
+            check_port(host, control.console_port, field="console_port", host_field="control_host")
     for place in places:
         if place.control_port:
-            check_port(args.control_host, place.control_port, field="control_port")
+            check_port(HOST, place.control_port, field="control_port")
         if place.console_port:
-            check_port(args.control_host, place.console_port, field="console_port")
+            check_port(HOST, place.console_port, field="console_port")
     from serving.server.replicas.replica_service import ServiceSettings, serve_replicas
 
     model_tokens = deployment.time_model.max_context_tokens
@@ -80,6 +111,11 @@ def serve_service(
             router=options.router,
             dilation=dilation,
             context_tokens=min(context or model_tokens, model_tokens),
+            control=control,
+            silence_s_max=options.replica_silence,
+            batches=batches,
+            replica_seats=seats * settings.ranks,
+            kv_routing=_kv_routing(options, deployment, block_tokens, args.unknown),
         )
     )
 
@@ -89,6 +125,33 @@ def _refuse_others(args: argparse.Namespace) -> None:
     if args.grpc_port is not None:
         expected = "none with --replicas: gRPC goes through the public gateway (deploy/gateway)"
         raise ConfigError("grpc_port", args.grpc_port, expected)
-    if not is_loopback(args.control_host):
-        expected = "loopback with --replicas"
-        raise ConfigError("control_host", args.control_host, expected)
+    for word in args.unknown:
+        if word.partition("=")[0].partition(".")[0].replace("_", "-") == KV_EVENTS_FLAG:
+            expected = "none with --replicas: the router listens to the events itself"
+            raise ConfigError("kv_events_config", word[:60], expected)
+
+
+def _kv_routing(
+    options: ServiceOptions, deployment: "Deployment", block_tokens: int, unknown: list[str]
+) -> "KvRouting | None":
+    """Routing by KV events, where there are any and prompts can be read."""
+    from serving.server.replicas.kv_event_feed import KvRouting
+    from serving.server.replicas.prompt_tokens import TOKENIZER_FILE
+
+    weights_dir = deployment.weights_dir
+    caches = "--no-enable-prefix-caching" not in [word.replace("_", "-") for word in unknown]
+    publishes = deployment.settings.engine == "default" and caches
+    if options.router != "prefix-aware" or not publishes:
+        return None
+    if not (weights_dir / TOKENIZER_FILE).is_file():
+        return None
+    return KvRouting(weights_dir=weights_dir, block_tokens=block_tokens)
+
+
+def _control_place(args: argparse.Namespace) -> "ControlPlace | None":
+    from serving.server.replicas.service_control import ControlPlace
+
+    if not args.control_port:
+        return None
+    address = ControlAddress(host=args.control_host, port=args.control_port)
+    return ControlPlace(address=address, console_port=console_port(args))

@@ -40,6 +40,10 @@ _FLAGS: Final[tuple[tuple[str, Callable[["VllmConfig"], bool]], ...]] = (
         lambda c: not c.scheduler_config.scheduler_reserve_full_isl,
     ),
     (
+        "--kv-events-config",
+        lambda c: c.kv_events_config is not None and c.kv_events_config.enable_kv_cache_events,
+    ),
+    (
         "--prefill-ranks",
         lambda c: bool(Settings.from_additional_config(c.additional_config).prefill_ranks),
     ),

@@ -29,6 +29,7 @@ from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
 from serving.plugin import request_migration as migration
 from serving.plugin.kv_connector import with_connector
+from serving.plugin.kv_events import publish_together, without_publishers
 from serving.plugin.merge import (
     LockstepOutput,
     last_output,
@@ -78,7 +79,8 @@ class LockstepScheduler(SchedulerInterface):
         log_stats: bool = False,
     ) -> None:
         settings = Settings.from_additional_config(vllm_config.additional_config)
-        config = with_connector(vllm_config) if settings.prefill_ranks else vllm_config
+        config = without_publishers(vllm_config)
+        config = with_connector(config) if settings.prefill_ranks else config
         self.ranks = [
             Scheduler(
                 vllm_config=config,
@@ -92,6 +94,7 @@ class LockstepScheduler(SchedulerInterface):
             )
             for _ in range(settings.ranks)
         ]
+        publish_together(self.ranks, vllm_config)
         self.kv_cache_config = kv_cache_config
         self.ranks_up: NDArray[np.bool_] = np.ones(len(self.ranks), dtype=np.bool_)
         self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)

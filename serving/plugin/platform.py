@@ -263,11 +263,6 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "weights stay in the chips' HBM",
     ),
     (
-        "--kv-events-config",
-        lambda c: c.kv_events_config is not None and c.kv_events_config.enable_kv_cache_events,
-        "KV events of several ranks are not published yet",
-    ),
-    (
         "--runner pooling",
         lambda c: c.model_config.runner_type != "generate",
         "embedding, scoring and pooling models are not computed; only text generation is",

@@ -33,6 +33,7 @@ _CHUNK_BYTES = 16 << 20
 def decode(shard: ModelShard, kv: PagedKv, requests: int) -> float:
     """CPU seconds of a step in which each of `requests` gets a token, the median."""
     rng, spent_s = np.random.default_rng(0), []
+    layers = decoder_layers(shard)
     blocks = [range(1 + 4 * n, 5 + 4 * n) for n in range(requests)]
     for position in range(PROMPT, PROMPT + TOKENS):
         tokens = rng.integers(0, shard.architecture.vocab, (requests, 1)).astype(np.int32)
@@ -41,7 +42,8 @@ def decode(shard: ModelShard, kv: PagedKv, requests: int) -> float:
             for token, table in zip(tokens, blocks, strict=True)
         ]
         started_s = time.process_time()
-        logits(shard, last_layer(shard, kv, make_token_batch(spans, BLOCK_TOKENS)))
+        batch = make_token_batch(spans, BLOCK_TOKENS)
+        logits(shard, last_layer(shard, layers, kv, batch))
         spent_s.append(time.process_time() - started_s)
     return float(np.median(spent_s[1:]))
 

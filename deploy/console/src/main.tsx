@@ -1,7 +1,7 @@
 // The console: takes the key out of the address, begins a session, listens, and draws.
 import { render } from "preact";
 import { Page } from "./parts/Page";
-import { connect, forgetAll } from "./state/console";
+import { chooseReplica, connect, forgetAll } from "./state/console";
 import { startTheme } from "./state/theme";
 import "./style/tokens.css";
 import "./style/page.css";
@@ -9,8 +9,9 @@ import "./style/racks.css";
 import "./style/figures.css";
 import "./style/panel.css";
 import "./style/dialog.css";
+import "./style/service.css";
 import { CallFailed, openSession } from "./wire/calls";
-import { forgetKey, heldKey, holdKey, keyFromAddress } from "./wire/key";
+import { forgetKey, heldKey, holdKey, keyFromAddress, replicaFromAddress } from "./wire/key";
 import { onSignOut } from "./wire/other_tabs";
 
 async function start(): Promise<void> {
@@ -18,6 +19,7 @@ async function start(): Promise<void> {
   if (given !== null) holdKey(given);
   const key = heldKey();
   if (key !== null) await begin(key);
+  chooseReplica(replicaFromAddress());
   connect();
 }
 

@@ -40,6 +40,8 @@ afterEach(() => {
 
 test("signing out forgets everything before the server has answered", async () => {
   page.connect();
+  say("replicas", { replicas: [{}, {}], figures: null });
+  page.chooseReplica(1);
   const state = { chips: [] };
   const telemetry = { lag_s: 0, kv_blocks: 0 };
   say("hardware", { emulated_s: 1, state, telemetry, meters: [], power: { window: null }, step_times: {} });

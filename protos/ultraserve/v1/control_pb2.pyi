@@ -14,6 +14,9 @@ UNAUTHENTICATED without. An error carries google.rpc details: always ErrorInfo, 
 again. Below, INVALID_ARGUMENT: no such thing on this machine; FAILED_PRECONDITION: it cannot be
 now, and the message says why. Every call: UNAVAILABLE, the engine is gone; RESOURCE_EXHAUSTED,
 too many calls at a time; DEADLINE_EXCEEDED, the engine's step took longer than a call may.
+
+A service of several replicas takes the same calls, each for the one that the metadata
+"ultraserve-replica" names by its number; DescribeSystem needs none.
 """
 
 from collections import abc as _abc

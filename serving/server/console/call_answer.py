@@ -33,6 +33,12 @@ HTTP_STATUS: Final = {
 """Of Connect's codes: https://connectrpc.com/docs/protocol#error-codes."""
 
 
+REPLICA_HEADER: Final = "ultraserve-replica"
+"""HTTP's and gRPC's name of the replica that a call to a service of several is for."""
+
+NO_REPLICAS: Final = "none: this is one engine, and no service of replicas"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer:
     """An HTTP status and JSON."""
@@ -70,6 +76,9 @@ class Calls(Protocol):
         *,
         key: str | None,
         action: str | None = None,
+        replica: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the JSON `body`; `action` is its idempotency key."""
+        """Call `method` with the JSON `body`; `action` is its idempotency key, `replica` names one
+        of a service's.
+        """

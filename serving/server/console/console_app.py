@@ -17,7 +17,7 @@ from aiohttp import web
 from emulator.errors import ConfigError
 from serving.access.secret import request_credential
 from serving.server.connections.connection_registry import HEAD_WAIT_S
-from serving.server.console.call_answer import CallAnswer, Calls, failed
+from serving.server.console.call_answer import REPLICA_HEADER, CallAnswer, Calls, failed
 from serving.server.console.console_sessions import (
     LIFE_WALL_S,
     ConsoleSessions,
@@ -25,7 +25,7 @@ from serving.server.console.console_sessions import (
     is_named_rightly,
 )
 from serving.server.console.event_response import EventResponse, takes_gzip
-from serving.server.console.event_stream import INTERVAL_S, EventStream, Looks
+from serving.server.console.event_stream import INTERVAL_S, StreamAsked, Streams
 from serving.server.console.page_files import PageFile, read_page
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -85,21 +85,21 @@ class ConsoleApp:
     """The routes; `app` is aiohttp's.
 
     `own_host` is the listening host; None allows any name, as with TLS, whose certificate names it.
-    `cookie` is the session cookie's name.
+    `cookie` is the session cookie's name. `streams` are of events: of one engine, or of several.
     """
 
     def __init__(
         self,
         *,
         calls: Calls,
-        looks: Looks,
+        streams: Streams,
         admits: Callable[[str | None], bool],
         own_host: str | None,
         cookie: str,
         page: dict[str, PageFile] | None = None,
     ) -> None:
         self._calls = calls
-        self._looks = looks
+        self._streams = streams
         self._admits = admits
         self._own_host = own_host
         self._cookie = cookie
@@ -235,8 +235,14 @@ class ConsoleApp:
             return _not_json()
         with self._working(request):
             wall_s, body = _timeout_s(request), await _body(request, bytes_max=BODY_BYTES_MAX)
-            action = request.headers.get("Idempotency-Key")
-            answer = await self._calls.call(method, body, key=key, action=action, wall_s=wall_s)
+            answer = await self._calls.call(
+                method,
+                body,
+                key=key,
+                action=request.headers.get("Idempotency-Key"),
+                replica=request.headers.get(REPLICA_HEADER),
+                wall_s=wall_s,
+            )
             return _as_response(answer)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -246,13 +252,13 @@ class ConsoleApp:
             words = f"at most {STREAMS_MAX} streams at a time; try again"
             return _as_response(failed("resource_exhausted", words), {"Retry-After": "1"})
         response = EventResponse(request)
-        stream = EventStream(
-            self._looks,
-            response.write,
+        asked = StreamAsked(
             interval_s=_interval_s(request),
             last_id=request.headers.get("Last-Event-ID") or request.query.get("last_event_id"),
+            replica=request.query.get("replica"),
             may_read=lambda: self._may_read(request),
         )
+        stream = self._streams(asked, response.write)
         self.streams += 1
         try:
             with self._working(request):

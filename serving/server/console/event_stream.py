@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from emulator.errors import ConfigError
+from serving.server.console.call_answer import NO_REPLICAS
 from serving.server.engine_call import ENGINE_GONE, EngineFailed, EngineGone
 from serving.server.gateway.grpc.rpc_errors import CallRefused
 from serving.wire.telemetry import EventKind, MachineEvent
@@ -91,28 +92,45 @@ Send = Callable[[bytes], Awaitable[None]]
 """Writes once the reader has room; raises ReaderGone."""
 
 
-class EventStream:
-    """One reader's stream; `may_read` says whether it is still authorized. Raises ConfigError for
-    an interval out of range.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAsked:
+    """What a reader asks for. `last_id` is of the last event that it knows, `replica` names one of
+    a service's, `may_read` says whether it is still authorized.
     """
 
-    def __init__(
-        self,
-        looks: Looks,
-        send: Send,
-        *,
-        interval_s: float = INTERVAL_S,
-        last_id: str | None = None,
-        may_read: Callable[[], bool] = lambda: True,
-    ) -> None:
-        if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
+    interval_s: float = INTERVAL_S
+    last_id: str | None = None
+    replica: str | None = None
+    may_read: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an interval out of range."""
+        if not INTERVAL_S_MIN <= self.interval_s <= INTERVAL_S_MAX:
             expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
-            raise ConfigError("interval_s", interval_s, expected)
+            raise ConfigError("interval_s", self.interval_s, expected)
+
+
+class ToldStream(Protocol):
+    """One reader's stream."""
+
+    async def run(self) -> None:
+        """Send until its end."""
+
+
+Streams = Callable[[StreamAsked, Send], ToldStream]
+"""Makes the stream of one reader; raises ConfigError for what is not there."""
+
+
+class EventStream:
+    """One reader's stream, of one engine."""
+
+    def __init__(self, looks: Looks, send: Send, asked: StreamAsked | None = None) -> None:
+        asked = asked or StreamAsked()
         self._looks = looks
         self._write = send
-        self._interval_s = interval_s
-        self._after = after_id(last_id, run=looks.run, newest=looks.last_number)
-        self._may_read = may_read
+        self._interval_s = asked.interval_s
+        self._after = after_id(asked.last_id, run=looks.run, newest=looks.last_number)
+        self._may_read = asked.may_read
         self._one_at_a_time = asyncio.Lock()
         self._leases_changed = asyncio.Event()
         self._hardware_number = 0  # of the look that was told last, and when it was asked for
@@ -221,9 +239,25 @@ class EventStream:
                 await self._write(b":\n\n")
 
     async def _send(self, name: str, data: bytes, event_id: str | None = None) -> None:
-        known = b"" if event_id is None else f"id: {event_id}\n".encode()
         async with self._one_at_a_time:
-            await self._write(b"event: %b\n%bdata: %b\n\n" % (name.encode(), known, data))
+            await self._write(event_bytes(name, data, event_id))
+
+
+def engine_streams(looks: Looks) -> Streams:
+    """Streams of one engine; a replica's name is refused, as there is no other."""
+
+    def stream(asked: StreamAsked, send: Send) -> EventStream:
+        if asked.replica is not None:
+            raise ConfigError("replica", asked.replica[:40], NO_REPLICAS)
+        return EventStream(looks, send, asked)
+
+    return stream
+
+
+def event_bytes(name: str, data: bytes, event_id: str | None = None) -> bytes:
+    """One event as it travels."""
+    known = b"" if event_id is None else f"id: {event_id}\n".encode()
+    return b"event: %b\n%bdata: %b\n\n" % (name.encode(), known, data)
 
 
 def after_id(last_id: str | None, *, run: str, newest: int) -> int:

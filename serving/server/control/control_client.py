@@ -15,6 +15,7 @@ from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untype
 from emulator.errors import ConfigError, UltraServeError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from serving.server.console.call_answer import REPLICA_HEADER
 from serving.server.control.action_ledger import KEY_HEADER
 from serving.server.control.call_failure import ENGINE_GONE, STREAM_OVER, status_of
 from serving.server.control.control_address import ControlAddress
@@ -118,8 +119,8 @@ class ControlClient:
 
     Changes carry an idempotency key, `action_key` or a random one; those without an outcome are
     asked again for `patience_s`. Beyond loopback the connection is TLS, by `tls` or the system's
-    authorities, so that `key` never travels in plain text. Calls raise ServerUnreachable or
-    RefusedByServer.
+    authorities, so that `key` never travels in plain text. `replica` names one of a
+    service's. Calls raise ServerUnreachable or RefusedByServer.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class ControlClient:
         key: str | None = None,
         tls: ControlTls | None = None,
         action_key: str | None = None,
+        replica: int | None = None,
         patience_s: float = 0.0,
     ) -> None:
         self.run: str | None = None
@@ -137,7 +139,11 @@ class ControlClient:
         self._patience_s = patience_s
         self._address = address
         self._timeout_s = timeout_s
-        self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        if key is not None:
+            self._metadata += (("authorization", f"Bearer {key}"),)
+        if replica is not None:
+            self._metadata += ((REPLICA_HEADER, str(replica)),)
         # A proxy of the environment's has no way to this machine's loopback.
         options = [("grpc.enable_http_proxy", 0)]
         if tls is None and address.is_loopback:

@@ -16,8 +16,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from emulator.errors import ConfigError
 from serving.access.secret import request_credential
 from serving.server.connections.grpc_relay import NamedConnections
+from serving.server.console.call_answer import NO_REPLICAS, REPLICA_HEADER
 from serving.server.control.action_ledger import KEY_HEADER, ActionLedger
 from serving.server.control.call_failure import failure_of_call, stream_over, too_many
 from serving.server.gateway.grpc.call_messages import message_in
@@ -25,6 +27,7 @@ from serving.server.gateway.grpc.rpc_errors import (
     CallRefused,
     RpcFailure,
     abort_for,
+    failure_of,
     not_served,
     refusing,
 )
@@ -129,6 +132,8 @@ class ControlGuard(grpc.aio.ServerInterceptor):
     """Admits calls whose key `admits` accepts; `named` names the key for the log.
 
     `changed` is called after each change, before its answer; `names` learns connections' owners.
+    `relays`: calls go on to servers that keep the outcomes of changes themselves, and a call may
+    name one of these.
     """
 
     def __init__(
@@ -139,6 +144,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         changed: Callable[[], None] = lambda: None,
         limits: GuardLimits | None = None,
         names: NamedConnections | None = None,
+        relays: bool = False,
     ) -> None:
         self._connections = names or NamedConnections()
         self._answers = StrangerAnswers(
@@ -151,6 +157,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         self._named = named
         self._changed = changed
         self._limits = limits or GuardLimits()
+        self._relays = relays
         self.ledger = ActionLedger()
         self._calls = _CallLimit("calls", CALLS_MAX)
         self._watches = _CallLimit("streams", WATCHES_MAX)
@@ -175,6 +182,9 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         secret = request_credential(metadata)
         if not about_health and not self._admits(secret):
             return refusing(_no_key())
+        replica = None if self._relays else replica_in(metadata)
+        if replica is not None:
+            return refusing(failure_of(ConfigError("replica", replica[:40], NO_REPLICAS)))
         handler = await continuation(handler_call_details)
         if handler is None:
             return refusing(not_served(method))
@@ -185,6 +195,8 @@ class ControlGuard(grpc.aio.ServerInterceptor):
             return self._streaming(handler)
         if changes_something(method):
             asked = f"{name_of(method)} by {self._named(secret)}"
+            if self._relays:
+                return self._unary(handler, asked)
             return self._changing(handler, method, asked, key_of(metadata))
         return self._unary(handler)
 
@@ -192,10 +204,10 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         """All keys of the service are its operator's."""
         self._connections.showed(context.peer(), _OPERATOR)
 
-    def _unary(self, handler: MethodHandler) -> Handler:
+    def _unary(self, handler: MethodHandler, asked: str = "") -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
             self._showed_key(context)
-            async with _ending(context), _timeout(self._limits.look_wall_s_max):
+            async with _ending(context, asked), _timeout(self._limits.look_wall_s_max):
                 with self._calls:
                     response = await handler.unary_unary(_message_of(raw, handler), context)
                     return handler.response_serializer(response)
@@ -344,6 +356,11 @@ async def _ending(context: Context, asked: str = "") -> AsyncIterator[None]:
 def key_of(metadata: Any) -> str | None:
     """The idempotency key of a call, or None."""
     return next((str(value) for name, value in metadata if name == KEY_HEADER), None)
+
+
+def replica_in(metadata: Any) -> str | None:
+    """The replica that a call names, or None."""
+    return next((str(value) for name, value in metadata if name == REPLICA_HEADER), None)
 
 
 def name_of(method: str) -> str:

@@ -7,12 +7,10 @@ and sees its lifespan. By then the app holds the engine's client, and the loop i
 import logging
 import os
 from contextlib import ExitStack
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from serving.access.control_key import held_control_key, noted_console_port
-from serving.access.key_ring import KeyRing
 from serving.plugin.direct_streams import join_streams, read_environment_once
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
@@ -133,7 +131,7 @@ class ControlHook:
                         console_port=settings.console_port,
                     ),
                     admits=gateway.keys.admits_control,
-                    named=partial(_key_name, gateway.keys),
+                    named=gateway.keys.name_of,
                     tls=settings.tls,
                 )
             )
@@ -155,11 +153,6 @@ async def _stop(services: list[Service]) -> None:
             failure = failure or error
     if failure is not None:
         raise failure
-
-
-def _key_name(keys: KeyRing, secret: str | None) -> str:
-    key = keys.key_of(secret)
-    return "the run's key" if key is None else f"the key {key.client.name}"
 
 
 def _control_address() -> ControlAddress | None:

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2 as details  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
-from serving.server.console.call_answer import CallAnswer, answered, failed
+from serving.server.console.call_answer import REPLICA_HEADER, CallAnswer, answered, failed
 from serving.server.control.action_ledger import KEY_HEADER, checked_key
 from serving.server.control.call_failure import status_of
 from serving.server.control.control_guard import changes_something
@@ -67,9 +67,12 @@ class JsonCalls:
         *,
         key: str | None,
         action: str | None = None,
+        replica: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the JSON `body`; `action` is its idempotency key."""
+        """Call `method` with the JSON `body`; `action` is its idempotency key, `replica` names one
+        of a service's.
+        """
         described = SERVICE.methods_by_name.get(method)
         if described is None:
             words = f"/{SERVICE.full_name}/{method[:100]}: no such method"
@@ -91,7 +94,7 @@ class JsonCalls:
             f"/{SERVICE.full_name}/{method}", response_deserializer=answers.FromString
         )
         try:
-            shown = _metadata(key, action)
+            shown = _metadata(key, action, replica)
         except ConfigError as error:
             return _refused(failure_of(error))
         try:
@@ -105,13 +108,19 @@ class JsonCalls:
         return answered(await asyncio.to_thread(_json_of, response))
 
 
-def _metadata(key: str | None, action: str | None) -> tuple[tuple[str, str], ...]:
+def _metadata(
+    key: str | None, action: str | None, replica: str | None
+) -> tuple[tuple[str, str], ...]:
     """Omits a key that gRPC cannot carry; raises ConfigError for a malformed idempotency key."""
     shown = []
     if key is not None and key.isascii() and key.isprintable():
         shown.append(("authorization", f"Bearer {key}"))
     if action is not None:
         shown.append((KEY_HEADER, checked_key(action)))
+    if replica is not None:
+        if not (replica.isascii() and replica.isprintable()):
+            raise ConfigError("replica", replica[:40], "a replica's number")
+        shown.append((REPLICA_HEADER, replica))
     return tuple(shown)
 
 

@@ -4,8 +4,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from serving.server.replicas.prefix_memory import PrefixMemory
+from serving.server.replicas.published_weights import PublishedWeights
 from serving.server.replicas.replica_place import ReplicaPlace
 
 
@@ -16,6 +18,22 @@ class ReplicaState(StrEnum):
     READY = "ready"
     NOT_READY = "not ready"
     GONE = "gone"
+
+
+class HeldPrefixes(Protocol):
+    """Which prompts' blocks a replica has."""
+
+    def hit_tokens(self, hashes: Sequence[int]) -> int:
+        """Tokens of the prompt's beginning that it has."""
+
+    def begin(self, hashes: Sequence[int]) -> None:
+        """A prompt is sent."""
+
+    def end(self, hashes: Sequence[int]) -> None:
+        """Its request has ended."""
+
+    def clear(self) -> None:
+        """Forget all: the replica has started anew."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +47,11 @@ class LiveReplica:
         losses: requests that it lost, and another took over.
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
+        is_prepared: whether its process has been made what the one before it was.
+        engine_answered_s: when its engine last answered, by the monotonic clock; `engine_asked_s`,
+            when the service last asked for it.
+        prefixes: by its KV events, or a guess.
+        published: weights that its next process has to publish again.
     """
 
     place: ReplicaPlace
@@ -42,7 +65,11 @@ class LiveReplica:
     load_tokens: int = 0
     losses: int = 0
     fingerprint: str = ""
-    prefixes: PrefixMemory = field(default_factory=PrefixMemory, repr=False)
+    is_prepared: bool = False
+    engine_answered_s: float = 0.0
+    engine_asked_s: float = 0.0
+    prefixes: HeldPrefixes = field(default_factory=PrefixMemory, repr=False)
+    published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
 
     @property
     def is_ready(self) -> bool:
@@ -50,7 +77,7 @@ class LiveReplica:
         return self.state is ReplicaState.READY
 
     def tokens_left(self, hashes: Sequence[int], /) -> int:
-        """`load_tokens`, less those of a prompt of these block hashes that it was sent before."""
+        """`load_tokens`, less those of a prompt of these block hashes that it has."""
         return self.load_tokens - self.prefixes.hit_tokens(hashes)
 
     def become(self, state: ReplicaState, reason: str = "") -> bool:
@@ -63,13 +90,14 @@ class LiveReplica:
     def holding(self, hashes: Sequence[int], tokens: int) -> Iterator["HeldTokens"]:
         """Count a request of `tokens` prompt tokens while the block runs."""
         held = HeldTokens(self, tokens)
-        self.prefixes.note(hashes)
+        self.prefixes.begin(hashes)
         self.requests += 1
         self.in_flight += 1
         try:
             yield held
         finally:
             self.in_flight -= 1
+            self.prefixes.end(hashes)
             held.end()
 
 

@@ -9,14 +9,17 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import aiohttp
 
 from serving.errors import ServerFailed
 from serving.policy.routing import ROUTERS, prefix_aware, routed
+from serving.server.gateway.http.request_work import asked_in
+from serving.server.replicas.kv_event_feed import KvEventFeed
 from serving.server.replicas.live_replica import LiveReplica, ReplicaState
+from serving.server.replicas.prefix_memory import block_hashes
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import ReplicaProcess
 
@@ -33,6 +36,16 @@ SILENT_S_MAX: Final = 30.0
 """Wall seconds without an answer after which a replica that was up is killed. Assumed: above any
 pause of a busy API process, below a client's patience."""
 
+ENGINE_LOOK_EVERY_S: Final = 5.0
+"""Wall seconds between two questions about its engine, which describes the whole machine."""
+
+ENGINE_DOUBT_S_MAX: Final = 30.0
+"""Wall seconds without an answer of its engine after which a replica gets no more requests."""
+
+ENGINE_SILENT_S_MAX: Final = 300.0
+"""Wall seconds until it is killed: an engine answers between two steps. Assumed: no step takes so
+long to compute."""
+
 RESTART_S_MIN: Final = 1.0
 RESTART_S_MAX: Final = 60.0
 """Wall seconds from a replica's end to its next start: doubled with each start that fails."""
@@ -41,11 +54,22 @@ END_S: Final = 60.0
 """Wall seconds in which a replica without requests ends; its chips, Ray and Python take seconds."""
 
 
+async def _nothing_to_prepare(_: LiveReplica) -> str:
+    return ""
+
+
+async def _answers_at_once(_: LiveReplica) -> float:
+    return 0.0
+
+
 class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
-    settings are wrong, and no start will succeed.
+    settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
+    for the first time, until it returns no reason why it may not take requests yet;
+    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds: a replica
+    whose engine hangs says that it is ready. At `silence_s_max` it is killed.
     """
 
     def __init__(
@@ -55,12 +79,17 @@ class LiveReplicas:
         session: aiohttp.ClientSession,
         *,
         router: str,
+        silence_s_max: float = ENGINE_SILENT_S_MAX,
     ) -> None:
         self.all = tuple(LiveReplica(place=place) for place in places)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._processes = processes
         self._session = session
         self._router = ROUTERS[router]
+        self.feed: KvEventFeed | None = None
+        self._silence_s_max = silence_s_max
+        self.engine_age_s: Callable[[LiveReplica], Awaitable[float]] = _answers_at_once
+        self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
         self._was_ready = False
@@ -90,10 +119,13 @@ class LiveReplicas:
         self._chosen += 1
         return among[number]
 
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether a replica is chosen by a prompt's blocks."""
-        return self._router is prefix_aware
+    async def hashes_of(self, body: bytes) -> Sequence[int]:
+        """The blocks of a prompt, where a replica is chosen by them."""
+        if self._router is not prefix_aware:
+            return ()
+        if self.feed is not None:
+            return await self.feed.hashes(body)
+        return block_hashes(asked_in(body))
 
     def distrust(self, replica: LiveReplica, reason: str) -> None:
         """Send it nothing until it has said that it is ready."""
@@ -105,6 +137,8 @@ class LiveReplicas:
 
     def start(self) -> None:
         """Start all."""
+        if self.feed is not None:
+            self.feed.start(self.all)
         self._tasks = [
             asyncio.create_task(self._keep(replica, process))
             for replica, process in zip(self.all, self._processes, strict=True)
@@ -118,6 +152,8 @@ class LiveReplicas:
         for process in self._processes:
             process.signal(signal.SIGKILL if at_once else signal.SIGTERM)
         await asyncio.gather(*(self._end(each) for each in self._processes))
+        if self.feed is not None:
+            await self.feed.stop()
 
     async def _end(self, process: ReplicaProcess) -> None:
         if process.is_started and await process.ended(END_S) is None:
@@ -149,6 +185,9 @@ class LiveReplicas:
         soon = self._look_soon[replica.place.number]
         ended.add_done_callback(lambda _: soon.set())
         was_ready, answered_s = False, time.monotonic()
+        replica.is_prepared = False
+        replica.engine_answered_s = time.monotonic()
+        replica.engine_asked_s = 0.0
         try:
             while not ended.done():
                 soon.clear()
@@ -158,6 +197,9 @@ class LiveReplicas:
                     answered_s = time.monotonic()
                 else:
                     self._doubt(replica, process, time.monotonic() - answered_s)
+                if was_ready and self._engine_silent_s(replica) > self._silence_s_max:
+                    logger.error("replica %d is killed: its engine hangs", replica.place.number)
+                    process.signal(signal.SIGKILL)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(soon.wait(), LOOK_EVERY_S)
         finally:
@@ -184,11 +226,31 @@ class LiveReplicas:
             if was_ready:
                 self._become(replica, ReplicaState.NOT_READY, f"no answer: {type(error).__name__}")
             return False
+        doubt = await self._engine_doubt(replica)
         if response.status == 200:
-            self._become(replica, ReplicaState.READY)
+            reason = doubt or await self._not_yet(replica)
+            state = ReplicaState.NOT_READY if reason else ReplicaState.READY
+            self._become(replica, state, reason)
         elif was_ready:
             self._become(replica, ReplicaState.NOT_READY, reason)
         return True
+
+    async def _not_yet(self, replica: LiveReplica) -> str:
+        """Why a process is not yet what the one before it was, or ""."""
+        reason = "" if replica.is_prepared else await self.prepare(replica)
+        replica.is_prepared = not reason
+        return reason
+
+    async def _engine_doubt(self, replica: LiveReplica) -> str:
+        """Why its engine seems to hang, or ""."""
+        if time.monotonic() - replica.engine_asked_s >= ENGINE_LOOK_EVERY_S:
+            replica.engine_asked_s = time.monotonic()
+            replica.engine_answered_s = time.monotonic() - await self.engine_age_s(replica)
+        silent_s = self._engine_silent_s(replica)
+        return f"no answer of its engine for {silent_s:.0f} s" * (silent_s > ENGINE_DOUBT_S_MAX)
+
+    def _engine_silent_s(self, replica: LiveReplica) -> float:
+        return time.monotonic() - replica.engine_answered_s
 
     def _become(self, replica: LiveReplica, state: ReplicaState, reason: str = "") -> None:
         if replica.become(state, reason):

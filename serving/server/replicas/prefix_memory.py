@@ -55,13 +55,16 @@ class PrefixMemory:
             hits += 1
         return hits * BLOCK_TOKENS
 
-    def note(self, hashes: Sequence[int]) -> None:
+    def begin(self, hashes: Sequence[int]) -> None:
         """Remember a prompt that is sent."""
         for each in reversed(hashes):
             self._blocks[each] = None
             self._blocks.move_to_end(each)
         while len(self._blocks) > self._blocks_max:
             self._blocks.popitem(last=False)
+
+    def end(self, hashes: Sequence[int]) -> None:
+        """Its request has ended: what it was stays."""
 
     def clear(self) -> None:
         """Forget all: the replica has started anew."""

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.merged_metrics import MergedMetrics
-from serving.telemetry.families import gateway, replicas
+from serving.telemetry.families import batch, gateway, replicas
 from serving.telemetry.families.family import Family
 from serving.telemetry.page.text_page import TextPage
 
@@ -22,7 +22,9 @@ _WITHIN_S: Final = 3.0
 """Wall seconds for a replica's page; a scraper as in deploy/prometheus gives up after 4."""
 
 _OF_SERVICE: Final = frozenset(
-    family.name for family in (*gateway.GATEWAY, *gateway.INGRESS) if family is not gateway.WAIT
+    family.name
+    for family in (*gateway.GATEWAY, *gateway.INGRESS, *batch.BATCH)
+    if family is not gateway.WAIT
 )
 
 

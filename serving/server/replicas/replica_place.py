@@ -35,8 +35,8 @@ def replica_places(
     """Places of `count` replicas of these settings.
 
     An UltraServer is filled with partitions and their spares before the next, which has the name
-    with a number. Ports go up by two. Raises ConfigError for fewer than one replica, or a partition
-    that an UltraServer does not hold.
+    with a number. Ports go up by two from the service's own. Raises ConfigError for fewer than one
+    replica, or a partition that an UltraServer does not hold.
     """
     if count < 1:
         raise ConfigError("replicas", count, "at least 1")
@@ -59,8 +59,8 @@ def replica_places(
                 visible_cores=as_ranges(
                     range(first_chip * cores, (first_chip + settings.chips) * cores)
                 ),
-                control_port=control_port and control_port + 2 * number,
-                console_port=console_port and console_port + 2 * number,
+                control_port=control_port and control_port + 2 * (number + 1),
+                console_port=console_port and console_port + 2 * (number + 1),
             )
         )
     return tuple(places)

@@ -20,9 +20,13 @@ from serving.server.replicas.replica_place import ReplicaPlace
 from startup.import_path import child_environment
 
 HOST: Final = "127.0.0.1"
+CONTROL_KEY_FLAG: Final = "--control-key-file"
+
 _DROPPED: Final = frozenset(
     {
-        *("--replicas", "--router", "--host", "--port", "--control-port", "--console-port"),
+        *("--replicas", "--router", "--replica-silence", "--host", "--port"),
+        *("--batch-directory", "--batch-file-bytes", "--batch-requests", "--batch-key-bytes"),
+        *("--control-host", "--control-port", "--console-port", CONTROL_KEY_FLAG),
         *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
         *("--tls-cert", "--ssl-certfile", "--tls-key", "--ssl-keyfile"),
         *("--tls-client-ca", "--ssl-ca-certs"),
@@ -36,8 +40,10 @@ _QUIET: Final = "--disable-uvicorn-access-log"
 _PORTS: Final = (15_000, 32_000)
 
 
-def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[str]:
-    """The words of `ultraserve` for one replica, from the service's, `serve` first."""
+def replica_words(
+    words: Sequence[str], place: ReplicaPlace, port: int, more: Sequence[str] = ()
+) -> list[str]:
+    """The words of `ultraserve` for one replica, from the service's, `serve` first, and `more`."""
     kept: list[str] = []
     skipped = 0
     for word in words:
@@ -58,16 +64,25 @@ def replica_words(words: Sequence[str], place: ReplicaPlace, port: int) -> list[
         "--console-port": place.console_port,
         "--ultraserver": place.ultraserver,
     }
-    return [*kept, _QUIET, *(str(part) for pair in own.items() for part in pair)]
+    return [*kept, *more, _QUIET, *(str(part) for pair in own.items() for part in pair)]
 
 
 class ReplicaProcess:
-    """One replica's process, started anew after each end; `words` are the service's own."""
+    """One replica's process, started anew after each end; `words` are the service's, `more` its
+    own.
+    """
 
     def __init__(
-        self, words: Sequence[str], place: ReplicaPlace, *, key: str, environment: Mapping[str, str]
+        self,
+        words: Sequence[str],
+        place: ReplicaPlace,
+        *,
+        key: str,
+        environment: Mapping[str, str],
+        more: Sequence[str] = (),
     ) -> None:
         self._words = words
+        self._more = more
         self._place = place
         self._environment = child_environment(environment) | {
             API_KEY_VARIABLE: key,
@@ -79,7 +94,7 @@ class ReplicaProcess:
     async def start(self) -> tuple[int, str]:
         """Start it; its process id, and its HTTP server's address on a free port."""
         port = _free_port()
-        words = replica_words(self._words, self._place, port)
+        words = replica_words(self._words, self._place, port, self._more)
         command = [sys.executable, "-P", "-m", "serving.main", *words]
         self._process = await asyncio.create_subprocess_exec(
             *launched(command),

@@ -13,7 +13,7 @@ it is computed again, and the client gets what it has not had. Another stream th
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -27,13 +27,12 @@ from serving.policy.admission.refusal import RefusalReason
 from serving.server.gateway.admission_controller import Permit, current_permit
 from serving.server.gateway.http.asgi import Headers, Message, Receive, Scope, Send, path_of
 from serving.server.gateway.http.http_errors import HttpError, answer
-from serving.server.gateway.http.request_work import CLASS_HEADER, asked_in
+from serving.server.gateway.http.request_work import CLASS_HEADER
 from serving.server.gateway.readiness import REST_RETRY_S
 from serving.server.replicas.completion_stream import CompletionStream, ReplicaFailed
 from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
-from serving.server.replicas.prefix_memory import block_hashes
 from serving.server.replicas.sent_stream import StreamDiverged
 
 logger = logging.getLogger("ultraserve.replicas")
@@ -129,7 +128,7 @@ class _Request:
     target: str
     headers: list[tuple[str, str]]
     sent: ForwardedBody
-    hashes: tuple[int, ...]
+    hashes: Sequence[int]
     permit: Permit | None
     losses: int = 0
     begun: bool = False
@@ -179,7 +178,9 @@ class ReplicaProxy:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
-        request = self._request(scope, (await receive()).get("body", b""))
+        body = (await receive()).get("body", b"")
+        hashes = () if current_permit.get() is None else await self._replicas.hashes_of(body)
+        request = self._request(scope, body, hashes)
         forward = asyncio.ensure_future(self._forward(request, send))
         gone = asyncio.ensure_future(_gone(receive))
         try:
@@ -192,9 +193,8 @@ class ReplicaProxy:
         if was_done:
             forward.result()
 
-    def _request(self, scope: Scope, body: bytes) -> _Request:
+    def _request(self, scope: Scope, body: bytes, hashes: Sequence[int]) -> _Request:
         permit, path = current_permit.get(), path_of(scope)
-        by_prompt = permit is not None and self._replicas.reads_prompts
         target = bytes(scope.get("raw_path") or quote(path).encode())
         if query := bytes(scope.get("query_string", b"")):
             target += b"?" + query
@@ -211,7 +211,7 @@ class ReplicaProxy:
             target=target.decode("latin-1"),
             headers=headers,
             sent=forwarded_body(path, body, self._draw_seed),
-            hashes=block_hashes(asked_in(body)) if by_prompt else (),
+            hashes=hashes,
             permit=permit,
         )
 
@@ -236,15 +236,7 @@ class ReplicaProxy:
         passed_over = request.refused_by | request.rested
         replica = await self._replicas.choose(request.hashes, without=passed_over)
         if replica is None:
-            if request.begun or request.rested:
-                await asyncio.sleep(REFUSED_AGAIN_S)
-                request.rested.clear()
-                if request.begun:
-                    request.refused_by.clear()
-                return False
-            assert request.last is not None
-            await _answer(request, request.last, send)
-            return True
+            return await _refused_by_all(request, send)
         try:
             with replica.holding(request.hashes, request.prompt_tokens) as held:
                 await self._ask(replica, request, held, send)
@@ -263,6 +255,10 @@ class ReplicaProxy:
                 request.rested.add(replica.place.number)
                 return False
             lost: Exception = unserved
+        except aiohttp.ClientConnectorError as error:  # it was never there, and cannot be why
+            self._replicas.distrust(replica, f"no connection: {error.strerror}")
+            self._again(request)
+            return False
         except (ReplicaFailed, *_LOST) as error:
             lost = error
         self._replicas.distrust(replica, f"a request was lost: {type(lost).__name__}")
@@ -354,6 +350,19 @@ async def _pass_events(
     if stream is not None and not stream.done:
         raise ReplicaFailed(b"the stream has no end")
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refused_by_all(request: _Request, send: Send) -> bool:
+    """Wait for a replica that may take it later, else answer; whether it is answered."""
+    if not request.begun and not request.rested:
+        assert request.last is not None
+        await _answer(request, request.last, send)
+        return True
+    await asyncio.sleep(REFUSED_AGAIN_S)
+    request.rested.clear()
+    if request.begun:
+        request.refused_by.clear()
+    return False
 
 
 def _note_version(replica: LiveReplica, said: bytes) -> None:

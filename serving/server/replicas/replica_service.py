@@ -11,9 +11,11 @@ import logging
 import os
 import random
 import signal
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -22,10 +24,15 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from serving.access.key_ring import KeyReload, KeyRing
+from serving.access.private_file import replace_file
 from serving.access.secret import draw_secret
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import Client
+from serving.server.batch.batch_api import BatchApi
+from serving.server.batch.batch_parts import make_batches
+from serving.server.batch.batch_runner import BatchRunner
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import (
@@ -43,13 +50,15 @@ from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
-from serving.server.replicas import replica_list
-from serving.server.replicas.live_replicas import LiveReplicas
+from serving.server.replicas.kv_event_feed import KvEventFeed, KvRouting
+from serving.server.replicas.live_replicas import ENGINE_SILENT_S_MAX, LiveReplicas
+from serving.server.replicas.replica_list import PATH as LIST_PATH
 from serving.server.replicas.replica_metrics import ReplicaMetrics
 from serving.server.replicas.replica_place import ReplicaPlace
-from serving.server.replicas.replica_process import ReplicaProcess
+from serving.server.replicas.replica_process import CONTROL_KEY_FLAG, ReplicaProcess
 from serving.server.replicas.replica_proxy import ReplicaProxy
 from serving.server.replicas.replica_readiness import ReplicaReadiness
+from serving.server.replicas.service_control import ControlPlace, ServiceControl
 from serving.telemetry.gateway_metrics import GatewayMetrics
 
 logger = logging.getLogger("ultraserve.replicas")
@@ -76,6 +85,11 @@ class ServiceSettings:
         words: of the command line, by which each replica is started.
         dilation: wall seconds of an emulated one, of all replicas; limits of a minute go by it.
         context_tokens: of the model.
+        control: where the control service and the console are; None: nowhere.
+        batches: of the service; without a directory none.
+        replica_seats: sequences that a replica has room for, by which batches are sent.
+        silence_s_max: wall seconds without an answer of its engine until a replica is killed.
+        kv_routing: None: a router that goes by prompts guesses what replicas hold.
     """
 
     host: str
@@ -86,6 +100,11 @@ class ServiceSettings:
     router: str
     dilation: float
     context_tokens: int
+    control: ControlPlace | None = None
+    kv_routing: KvRouting | None = None
+    silence_s_max: float = ENGINE_SILENT_S_MAX
+    batches: BatchSettings = field(default_factory=BatchSettings)
+    replica_seats: int = 1
 
 
 def serve_replicas(settings: ServiceSettings) -> int:
@@ -97,7 +116,15 @@ def serve_replicas(settings: ServiceSettings) -> int:
 
 
 async def _serve(settings: ServiceSettings) -> int:
+    # 0700: keys and sockets of this run are in it.
+    with tempfile.TemporaryDirectory(prefix="us-replicas-", ignore_cleanup_errors=True) as name:
+        return await _serve_in(Path(name), settings)
+
+
+async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
     key = draw_secret()
+    key_file = directory / "control.key"
+    replace_file(key_file, f"{key}\n".encode())
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -107,12 +134,29 @@ async def _serve(settings: ServiceSettings) -> int:
         trust_env=False,
     )
     async with session:
+        feed = None if settings.kv_routing is None else KvEventFeed(settings.kv_routing, directory)
         processes = [
-            ReplicaProcess(settings.words, place, key=key, environment=os.environ)
+            ReplicaProcess(
+                settings.words,
+                place,
+                key=key,
+                environment=os.environ,
+                more=[
+                    *(CONTROL_KEY_FLAG, str(key_file)),
+                    *([] if feed is None else feed.words(place.number)),
+                ],
+            )
             for place in settings.places
         ]
-        live = LiveReplicas(settings.places, processes, session, router=settings.router)
-        service = ReplicaService(settings, live, session)
+        live = LiveReplicas(
+            settings.places,
+            processes,
+            session,
+            router=settings.router,
+            silence_s_max=settings.silence_s_max,
+        )
+        live.feed = feed
+        service = ReplicaService(settings, live, session, key=key)
         live.start()
         try:
             return await service.run()
@@ -121,15 +165,27 @@ async def _serve(settings: ServiceSettings) -> int:
 
 
 class ReplicaService:
-    """The gateway before `live`, and its end."""
+    """The gateway before `live`, and its end; `key` is what replicas ask of this process alone."""
 
     def __init__(
-        self, settings: ServiceSettings, live: LiveReplicas, session: aiohttp.ClientSession
+        self,
+        settings: ServiceSettings,
+        live: LiveReplicas,
+        session: aiohttp.ClientSession,
+        *,
+        key: str,
     ) -> None:
         gateway, registry = settings.gateway, CollectorRegistry()
         self._live = live
         self._drain_wall_s_max = gateway.drain_wall_s_max
-        self._keys = KeyRing(key_file=gateway.key_file, key_hashes=gateway.key_hashes)
+        self._control = ServiceControl(settings.control, gateway, live.all, session, key=key)
+        live.prepare = self._control.publish_again
+        live.engine_age_s = self._control.engine_age_s
+        self._keys = KeyRing(
+            key_file=gateway.key_file,
+            key_hashes=gateway.key_hashes,
+            control_secret=self._control.open(),
+        )
         # Replicas bound what runs, and have the queue of batch work: each knows its own room.
         capacity = Capacity(
             seats=_MANY,
@@ -143,16 +199,30 @@ class ReplicaService:
         account = measured_ingress(gateway, registry)
         metrics = ReplicaMetrics(registry)
         seeds = random.SystemRandom()
+        bodies = BodyReader(bytes_max=gateway.body_bytes_max, account=account)
         http = HttpGateway(
             ReplicaProxy(live, session, metrics, lambda: seeds.getrandbits(_SEED_BITS)),
             keys=self._keys,
             admission=self._admission,
             readiness=ReplicaReadiness(live, lambda: self._admission.closed),
-            bodies=BodyReader(bytes_max=gateway.body_bytes_max, account=account),
+            bodies=bodies,
             context=ContextSize(settings.context_tokens),
             request_wall_s_max=gateway.request_wall_s_max,
         )
-        http.beside = ServicePages(live, metrics, session)
+        batch_api: BatchApi | None = None
+        self._batches: BatchRunner | None = None
+        if settings.batches.batch_directory is not None:
+            self._batches, batch_api = make_batches(
+                settings.batches,
+                app=None,
+                ask=http.answer_inner,
+                keys=self._keys,
+                bodies=bodies,
+                body_bytes_max=gateway.body_bytes_max,
+                seats=lambda: settings.replica_seats * len(live.ready),
+                registry=registry,
+            )
+        http.beside = ServicePages(live, metrics, session, self._control, batch_api)
         config = uvicorn.Config(
             http,
             host=settings.host,
@@ -183,8 +253,13 @@ class ReplicaService:
         await reload.start()
         self._live.failed.add_done_callback(lambda _: self._leave())
         try:
+            await self._control.start(self._keys)
+            if self._batches is not None:
+                await self._batches.start()
             await self._server.serve()
         finally:
+            await self._stop_batches()
+            await self._control.stop()
             await reload.stop()
         if self._live.failed.done():
             self._live.failed.result()
@@ -202,10 +277,15 @@ class ReplicaService:
             self._leave()
 
     async def _end(self, wall_s: float) -> None:
+        await self._stop_batches()  # the next service goes on with them
         reason = RefusalReason.DRAINING
         self._admission.close(reason, "the server is ending", retry_after_s=max(wall_s, 1.0))
         await self._admission.empty(wall_s)
         self._leave()
+
+    async def _stop_batches(self) -> None:
+        if self._batches is not None:
+            await self._batches.stop()
 
     def _leave(self) -> None:
         self._server.config.timeout_graceful_shutdown = _CLOSE_S
@@ -225,22 +305,34 @@ class ServicePages:
     """Pages of the service itself, beside the replicas' app."""
 
     def __init__(
-        self, live: LiveReplicas, metrics: ReplicaMetrics, session: aiohttp.ClientSession
+        self,
+        live: LiveReplicas,
+        metrics: ReplicaMetrics,
+        session: aiohttp.ClientSession,
+        control: ServiceControl,
+        batches: BatchApi | None,
     ) -> None:
         self._live = live
+        self._batches = batches
+        self._control = control
         self._metrics = metrics
         self._session = session
 
     def has(self, path: str) -> bool:
         """Whether the path is one of its own."""
-        return path in (_METRICS, replica_list.PATH)
+        return path in (_METRICS, LIST_PATH) or self._has_batch(path)
+
+    def _has_batch(self, path: str) -> bool:
+        return self._batches is not None and self._batches.has(path)
 
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, *, client: Client, headers: Headers
     ) -> None:
-        """Answer a GET; raises HttpRefused for another method."""
-        del receive, client
+        """Answer a GET, or what batches are asked; raises HttpRefused for another method."""
         path = path_of(scope)
+        if self._batches is not None and self._has_batch(path):
+            await self._batches.answer(scope, receive, send, client=client, headers=headers)
+            return
         if scope["method"] not in ("GET", "HEAD"):
             status, words = HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes GET"
             raise HttpRefused(HttpError(status, "method_not_allowed", words, allows="GET, HEAD"))
@@ -248,5 +340,5 @@ class ServicePages:
             body = await self._metrics.page(self._live, self._session)
             kind = _TEXT
         else:
-            body, kind = replica_list.replica_list(self._live.all), b"application/json"
+            body, kind = await self._control.listed(), b"application/json"
         await respond(send, HTTPStatus.OK, [*body_headers(body, kind), NO_STORE, *headers], body)

@@ -19,7 +19,7 @@ from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.engine.scheduler_state import RankQueues
 from serving.server.console.call_answer import CallAnswer, answered, failed
 from serving.server.console.console_app import ConsoleApp
-from serving.server.console.event_stream import HardwareEvent
+from serving.server.console.event_stream import HardwareEvent, engine_streams
 from serving.server.engine_call import EngineGone
 from serving.wire.control_call import (
     ExpertLoadReply,
@@ -144,9 +144,10 @@ class KeptCalls:
         *,
         key: str | None,
         action: str | None = None,
+        replica: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        del wall_s
+        del replica, wall_s
         if key != KEY:
             return failed("unauthenticated", "expected the control service's key")
         assert action or not self.changes(method), "a change has an idempotency key"
@@ -192,7 +193,7 @@ class ReplayedServer:
     async def _start(self) -> None:
         console = ConsoleApp(
             calls=self.calls,
-            looks=self.looks,
+            streams=engine_streams(self.looks),
             admits=lambda key: key == KEY,
             own_host=HOST,
             cookie="session",

@@ -6,8 +6,8 @@ import type { MachineSnapshot } from "../wire/report";
 import { duration, type Quantity, NONE, scaled, share, text, things, watts } from "../words/quantity";
 import { Sparkline } from "./Sparkline";
 
-const BASES: readonly Basis[] = ["provisioned", "drawn", "all-in"];
-const basis = signal<Basis>("provisioned");
+export const BASES: readonly Basis[] = ["provisioned", "drawn", "all-in"];
+export const basis = signal<Basis>("provisioned");
 
 export function Figures({ report }: { report: MachineSnapshot }) {
   const { telemetry, power } = report;

@@ -1,6 +1,7 @@
 // What is emulated, how its time passes, and whether the page still hears of it.
-import { engineGone, late, line, look, signOut, system } from "../state/console";
+import { chooseReplica, chosenReplica, engineGone, late, line, look, service, signOut, system } from "../state/console";
 import { nextTheme, theme } from "../state/theme";
+import { nameReplicaInAddress } from "../wire/key";
 import { digits, moment, span } from "../words/quantity";
 import { Mark } from "./Mark";
 
@@ -14,6 +15,7 @@ export function Header() {
         <Mark />
         <span>UltraServe</span>
       </h1>
+      {service.value && <Replicas />}
       {state && (
         <dl class="what">
           <Item name="Model" value={state.model} />
@@ -38,6 +40,29 @@ export function Header() {
       </button>
     </header>
   );
+}
+
+function Replicas() {
+  return (
+    <select
+      class="which"
+      aria-label="What is shown"
+      value={chosenReplica.value === null ? "" : String(chosenReplica.value)}
+      onChange={(event) => showReplica(event.currentTarget.value === "" ? null : Number(event.currentTarget.value))}
+    >
+      <option value="">All replicas</option>
+      {service.value?.replicas.map((each) => (
+        <option key={each.replica} value={String(each.replica)}>
+          Replica {each.replica} · {each.state}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+export function showReplica(number: number | null): void {
+  nameReplicaInAddress(number);
+  chooseReplica(number);
 }
 
 function Item({ name, value }: { name: string; value: string }) {

@@ -1,5 +1,5 @@
 // The whole page, or what it says while there is nothing to show.
-import { dayNight, admission, experts, line, look } from "../state/console";
+import { dayNight, admission, chosenReplica, experts, line, look, service } from "../state/console";
 import { proposed } from "../state/action";
 import { Charts } from "./Charts";
 import { ChipPanel } from "./ChipPanel";
@@ -12,11 +12,13 @@ import { Figures } from "./Figures";
 import { Header } from "./Header";
 import { News } from "./News";
 import { LARGE_UP_TO, Racks } from "./Racks";
+import { Service } from "./Service";
 import { StepCard } from "./StepCard";
 import { SignIn } from "./SignIn";
 
 export function Page() {
   if (line.value.is === "refused" && look.value === null) return <SignIn />;
+  const all = chosenReplica.value === null ? service.value : null;
   const report = look.value;
   return (
     <>
@@ -25,8 +27,10 @@ export function Page() {
       </a>
       <Header />
       <News />
-      <main data-emulated-s={report?.emulated_s} aria-busy={report === null}>
-        {report === null ? (
+      <main data-emulated-s={report?.emulated_s} aria-busy={report === null && all === null}>
+        {all !== null ? (
+          <Service list={all} />
+        ) : report === null ? (
           <p class="waiting">{line.value.is === "broken" ? line.value.why : "Waiting for the engine’s first answer…"}</p>
         ) : (
           <>

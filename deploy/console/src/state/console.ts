@@ -1,11 +1,11 @@
 // Everything the page shows, as signals: each part of the page reads what it needs.
-import { batch, signal } from "@preact/signals";
-import { call, closeSession } from "../wire/calls";
+import { batch, computed, signal } from "@preact/signals";
+import { call, callReplica, closeSession } from "../wire/calls";
 import { forgetKey } from "../wire/key";
 import { tellSignOut } from "../wire/other_tabs";
-import type { DayNightState as DayNight, AdmissionReport, ExpertChoices, MachineEvent as Happened, MachineSnapshot, LatencyReport as Latency } from "../wire/report";
+import type { DayNightState as DayNight, AdmissionReport, ExpertChoices, MachineEvent as Happened, MachineSnapshot, ReplicaList, LatencyReport as Latency } from "../wire/report";
 import type { ServerEvent } from "../wire/server_events";
-import { listen } from "../wire/stream";
+import { listen, type StreamSubscriber } from "../wire/stream";
 import { systemOf, type System } from "../wire/system";
 import { outcome, proposed } from "./action";
 import { History } from "./history";
@@ -20,7 +20,14 @@ export type Line =
 export const EVENTS_KEPT = 500;
 const EVERY_S = 1;
 
-export const line = signal<Line>({ is: "connecting" });
+/** The server's stream, and the one of the replica that is shown. */
+const serverLine = signal<Line>({ is: "connecting" });
+const replicaLine = signal<Line | null>(null);
+export const line = computed<Line>(() => (serverLine.value.is === "live" && replicaLine.value) || serverLine.value);
+/** All replicas, where the server is a service of several. */
+export const service = signal<ReplicaList | null>(null);
+/** The one that the page shows; null: all. */
+export const chosenReplica = signal<number | null>(null);
 export const engineGone = signal<string | null>(null);
 export const look = signal<MachineSnapshot | null>(null);
 /** Counts the looks; what is drawn from `history` follows it. */
@@ -42,31 +49,57 @@ export const sessionLeft = signal("");
 export const history = new History();
 
 let hangUp: (() => void) | null = null;
+let hangUpReplica: (() => void) | null = null;
 let run: string | null = null; // the server's, whose events are told
 let droppedNext = 0; // what `dropped` grows by with the next event
 
 /** Begin to listen, or begin again with another key. */
 export function connect(): void {
   hangUp?.();
+  stopReplica();
   batch(() => {
-    line.value = { is: "connecting" };
+    serverLine.value = { is: "connecting" };
     sessionLeft.value = "";
     outcome.value = ""; // of an action that was under way when the last session ended
     forgetEvents(); // the server tells them again
   });
-  hangUp = listen(EVERY_S, {
+  hangUp = listen(EVERY_S, subscriber((now) => (serverLine.value = now)));
+}
+
+/** Show one replica of a service, or all of them; its stream begins once the service is known. */
+export function chooseReplica(number: number | null): void {
+  stopReplica();
+  callReplica(number);
+  batch(() => {
+    chosenReplica.value = number;
+    forgetMachine();
+  });
+  if (service.value !== null) listenToReplica();
+}
+
+function listenToReplica(): void {
+  const number = chosenReplica.value;
+  if (number === null) return;
+  replicaLine.value = { is: "connecting" };
+  hangUpReplica = listen(EVERY_S, subscriber((now) => (replicaLine.value = now)), number);
+}
+
+function stopReplica(): void {
+  hangUpReplica?.();
+  hangUpReplica = null;
+  replicaLine.value = null;
+}
+
+function subscriber(tell: (line: Line) => void): StreamSubscriber {
+  return {
     onOpen: () => {
-      line.value = { is: "live" };
+      tell({ is: "live" });
       void learnSystem();
     },
     onEvent: receive,
-    onBreak: (why) => {
-      line.value = { is: "broken", why };
-    },
-    onRefused: () => {
-      line.value = { is: "refused" };
-    },
-  });
+    onBreak: (why) => tell({ is: "broken", why }),
+    onRefused: () => tell({ is: "refused" }),
+  };
 }
 
 /** Show nothing any more, forget the key, here and in the other tabs, and end the session. */
@@ -85,17 +118,26 @@ export async function signOut(): Promise<void> {
 export function forgetAll(): void {
   hangUp?.();
   hangUp = null;
+  stopReplica();
   forgetKey();
   batch(() => {
-    line.value = { is: "refused" };
-    for (const one of [engineGone, look, late, latency, admission, dayNight, experts, system, chosenChip, proposed]) one.value = null;
-    looks.value = 0;
-    lookedAt.value = 0;
+    serverLine.value = { is: "refused" };
+    service.value = null;
+    chosenReplica.value = null;
+    callReplica(null);
+    system.value = null;
     outcome.value = "";
     sessionLeft.value = "";
-    history.clear();
-    forgetEvents();
+    forgetMachine();
   });
+}
+
+function forgetMachine(): void {
+  for (const one of [engineGone, look, late, latency, admission, dayNight, experts, chosenChip, proposed]) one.value = null;
+  looks.value = 0;
+  lookedAt.value = 0;
+  history.clear();
+  forgetEvents();
 }
 
 function forgetEvents(): void {
@@ -129,7 +171,15 @@ export function receive({ event, data, id }: ServerEvent): void {
     else if (event === "daynight") dayNight.value = said as DayNight;
     else if (event === "experts") experts.value = said as ExpertChoices;
     else if (event === "gone") engineGone.value = goneWords(said);
+    else if (event === "replicas") receiveReplicas(said as ReplicaList);
   });
+}
+
+function receiveReplicas(list: ReplicaList): void {
+  const isFirst = service.value === null;
+  service.value = list;
+  if ((chosenReplica.value ?? 0) >= list.replicas.length) chooseReplica(null);
+  else if (isFirst) listenToReplica();
 }
 
 function receiveSnapshot(report: MachineSnapshot): void {

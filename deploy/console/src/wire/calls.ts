@@ -29,17 +29,25 @@ const ASK_AGAIN_MS = 500;
 
 type Json = Record<string, unknown>;
 
+let replica: number | null = null;
+
+/** From now on calls are for this replica of a service; null: the server is one engine, or all are meant. */
+export function callReplica(number: number | null): void {
+  replica = number;
+}
+
 /** Call `method`; what changes something needs `key`, for a look the session is enough.
  *
  * A change is done at most once: while its outcome is unknown, the same call is asked for it. */
 export async function call<T>(method: string, request: Json, key: string | null = null): Promise<T> {
   const path = `/ultraserve.v1.ControlService/${method}`;
-  if (key === null) return post<T>(path, request, null);
+  const named = replica === null ? {} : { "Ultraserve-Replica": String(replica) }; // also while its outcome is asked for
+  if (key === null) return post<T>(path, request, named);
   const action = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   const until = Date.now() + OUTCOME_MS;
   for (;;) {
     try {
-      return await post<T>(path, request, key, action);
+      return await post<T>(path, request, { ...named, Authorization: `Bearer ${key}`, "Idempotency-Key": action });
     } catch (error) {
       if (!(error instanceof CallFailed && error.isUnknown) || Date.now() >= until) throw error;
     }
@@ -49,19 +57,17 @@ export async function call<T>(method: string, request: Json, key: string | null 
 
 /** Begin a session, in which one may look; raises CallFailed for a wrong key. */
 export async function openSession(key: string): Promise<void> {
-  await post("/session", { key }, null);
+  await post("/session", { key });
 }
 
 /** End the session that this browser has. */
 export async function closeSession(): Promise<void> {
-  await post("/session", null, null);
+  await post("/session", null);
 }
 
 /** Post `body`, or DELETE where there is none. */
-async function post<T>(path: string, body: Json | null, key: string | null, action: string | null = null): Promise<T> {
-  const headers: Record<string, string> = { "Content-Type": "application/json" };
-  if (key !== null) headers["Authorization"] = `Bearer ${key}`;
-  if (action !== null) headers["Idempotency-Key"] = action;
+async function post<T>(path: string, body: Json | null, named: Record<string, string> = {}): Promise<T> {
+  const headers = { "Content-Type": "application/json", ...named };
   let response: Response;
   let text: string;
   try {

@@ -11,6 +11,17 @@ export function keyFromAddress(): string | null {
   return key;
 }
 
+/** The replica that the address names, `?replica=1`; null: none. */
+export function replicaFromAddress(): number | null {
+  const named = new URLSearchParams(location.search).get("replica");
+  return named !== null && /^\d+$/.test(named) ? Number(named) : null;
+}
+
+/** Let the address name what is shown, so that it can be kept and loaded again. */
+export function nameReplicaInAddress(replica: number | null): void {
+  history.replaceState(null, "", location.pathname + (replica === null ? "" : `?replica=${replica}`));
+}
+
 export function heldKey(): string | null {
   return sessionStorage.getItem(PLACE);
 }

@@ -366,6 +366,54 @@ export interface Recovery {
   failed: string[];
 }
 
+export interface ReplicaFigures {
+  chips: number;
+  chips_up: number;
+  ranks: number;
+  ranks_up: number;
+  faults_open: number;
+  requests_running: number;
+  requests_waiting: number;
+  prompt_tokens_per_s: number;
+  output_tokens_per_s: number;
+  chip_watts: number;
+  facility_watts: number;
+  basis_watts: Record<string, number>;
+  output_per_s_per_mw: Record<string, number>;
+}
+
+export interface ReplicaList {
+  replicas: ReplicaReport[];
+  figures: ReplicaFigures | null;
+  ports: ServicePorts;
+}
+
+export interface ReplicaReport {
+  replica: number;
+  state: ReplicaState;
+  reason: string;
+  ultraserver: string;
+  first_chip: number;
+  chips: number;
+  pid: number | null;
+  requests_in_flight: number;
+  load_tokens: number;
+  requests: number;
+  lost_requests: number;
+  restarts: number;
+  fingerprint: string;
+  control_port: number;
+  console_port: number;
+  figures: ReplicaFigures | null;
+}
+
+export type ReplicaState = "starting" | "ready" | "not ready" | "gone";
+
+export interface ServicePorts {
+  control_port: number;
+  console_port: number;
+}
+
 export interface SleepState {
   asleep: string[];
   level: number;

@@ -22,20 +22,21 @@ interface Place {
   engineGone: boolean;
 }
 
-/** Listen until the returned function is called. */
-export function listen(intervalS: number, subscriber: StreamSubscriber): () => void {
+/** Listen until the returned function is called: to one replica of a service, or to the server itself. */
+export function listen(intervalS: number, subscriber: StreamSubscriber, replica: number | null = null): () => void {
   const ended = new AbortController();
-  void follow(intervalS, subscriber, ended.signal);
+  const path = `/stream?interval_s=${intervalS}${replica === null ? "" : `&replica=${replica}`}`;
+  void follow(path, subscriber, ended.signal);
   return () => ended.abort();
 }
 
-async function follow(intervalS: number, subscriber: StreamSubscriber, ended: AbortSignal): Promise<void> {
+async function follow(path: string, subscriber: StreamSubscriber, ended: AbortSignal): Promise<void> {
   const place: Place = { lastId: null, engineGone: false };
   let pauseMs = FIRST_PAUSE_MS;
   while (!ended.aborted) {
     let why = "the server ended the stream";
     try {
-      const response = await open(intervalS, place.lastId, ended);
+      const response = await open(path, place.lastId, ended);
       if (ended.aborted) return;
       if (response.status === 401 || response.status === 403) return subscriber.onRefused();
       if (response.status === 400 || response.status === 412) place.lastId = null; // another run's event
@@ -55,10 +56,10 @@ async function follow(intervalS: number, subscriber: StreamSubscriber, ended: Ab
   }
 }
 
-async function open(intervalS: number, lastId: string | null, ended: AbortSignal): Promise<Response> {
+async function open(path: string, lastId: string | null, ended: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { Accept: "text/event-stream" };
   if (lastId !== null) headers["Last-Event-ID"] = lastId;
-  const look = (): Promise<Response> => fetch(`/stream?interval_s=${intervalS}`, { headers, signal: ended, cache: "no-store" });
+  const look = (): Promise<Response> => fetch(path, { headers, signal: ended, cache: "no-store" });
   const response = await look();
   const key = heldKey();
   if (response.status !== 401 || key === null) return response;

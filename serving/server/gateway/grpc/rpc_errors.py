@@ -89,6 +89,26 @@ class RpcFailure:
         return status
 
 
+def failure_in(status: Status, code: grpc.StatusCode) -> RpcFailure:
+    """The failure that `to_status` has written."""
+    info, delay = details.ErrorInfo(), details.RetryInfo()
+    quota, wrong = details.QuotaFailure(), details.BadRequest()
+    for part in status.details:
+        for kind in (info, delay, quota, wrong):
+            part.Unpack(kind)
+    return RpcFailure(
+        code,
+        info.reason,
+        status.message,
+        retry_after_s=(
+            delay.retry_delay.ToMilliseconds() / 1e3 if delay.HasField("retry_delay") else None
+        ),
+        violations={each.subject: each.description for each in quota.violations},
+        field=next((each.field for each in wrong.field_violations), None),
+        metadata=dict(info.metadata),
+    )
+
+
 class CallRefused(UltraServeError):
     """A call refused before it runs; its client gets `failure`."""
 

@@ -14,6 +14,7 @@ from serving.server.console.event_stream import (
     HISTORY_EVENTS_MAX,
     EventStream,
     ReaderGone,
+    StreamAsked,
     after_id,
 )
 from serving.server.control.call_failure import server_ends
@@ -29,7 +30,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def all_told(looks: SmallSnapshots, **given: Any) -> Reader:
     """What a reader is told of looks that end."""
     reader = Reader()
-    await EventStream(looks, reader.send, **given).run()
+    await EventStream(looks, reader.send, StreamAsked(**given)).run()
     return reader
 
 
@@ -41,7 +42,9 @@ def numbers(reader: Reader) -> list[int]:
 def test_a_new_reader_is_told_what_happened_then_what_is_and_at_last_the_end() -> None:
     async def main() -> None:
         looks, reader = SmallSnapshots(events=3), Reader()
-        stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
+        stream = asyncio.create_task(
+            EventStream(looks, reader.send, StreamAsked(interval_s=0.25)).run()
+        )
         await reader.until(lambda: len(reader.told("hardware")) >= 3)
         looks.happen()
         await reader.until(lambda: len(reader.told("happened")) == 4)
@@ -111,7 +114,9 @@ def test_of_a_long_history_the_newest_is_told_and_how_many_are_not() -> None:
 def test_a_slow_reader_misses_looks_and_nothing_that_happened() -> None:
     async def main() -> None:
         looks, reader = SmallSnapshots(), Reader()
-        stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
+        stream = asyncio.create_task(
+            EventStream(looks, reader.send, StreamAsked(interval_s=0.25)).run()
+        )
         await reader.until(lambda: len(reader.told("hardware")) >= 1)
         reader.held.clear()
         await reader.until(lambda: reader.waiting == 1)
@@ -150,7 +155,9 @@ def test_a_look_that_fails_is_missed_and_told_once_in_the_log(
     async def main() -> None:
         looks, reader = SmallSnapshots(), Reader()
         looks.failure = EngineFailed("a step broke off")
-        stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
+        stream = asyncio.create_task(
+            EventStream(looks, reader.send, StreamAsked(interval_s=0.25)).run()
+        )
         await asyncio.sleep(0.6)
         assert not reader.told("hardware")
         looks.failure = None
@@ -168,7 +175,9 @@ def test_while_the_engine_is_silent_a_reader_is_told_its_look_s_age_and_no_look_
     async def main() -> None:
         looks, reader = SmallSnapshots(), Reader()
         looks.late_s = 0.0
-        stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
+        stream = asyncio.create_task(
+            EventStream(looks, reader.send, StreamAsked(interval_s=0.25)).run()
+        )
         await reader.until(lambda: len(reader.told("late")) >= 1)
         assert not reader.told("hardware")
         looks.late_s = None
@@ -212,7 +221,9 @@ def test_when_the_server_ends_the_stream_just_does() -> None:
 def test_who_may_not_look_any_more_is_told_no_more() -> None:
     async def main() -> None:
         looks, reader, allowed = SmallSnapshots(), Reader(), [True]
-        stream = EventStream(looks, reader.send, interval_s=0.25, may_read=lambda: allowed[0])
+        stream = EventStream(
+            looks, reader.send, StreamAsked(interval_s=0.25, may_read=lambda: allowed[0])
+        )
         running = asyncio.create_task(stream.run())
         await reader.until(lambda: len(reader.told("hardware")) >= 1)
         allowed[0] = False
@@ -251,7 +262,9 @@ def test_signs_of_life_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPa
 
     async def main() -> None:
         looks, reader = SmallSnapshots(), Reader()
-        stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=60).run())
+        stream = asyncio.create_task(
+            EventStream(looks, reader.send, StreamAsked(interval_s=60)).run()
+        )
         await reader.until(lambda: reader.text.count(b":\n\n") >= 3)
         looks.go(EngineGone())
         await stream
@@ -262,4 +275,4 @@ def test_signs_of_life_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("interval_s", [0.0, 0.2, 61.0, float("nan"), float("inf"), -1.0])
 def test_an_interval_that_is_none_is_refused(interval_s: float) -> None:
     with pytest.raises(ConfigError, match=r"^interval_s=.*: expected 0\.25 to 60 seconds$"):
-        EventStream(SmallSnapshots(), Reader().send, interval_s=interval_s)
+        StreamAsked(interval_s=interval_s)

@@ -325,7 +325,8 @@ def control_server(
         await ended[0].wait()
         await server.stop()
 
-    with held_control_key(address.port, os.environ) as key:
+    key_file = given.pop("key_file", None)
+    with held_control_key(address.port, os.environ, key_file=key_file) as key:
         thread = threading.Thread(target=uvloop.run, args=(serve(),))
         thread.start()
         assert started.wait(10)

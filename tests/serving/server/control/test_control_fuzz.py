@@ -22,7 +22,8 @@ from serving.access.control_key import find_control_key
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.control_server import SERVICE, ControlServer
+from serving.server.control.control_ports import SERVICE
+from serving.server.control.control_server import ControlServer
 from serving.server.day_night.controller import DayNight
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
@@ -165,7 +166,7 @@ class Attack:
     def end(self) -> None:
         """Nobody is left inside, and the server answers."""
         self._channel.close()
-        wait_until(lambda: self.server.watch.watchers == 0 and self.server.guard.inside == 0)
+        wait_until(lambda: self.server.watch.watchers == 0 and self.server.ports.guard.inside == 0)
 
 
 @contextlib.contextmanager

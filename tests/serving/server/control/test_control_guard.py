@@ -22,8 +22,7 @@ from emulator.specs.fault import Fault, FaultKind
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.access.control_key import find_control_key
 from serving.access.tls_files import TlsFiles
-from serving.server.control import control_guard
-from serving.server.control import control_server as control_server_module
+from serving.server.control import control_guard, control_ports
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import (
     ControlClient,
@@ -32,7 +31,8 @@ from serving.server.control.control_client import (
     ServerUnreachable,
 )
 from serving.server.control.control_guard import GuardLimits, changes_something
-from serving.server.control.control_server import SERVICE, ControlServer
+from serving.server.control.control_ports import SERVICE
+from serving.server.control.control_server import ControlServer
 from serving.wire import control_call
 from tests.serving.server.control.raw_call import details_of, failure, stub_at, with_key
 from tests.serving.server.control.small_engine import (
@@ -242,11 +242,11 @@ def test_who_has_no_key_and_says_nothing_is_not_waited_for(
         never = threading.Event()
         silent = channel.stream_stream(f"/grpc.health.v1.Health/{method}")
         call = silent(iter(never.wait, True))  # its headers are sent, and no message
-        wait_until(lambda: made[0].guard.inside == 1)
+        wait_until(lambda: made[0].ports.guard.inside == 1)
         with pytest.raises(grpc.RpcError) as raised:
             list(call)
         never.set()
-        wait_until(lambda: made[0].guard.inside == 0)
+        wait_until(lambda: made[0].ports.guard.inside == 0)
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -264,7 +264,7 @@ def test_who_says_nothing_takes_room_from_checks_alone(
     ):
         check = channel.stream_stream("/grpc.health.v1.Health/Check")
         calls = [check(iter(never.wait, True)) for _ in range(2)]
-        wait_until(lambda: made[0].guard.inside == 2)
+        wait_until(lambda: made[0].ports.guard.inside == 2)
         stub = health_pb2_grpc.HealthStub(channel)
         with pytest.raises(grpc.RpcError) as raised:
             stub.Check(asked, timeout=5)
@@ -287,7 +287,7 @@ def test_who_watches_health_does_so_for_a_while(engine: SmallEngine) -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         with pytest.raises(grpc.RpcError) as raised:
             list(stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10))
-        wait_until(lambda: made[0].guard.inside == 0)
+        wait_until(lambda: made[0].ports.guard.inside == 0)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     assert details_of(raised.value)[0].reason == "STREAM_OVER"
 
@@ -296,8 +296,8 @@ def test_who_watches_health_does_so_for_a_while(engine: SmallEngine) -> None:
 def test_a_connection_has_an_end_though_its_client_stays(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_server_module, "_LIFE_WALL_S", 1.0)
-    monkeypatch.setattr(control_server_module, "_GRACE_WALL_S", 1.0)
+    monkeypatch.setattr(control_ports, "_LIFE_WALL_S", 1.0)
+    monkeypatch.setattr(control_ports, "_GRACE_WALL_S", 1.0)
     with control_server(engine) as address, stub_at(address) as stub:
         stub.GetState(pb.GetStateRequest(), timeout=5, metadata=with_key(address))
         ended = []
@@ -312,7 +312,7 @@ def test_a_connection_has_an_end_though_its_client_stays(
 def test_the_core_bounds_all_calls_together(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_server_module, "_RPCS_MAX", 3)
+    monkeypatch.setattr(control_ports, "_RPCS_MAX", 3)
     asked = health_pb2.HealthCheckRequest(service="")
     with control_server(engine) as address, grpc.insecure_channel(str(address)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

@@ -303,18 +303,18 @@ def test_the_server_s_end_ends_its_streams_at_once(engine: SmallEngine) -> None:
                 base_url=f"http://{address.console()}", headers=with_key(address), trust_env=False
             )
             reading = pool.submit(read_stream, client, until=lambda _: False)
-            wait_until(lambda: made[0].console.streams == 1)
+            wait_until(lambda: made[0].ports.console.streams == 1)
         reading.result(timeout=5)
         client.close()
-    assert made[0].port.connections == 0
+    assert made[0].ports.port.connections == 0
 
 
 def test_a_stream_that_its_reader_leaves_is_over(engine: SmallEngine) -> None:
     made: list[ControlServer] = []
     with control_server(engine, served=made.append) as address, looking(address) as client:
         with client.stream("GET", "/stream?interval_s=60"):
-            wait_until(lambda: made[0].console.streams == 1)
-        wait_until(lambda: made[0].console.streams == 0)
+            wait_until(lambda: made[0].ports.console.streams == 1)
+        wait_until(lambda: made[0].ports.console.streams == 0)
         wait_until(lambda: made[0].watch.watchers == 0)
 
 
@@ -339,7 +339,7 @@ def test_a_stream_ends_when_its_session_does(
         cookies = dict(client.cookies)
         with browser(address, cookies=cookies) as other, ThreadPoolExecutor(1) as pool:
             reading = pool.submit(read_stream, other, until=lambda _: False)
-            wait_until(lambda: made[0].console.streams == 1)
+            wait_until(lambda: made[0].ports.console.streams == 1)
             client.delete("/session")
             reading.result(timeout=10)
 
@@ -436,4 +436,4 @@ def test_the_port_s_limits_are_the_server_s(engine: SmallEngine) -> None:
             silent.settimeout(5)
             assert silent.recv(1) == b""
             silent.close()
-        assert made[0].port.connections == 0
+        assert made[0].ports.port.connections == 0

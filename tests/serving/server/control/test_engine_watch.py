@@ -18,7 +18,8 @@ from serving.server.control import control_guard, engine_watch
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient, RefusedByServer, ServerUnreachable
 from serving.server.control.control_guard import GuardLimits
-from serving.server.control.control_server import SERVICE, ControlServer
+from serving.server.control.control_ports import SERVICE
+from serving.server.control.control_server import ControlServer
 from serving.wire import control_call
 from serving.wire.telemetry import EventKind
 from tests.serving.server.control.raw_call import details_of, stub_at, with_key
@@ -154,7 +155,7 @@ def test_a_watcher_that_goes_is_forgotten(
         next(other.telemetry(0.1))
     for stream in streams:
         stream.close()
-    wait_until(lambda: server.watch.watchers == 0 and server.guard.inside == 0)
+    wait_until(lambda: server.watch.watchers == 0 and server.ports.guard.inside == 0)
 
 
 @pytest.mark.long
@@ -168,7 +169,7 @@ def test_a_reader_that_does_not_read_costs_nothing_and_may_go(
         wait_until(lambda: server.watch.watchers == 1)
         time.sleep(0.5)  # nothing is read
         call.cancel()
-        wait_until(lambda: server.watch.watchers == 0 and server.guard.inside == 0)
+        wait_until(lambda: server.watch.watchers == 0 and server.ports.guard.inside == 0)
 
 
 @pytest.mark.long
@@ -233,7 +234,7 @@ def test_one_watcher_too_many_is_refused(
         with pytest.raises(RefusedByServer, match="at most 2 streams at a time"):
             next(client.events())
         streams[0].close()
-        wait_until(lambda: made[0].guard.inside == 1)
+        wait_until(lambda: made[0].ports.guard.inside == 1)
         assert next(client.telemetry(0.1))
         streams[1].close()
 

@@ -76,10 +76,10 @@ def test_who_has_no_key_keeps_nobody_out_and_who_has_one_is_kept(engine: SmallEn
     ):
         for number in range(12):
             held.enter_context(connected(address)).sendall((waits, half)[number % 2])
-        wait_until(lambda: made[0].console_port.connections == 4)
+        wait_until(lambda: made[0].ports.console_port.connections == 4)
         with browser(address) as other:
             assert other.get("/").status_code == 200
-        assert made[0].console.streams == 1
+        assert made[0].ports.console.streams == 1
         assert next(stream.iter_bytes())
 
 

@@ -7,16 +7,20 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import httpx
 from aiohttp import web
 
+from serving.server.batch.batch_settings import BatchSettings
 from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_service import ReplicaService, ServiceSettings
@@ -42,6 +46,7 @@ class SmallReplica:
         self.refuses: int | None = None
         self.not_ready: str | None = None
         self.is_silent = False
+        self.hung_s: float | None = None  # since when its engine hangs
         self.starts = 0
         self.fails_to_start = False
         self.answered: list[dict[str, Any]] = []
@@ -59,6 +64,7 @@ class SmallReplica:
 
     async def start(self) -> tuple[int, str]:
         self.starts += 1
+        self.hung_s = None
         self._ended.clear()
         if self.fails_to_start:
             self._ended.set()
@@ -98,7 +104,8 @@ class SmallReplica:
     # ---- its server
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        del request
+        if self._ended.is_set() and request.transport is not None:
+            request.transport.abort()
         if self.is_silent:
             await asyncio.sleep(60.0)
         return web.Response(text=self.not_ready or "ok", status=503 if self.not_ready else 200)
@@ -126,6 +133,8 @@ class SmallReplica:
         self.answered.append({**asked, "class": request.headers.get("x-ultraserve-class")})
         transport = request.transport
         assert transport is not None
+        if self._ended.is_set():
+            transport.abort()
         self._open.add(transport)
         try:
             return await self._answer(request, asked)
@@ -147,6 +156,8 @@ class SmallReplica:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while text:
+            while self.hung_s is not None:
+                await asyncio.sleep(0.01)
             size = self._chance.randint(1, 3)
             piece, text = text[:size], text[size:]
             finish = None if text else "length"
@@ -185,7 +196,13 @@ class SmallService:
 
 @asynccontextmanager
 async def small_service(
-    *, count: int = 2, router: str = "least-loaded", ready: bool = True, **gateway: Any
+    *,
+    count: int = 2,
+    router: str = "least-loaded",
+    ready: bool = True,
+    batches: Path | None = None,
+    silence_s_max: float = 60.0,
+    **gateway: Any,
 ) -> AsyncIterator[SmallService]:
     """A running service; `gateway` are its GatewaySettings."""
     places = tuple(
@@ -209,12 +226,20 @@ async def small_service(
         router=router,
         dilation=DILATION,
         context_tokens=512,
+        batches=BatchSettings(batch_directory=batches),
+        replica_seats=4,
     )
     replicas = [SmallReplica(number) for number in range(count)]
     key = {"Authorization": "Bearer us-internal"}
     async with aiohttp.ClientSession(headers=key) as session:
-        live = LiveReplicas(places, replicas, session, router=router)  # type: ignore[arg-type]
-        service = ReplicaService(settings, live, session)
+        live = LiveReplicas(places, replicas, session, router=router, silence_s_max=silence_s_max)  # type: ignore[arg-type]
+        service = ReplicaService(settings, live, session, key="us-internal")
+
+        async def engine_age_s(replica: LiveReplica) -> float:
+            hung_s = replicas[replica.place.number].hung_s
+            return 0.0 if hung_s is None else time.monotonic() - hung_s
+
+        live.engine_age_s = engine_age_s
         live.start()
         running = asyncio.create_task(service.run())
         url = f"http://{HOST}:{settings.port}"

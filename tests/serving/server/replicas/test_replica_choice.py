@@ -69,7 +69,7 @@ def test_no_more_blocks_are_remembered_than_may_be(
 ) -> None:
     memory = PrefixMemory(blocks_max)
     for prompt in prompts:
-        memory.note(tuple(dict.fromkeys(prompt)))
+        memory.begin(tuple(dict.fromkeys(prompt)))
 
     assert memory.hit_tokens(()) == 0
     if prompts:
@@ -79,7 +79,7 @@ def test_no_more_blocks_are_remembered_than_may_be(
 
 def test_a_replica_that_has_started_anew_remembers_nothing() -> None:
     memory = PrefixMemory()
-    memory.note((1, 2))
+    memory.begin((1, 2))
     memory.clear()
 
     assert memory.hit_tokens((1, 2)) == 0

@@ -19,9 +19,9 @@ def places(count: int, **settings: object) -> tuple[ReplicaPlace, ...]:
 def test_partitions_follow_each_other_with_their_spares() -> None:
     first, second = places(2, chips=3, spares=1)
 
-    assert (first.first_chip, first.visible_cores, first.control_port) == (0, "0-11", 50051)
-    assert (second.first_chip, second.visible_cores, second.control_port) == (4, "16-27", 50053)
-    assert (second.ultraserver, second.console_port) == ("0", 50054)
+    assert (first.first_chip, first.visible_cores, first.control_port) == (0, "0-11", 50053)
+    assert (second.first_chip, second.visible_cores, second.control_port) == (4, "16-27", 50055)
+    assert (second.ultraserver, second.console_port) == ("0", 50056)
 
 
 def test_a_full_ultraserver_is_followed_by_the_next() -> None:
@@ -43,10 +43,11 @@ def test_a_replica_gets_the_services_words_but_for_its_address_and_keys() -> Non
         *("serve", "qwen3-30b-a3b", "--replicas", "2", "--router=round-robin", "--port", "80"),
         *("--host=0.0.0.0", "--api-keys", "k.toml", "--api_key", "a", "b", "--tls-cert", "c"),
         *("--tls-key=d", "--chips", "4", "--max-num-seqs", "8", "--control-port", "50051"),
+        *("--control-host", "0.0.0.0"),
     ]
 
     assert replica_words(words, place, 15_001) == [
         *("serve", "qwen3-30b-a3b", "--chips", "4", "--max-num-seqs", "8"),
         *("--disable-uvicorn-access-log", "--host", "127.0.0.1", "--port", "15001"),
-        *("--control-port", "50051", "--console-port", "50052", "--ultraserver", "0"),
+        *("--control-port", "50053", "--console-port", "50054", "--ultraserver", "0"),
     ]

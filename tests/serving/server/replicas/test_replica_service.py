@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -36,13 +37,17 @@ def body(prompt: Any = "a", tokens: int = TOKENS, **more: Any) -> dict[str, Any]
     return {"model": "small", "prompt": prompt, "max_tokens": tokens, **more}
 
 
-async def streamed(service: SmallService, **asked: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a stream, and its events."""
-    events = []
+async def streamed(
+    service: SmallService, *, begun: list[str] | None = None, **asked: Any
+) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a stream, and its events; its prompt is added to `begun` at the first."""
+    events: list[dict[str, Any]] = []
     async with service.http.stream("POST", PATH, json=body(stream=True, **asked)) as response:
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
                 events.append(json.loads(line[6:]))
+                if begun is not None and len(events) == 1:
+                    begun.append(asked["prompt"])
     choices = [choice for event in events for choice in event.get("choices", [])]
     return "".join(choice["text"] for choice in choices), events
 
@@ -54,12 +59,15 @@ async def test_streams_of_a_killed_replica_go_on_and_each_token_comes_once(
 ) -> None:
     async with small_service() as service:
         for each in service.replicas:
-            each.gap_s = 0.01
+            each.gap_s = 0.02
+        begun: list[str] = []
         streams = [
-            asyncio.create_task(streamed(service, prompt=f"p{number}", **asked))
+            asyncio.create_task(streamed(service, begun=begun, prompt=f"p{number}", **asked))
             for number in range(8)
         ]
-        await asyncio.sleep(0.15)
+        async with asyncio.timeout(20.0):
+            while len(begun) < 8:
+                await asyncio.sleep(0.01)
         assert service.live.all[0].in_flight == service.live.all[1].in_flight == 4
         service.replicas[0].signal(signal.SIGKILL)
         ended = await asyncio.gather(*streams)
@@ -179,6 +187,113 @@ async def test_a_replica_that_no_longer_answers_is_killed(
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
+@in_loop
+async def test_streams_of_a_replica_whose_engine_hangs_go_on_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_replicas, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(live_replicas, "ENGINE_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(live_replicas, "ENGINE_DOUBT_S_MAX", 0.3)
+    async with small_service(silence_s_max=1.0) as service:
+        for each in service.replicas:
+            each.gap_s = 0.02
+        begun: list[str] = []
+        streams = [
+            asyncio.create_task(streamed(service, begun=begun, prompt=f"p{number}", seed=number))
+            for number in range(4)
+        ]
+        async with asyncio.timeout(20.0):
+            while len(begun) < 4:
+                await asyncio.sleep(0.01)
+        service.replicas[0].hung_s = time.monotonic()
+        await service.ready(1)
+        assert "no answer of its engine" in service.live.all[0].reason
+        for number, (text, _) in enumerate(await asyncio.gather(*streams)):
+            assert text == made_text(f"p{number}", number, TOKENS)
+        await service.ready(2)
+        assert service.replicas[0].starts == 2
+
+
+@pytest.mark.long
+@in_loop
+async def test_of_two_hundred_streams_at_once_none_is_lost_with_replicas_that_are_killed() -> None:
+    async with small_service(count=3) as service:
+        service.http.timeout = 60.0
+        for each in service.replicas:
+            each.gap_s = 0.03
+        begun: list[str] = []
+        streams = [
+            asyncio.create_task(streamed(service, begun=begun, prompt=f"p{number}", seed=number))
+            for number in range(200)
+        ]
+        for killed in (0, 1):
+            wanted = 60 * (killed + 1)
+            async with asyncio.timeout(40.0):
+                while len(begun) < wanted:
+                    await asyncio.sleep(0.01)
+            service.replicas[killed].signal(signal.SIGKILL)
+        for number, (text, events) in enumerate(await asyncio.gather(*streams)):
+            assert text == made_text(f"p{number}", number, TOKENS)
+            assert events[-1]["choices"][0]["finish_reason"] == "length"
+        assert await service.metric("ultraserve_broken_streams_total") == 0
+        assert [each.load_tokens for each in service.live.all] == [0, 0, 0]
+
+
+@pytest.mark.long
+@in_loop
+async def test_a_slow_reader_gets_the_whole_text_though_its_replica_is_killed() -> None:
+    async with small_service() as service:
+        sent = body(tokens=3_000, stream=True, seed=1)
+        text, killed = "", False
+        async with service.http.stream("POST", PATH, json=sent, timeout=60.0) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    text += "".join(each["text"] for each in json.loads(line[6:])["choices"])
+                if len(text) < 200:
+                    await asyncio.sleep(0.01)
+                elif not killed:
+                    killed = True
+                    service.replicas[0].signal(signal.SIGKILL)
+        assert text == made_text("a", 1, 3_000)
+
+
+@pytest.mark.long
+@in_loop
+async def test_a_batch_is_answered_by_all_replicas_and_once_though_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with small_service(batches=tmp_path) as service:
+        for each in service.replicas:
+            each.gap_s = 0.005
+        lines = [
+            {"custom_id": f"c{n}", "method": "POST", "url": PATH, "body": body(f"p{n}", seed=n)}
+            for n in range(60)
+        ]
+        file = ("in.jsonl", "\n".join(map(json.dumps, lines)))
+        said = await service.http.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
+        asked = {"input_file_id": said.json()["id"], "endpoint": PATH, "completion_window": "24h"}
+        batch = (await service.http.post("/v1/batches", json=asked)).json()
+        path = f"/v1/batches/{batch['id']}"
+        killed = False
+        async with asyncio.timeout(60.0):
+            while batch["status"] != "completed":
+                await asyncio.sleep(0.05)
+                batch = (await service.http.get(path)).json()
+                if not killed and batch["request_counts"]["completed"] >= 10:
+                    killed = True
+                    assert all(each.requests for each in service.live.all)
+                    service.replicas[0].signal(signal.SIGKILL)
+        output = await service.http.get(f"/v1/files/{batch['output_file_id']}/content")
+        answers = [json.loads(line) for line in output.text.splitlines()]
+        assert {
+            each["custom_id"]: each["response"]["body"]["choices"][0]["text"] for each in answers
+        } == {f"c{n}": made_text(f"p{n}", n, TOKENS) for n in range(60)}
+        assert len(answers) == 60
+        assert service.replicas[1].answered[0]["class"] == "batch"
+        assert await service.metric('ultraserve_batch_requests_total{outcome="completed"}') == 60
+
+
 @in_loop
 async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> None:
     secret, file = draw_secret(), tmp_path / "keys.toml"
@@ -192,10 +307,11 @@ async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> N
         assert (await service.http.get("/metrics")).status_code == 401
         service.http.headers["Authorization"] = f"Bearer {secret}"
         for each in service.replicas:
-            each.gap_s = 0.02
+            each.gap_s = 0.05
         two = [asyncio.create_task(streamed(service, prompt=str(n))) for n in range(2)]
-        await asyncio.sleep(0.1)
-        assert [each.in_flight for each in service.live.all] == [1, 1]
+        async with asyncio.timeout(20.0):
+            while [each.in_flight for each in service.live.all] != [1, 1]:
+                await asyncio.sleep(0.01)
         third = await service.http.post(PATH, json=body())
         assert (third.status_code, third.json()["error"]["code"]) == (429, "concurrent")
         await asyncio.gather(*two)
