@@ -143,8 +143,9 @@ def _looks(
     length_s = intervals * interval_s
 
     def mwh(joules: Float64s) -> Float64s:
-        watts = machine.facility_watts(joules / length_s + machine.left_over_watts)
-        return watts * length_s / JOULES_PER_MWH
+        mean_watts = joules / length_s + machine.left_over_watts
+        energy: Float64s = machine.facility_watts(mean_watts) * length_s / JOULES_PER_MWH
+        return energy
 
     serving_mwh, more_mwh = mwh(joules), mwh(wishes.joules) - mwh(np.zeros(1))
     for look, then in enumerate(backlogs[1:]):
