@@ -216,10 +216,10 @@ class PlannedDay:
         least = _least_backlogs(arrivals, most)[[*firsts, len(arrivals)]]
         longest = self._requests - max(kept_min, 0.0) + float(arrivals.max(initial=0.0))
         self.backlogs = least[:, None] + _grid(count, interval_most, longest)
-        self._looks = [*self._all_looks(arrivals, demand.interval_s, outcomes, states)]
+        self._looks = [*self._tables(arrivals, demand.interval_s, outcomes, states)]
         self.least_mwh = sum(look.least_mwh for look in self._looks)
 
-    def _all_looks(
+    def _tables(
         self, arrivals: Float64s, interval_s: float, outcomes: LookOutcomes, states: int
     ) -> Iterator[Look]:
         """Some at a time, whose tables a processor's cache holds; the last may be a part of one."""

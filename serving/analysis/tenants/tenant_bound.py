@@ -203,17 +203,20 @@ def _cheapest_pause(tenant: Tenant, fleet: NightFleet) -> float:
     """Value of a group-second that a tenant saves, starts or loads in: above 0 where its chips then
     draw less than idle ones.
     """
+    groups = np.arange(fleet.groups + 1, dtype=np.float64)
+    pauses: list[tuple[Float64s, Float64s]]
     if isinstance(tenant, TrainingTenant):
-        trained, groups = tenant.trained, np.arange(fleet.groups + 1)
+        trained, moved = tenant.trained, tenant.resharding
         pauses = [(trained.start_joules, trained.start_s), (trained.save_joules, trained.save_s)]
-        if tenant.resharding is not None:
-            pauses.append((tenant.resharding.joules, tenant.resharding.seconds))
+        if moved is not None:
+            pauses.append((moved.joules, moved.seconds))
     else:
-        groups = np.ones(1, dtype=np.int64)
-        pauses = [(np.array([tenant.load_joules]), np.array([tenant.load_s]))]
+        pauses = [(tenant.load_joules * groups, np.where(groups, tenant.load_s, 0.0))]
     least_watts = float("inf")
     for joules, seconds in pauses:
-        lasts = np.isfinite(seconds) & (seconds > 0) & (groups > 0)
-        watts = joules[lasts] / (seconds * groups)[lasts]
+        # Between two sizes the groups are those of the larger.
+        those = groups if seconds.ndim == 1 else np.maximum(groups[:, None], groups)
+        lasts = np.isfinite(seconds) & (seconds > 0) & (those > 0)
+        watts = joules[lasts] / (seconds[lasts] * those[lasts])
         least_watts = min(least_watts, float(watts.min(initial=least_watts)))
     return fleet.worth.of_joule * max(0.0, fleet.group_idle_watts - least_watts)
