@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from importlib import import_module
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Final, NoReturn
 
@@ -31,6 +30,15 @@ _MODULES: Final = (
 """Modules of `serving.commands`, in the order of the help."""
 
 
+class _Version(argparse.Action):
+    """Read only when it is asked for: the readers of packages take as long as a small command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        parser.exit(message=f"ultraserve {version('ultraserve')}\n")
+
+
 def command_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The parser of every subcommand, or of `command` and those that its module has beside it.
 
@@ -41,9 +49,7 @@ def command_parser(command: str | None = None) -> argparse.ArgumentParser:
         prog="ultraserve",
         description="Run, load-test and plan LLM serving on emulated AWS Trn3 UltraServers.",
     )
-    parser.add_argument(
-        "--version", action="version", version=f"ultraserve {version('ultraserve')}"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in _MODULES if command not in _MODULES else (command,):
         import_module(f"serving.commands.{name}").add_parser(subparsers)

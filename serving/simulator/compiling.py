@@ -19,8 +19,8 @@ from serving.simulator.lockstep_schedulers import (
     caches_when_full,
     shares,
 )
-from serving.simulator.simulate import simulate
 from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.simulator.simulation import simulate
 
 NOTICE_S: Final = 1.0
 

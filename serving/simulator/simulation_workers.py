@@ -19,7 +19,8 @@ Result = TypeVar("Result")
 
 
 class SimulationWorkers:
-    """`count` processes that live for the `with`; with one, this process does the work.
+    """`count` processes, from the first work in the `with` until its end; with one, this process
+    does the work.
 
     With `ray_address` ("host:port", "auto" or "local", as Ray has them) the CPUs of that cluster do
     it, and are the `count`. Results do not depend on which. An exception in the `with`, an
@@ -30,6 +31,7 @@ class SimulationWorkers:
         self.count = count
         self._ray_address = ray_address
         self._before = set(active_children())
+        self._entered = False
         self._pool: ProcessPoolExecutor | None = None
         self._ray: RayTasks | None = None
 
@@ -44,10 +46,7 @@ class SimulationWorkers:
                 self._ray.stop()
                 raise
             self.count = self._ray.cpus
-        elif self.count > 1:
-            self._pool = ProcessPoolExecutor(
-                self.count, mp_context=get_context("spawn"), initializer=_one_thread
-            )
+        self._entered = True
         return self
 
     def __exit__(
@@ -83,8 +82,12 @@ class SimulationWorkers:
         """`map`, each result as soon as it and those before it are there."""
         if self._ray is not None:
             return self._ray.results(simulate, tasks)
-        if self._pool is None:
+        if self.count == 1 or not self._entered:
             return map(simulate, tasks)
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self.count, mp_context=get_context("spawn"), initializer=_one_thread
+            )
         return _results_of(self._pool, simulate, tasks)
 
 

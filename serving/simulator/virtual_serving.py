@@ -321,7 +321,7 @@ class VirtualServing:
                 self._go_ahead(engine, until_ns, looks=looks)
             else:
                 engine.take_expected(self.now_ns + 1)
-                engine.begin(self.now_ns)
+                self._begin_if_due(engine)
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:
         """Let engines make all their steps until something comes to one of them that it does not
@@ -359,9 +359,13 @@ class VirtualServing:
             engine.take_expected(self.now_ns + 1)
         self.machines.dismiss()
         for engine in singly:
-            engine.pause(self.now_ns)
-            if engine.paused_ns is not None and engine.paused_ns <= self.now_ns:
-                engine.begin(self.now_ns)
+            self._begin_if_due(engine)
+
+    def _begin_if_due(self, engine: SimulatedEngine) -> None:
+        """Begin the next step, unless it waits for a request that is only expected."""
+        engine.pause(self.now_ns)
+        if engine.paused_ns is not None and engine.paused_ns <= self.now_ns:
+            engine.begin(self.now_ns)
 
     def _count(self, engine: SimulatedEngine, done: StepsDone) -> None:
         engine.gone_ahead(done)

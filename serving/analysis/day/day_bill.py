@@ -75,10 +75,8 @@ def bill_data(load: LoadComparison, policies: list[Price]) -> list[dict[str, Any
             "kind": policy.name,
             "curve": policy.curve.name,
             "unit": "kg" if isinstance(policy, Carbon) else "the curve's per MWh, times MWh",
-            "amounts": {
-                each.policy: billed(each, per_mwh(policy.curve, load.demand))
-                for each in load.everything
-            },
+            "amounts": {each.policy: billed(each, prices) for each in load.everything},
         }
         for policy in policies
+        for prices in [per_mwh(policy.curve, load.demand)]
     ]

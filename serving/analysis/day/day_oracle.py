@@ -61,7 +61,7 @@ def day_oracle(
         # What a plan keeps to the last request may be a rounding less in the bound's own sum.
         requests = (1 - _ROUNDING) * float(demand.arrivals.sum())
         kept_min = kept_share * requests if kept_share > 0 else -float("inf")
-        day = PlannedDay(demand, machine, outcomes, states)
+        day = PlannedDay(demand, machine, outcomes, states, kept_min=kept_min)
         found = oracle_bound(day, kept_min=kept_min, known=best.value)
         bound = found.value_per_mwh
         plans = _plans(found, walked, feasible)

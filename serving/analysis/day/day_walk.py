@@ -5,8 +5,10 @@ wait as a backlog, first come first served; requests that find one are late (ass
 sees observable figures alone.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Protocol
 
@@ -111,17 +113,18 @@ class WalkUnderWay:
         self._arrivals: list[float] = demand.arrivals.astype(np.float64).tolist()
         self._waiting = 0.0
         self._machines = machines
-        self._times: list[GroupTimes] = []
-        self._totals = HandoverTotals()
+        self._length = outcomes.look_intervals
+        self._outcomes: list[LookOutcome] = []
         self._unsaved_tokens = 0.0
+        self._undone_tokens = 0.0  # that an earlier look had trained
         self._wanted: list[int] = []
-        self._handovers: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
+        self._most: dict[LookOutcome, Sequence[tuple[float, float, float]]] = {}
 
     @property
     def looks(self) -> int:
         """Of the whole demand."""
-        return -(-len(self._arrivals) // self.outcomes.look_intervals)
+        return -(-len(self._arrivals) // self._length)
 
     def run(self, choose: Choice) -> DayWalk:
         """A choice at each look."""
@@ -131,7 +134,7 @@ class WalkUnderWay:
 
     def ask(self, look: int, choose: Choice) -> int:
         """The choice at a look."""
-        first = look * self.outcomes.look_intervals
+        first = look * self._length
         self.number = first
         self._divide_backlog(look)
         self._look_rates.append(float(self.rates[first - 1]) if first else 0.0)
@@ -139,8 +142,7 @@ class WalkUnderWay:
 
     def intervals_of(self, look: int) -> int:
         """Of a look, or what is left of the day for the last one."""
-        length = self.outcomes.look_intervals
-        return min(length, len(self._arrivals) - look * length)
+        return min(self._length, len(self._arrivals) - look * self._length)
 
     def go(self, look: int, wanted: int) -> None:
         """Until the next look, with so many serving groups wanted."""
@@ -149,6 +151,10 @@ class WalkUnderWay:
 
     def ended(self) -> DayWalk:
         """The day, when all looks have gone by."""
+        totals = HandoverTotals(tokens_undone=self._undone_tokens)
+        for outcome, times in Counter(self._outcomes).items():
+            totals.add(outcome.totals, times)
+        changed = (outcome.totals for outcome in self._outcomes)
         return DayWalk(
             demand=self.demand,
             served=self._served,
@@ -157,10 +163,10 @@ class WalkUnderWay:
             late=self.late,
             group_rates=self.rates,
             moved=self._moved * self.outcomes.handover.moved_requests_per_rate_s,
-            times=tuple(self._times),
-            totals=self._totals,
+            times=tuple(chain.from_iterable(outcome.times for outcome in self._outcomes)),
+            totals=totals,
             wanted=tuple(self._wanted),
-            handovers=tuple(self._handovers),
+            handovers=tuple(each.left + each.came_back for each in changed),
         )
 
     def _divide_backlog(self, look: int) -> None:
@@ -177,32 +183,44 @@ class WalkUnderWay:
         for left in outcome.left:
             rate_per_s = self._look_rates[look - left.looks_ago]
             self._moved[self.number + left.interval] += left.count * rate_per_s
-        for interval, times in enumerate(outcome.times, start=self.number):
-            self._interval(interval, times.serving_s)
+        self._serve(self._most_of(outcome))
         self.state = outcome.after
 
     def _count(self, outcome: LookOutcome) -> None:
-        self._times += outcome.times
-        self._totals.add(outcome.totals)
-        self._handovers.append(outcome.totals.left + outcome.totals.came_back)
+        self._outcomes.append(outcome)
         unsaved = outcome.unsaved
-        self._totals.tokens_undone += unsaved.earlier_undone * self._unsaved_tokens
+        self._undone_tokens += unsaved.earlier_undone * self._unsaved_tokens
         self._unsaved_tokens = unsaved.earlier * self._unsaved_tokens + unsaved.tokens
 
-    def _interval(self, number: int, serving_s: float) -> None:
-        arrived, waiting = self._arrivals[number], self._waiting
-        self.serving[number] = serving = serving_s / self.outcomes.interval_s
-        most = float(self._curve.saturated_at(serving)) * serving_s
-        served = min(waiting + arrived, most)
-        left = waiting + arrived - served
-        self._served[number] = served
-        self.backlog[number] = self._waiting = left
-        self.rates[number] = served / serving_s if serving_s else 0.0
-        if left > 0:
-            self.late[number] = arrived
-        elif waiting > 0 and most > arrived:
-            # The queue is gone when what is served beyond the arrivals has made up for it.
-            self.late[number] = arrived * min(1.0, waiting / (most - arrived))
+    def _most_of(self, outcome: LookOutcome) -> Sequence[tuple[float, float, float]]:
+        """By interval: seconds that groups serve, how many do, and the requests that they can."""
+        if outcome not in self._most:
+            interval_s, saturated_at = self.outcomes.interval_s, self._curve.saturated_at
+            served_s = [times.serving_s for times in outcome.times]
+            self._most[outcome] = [
+                (each_s, each_s / interval_s, float(saturated_at(each_s / interval_s)) * each_s)
+                for each_s in served_s
+            ]
+        return self._most[outcome]
+
+    def _serve(self, intervals: Sequence[tuple[float, float, float]]) -> None:
+        """From the present interval on."""
+        waiting = self._waiting
+        for number, (serving_s, serving, most) in enumerate(intervals, start=self.number):
+            arrived = self._arrivals[number]
+            served = min(waiting + arrived, most)
+            left = waiting + arrived - served
+            self.serving[number] = serving
+            self._served[number] = served
+            self.rates[number] = served / serving_s if serving_s else 0.0
+            if left > 0:
+                self.backlog[number] = left
+                self.late[number] = arrived
+            elif waiting > 0 and most > arrived:
+                # The queue is gone when what is served beyond the arrivals has made up for it.
+                self.late[number] = arrived * min(1.0, waiting / (most - arrived))
+            waiting = left
+        self._waiting = waiting
 
 
 class Observer:
@@ -242,17 +260,18 @@ class Observer:
         walk, demand, outcomes = self._walk, self._walk.demand, self._walk.outcomes
         number, interval_s = walk.number, outcomes.interval_s
         lately = slice(max(0, number - outcomes.look_intervals), number)
-        arrived = float(demand.arrivals[lately].sum())
+        arrivals = demand.arrivals[lately]
+        arrived = float(arrivals.sum())
         if number:
-            load_per_s = float(demand.arrivals[number - 1]) / interval_s
+            load_per_s = float(arrivals[-1]) / interval_s
         else:
             load_per_s = float(self._history.requests_per_s[-1]) if len(self._history) else 0.0
         attainment = None
         if arrived:
             rates, serving = walk.rates[lately], walk.serving[lately]
             shares = self._curve.share("ttft_share", rates, serving)
-            kept = ((demand.arrivals[lately] - walk.late[lately]) * shares).sum()
-            attainment = float(np.clip(kept / arrived, 0.0, 1.0))
+            kept = float(((arrivals - walk.late[lately]) * shares).sum())
+            attainment = min(max(kept / arrived, 0.0), 1.0)
         handover = outcomes.handover
         now_s = number * interval_s
         return Observation(

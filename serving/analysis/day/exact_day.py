@@ -5,9 +5,11 @@ hand-over machine and memory as a server's move them; requests come at random ti
 that the walk counts them in.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +22,12 @@ from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.training_yield import GroupHandover
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
-from serving.simulator import ReplicaSet
-from serving.simulator.day_night import DaySample, SimulatedDayNight
-from serving.simulator.job_cost import JobTerms
-from serving.simulator.machine_calls import TimedCall
-from serving.simulator.request_stream import EndedRequests, RequestStream
-from serving.simulator.serve_stream import serve_stream
+
+if TYPE_CHECKING:
+    from serving.simulator.day_night import DaySample, SimulatedDayNight
+    from serving.simulator.job_cost import JobTerms
+    from serving.simulator.machine_calls import TimedCall
+    from serving.simulator.request_stream import EndedRequests
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -139,6 +141,10 @@ def exact_day(
 
     Raises ConfigError for a load under which too many requests wait.
     """
+    from serving.simulator import ReplicaSet
+    from serving.simulator.request_stream import RequestStream
+    from serving.simulator.serve_stream import serve_stream
+
     look_intervals = round(terms.look_s / demand.interval_s)
     looks = -(-len(demand.arrivals) // look_intervals)
     counts = RequestCounts(looks, terms.look_s, replica.slo)
@@ -183,6 +189,8 @@ def _pieces(
 def _settings(
     replica: ReplicaUnderTest, demand: DayDemand, terms: ExactTerms, policy: Policy
 ) -> SimulatedDayNight:
+    from serving.simulator.day_night import SimulatedDayNight
+
     group_chips = replica.chips_per_group
     begins_s, past = demand.begins.timestamp(), demand.past
     ends_s = past.end_s - past.bucket_s * np.arange(len(past))[::-1]

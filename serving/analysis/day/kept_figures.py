@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from time import time
 from typing import Any, Final
 
 import msgspec
-import numba
 import numpy as np
 
 import emulator
@@ -128,9 +128,18 @@ def _array(kind: Any, values: list[float]) -> Any:
 @cache
 def _program() -> bytes:
     """A checksum of all that figures are computed by: versions, and every file of the program."""
-    versions = " ".join((sys.version, numba.__version__, np.__version__, platform.machine()))
+    versions = " ".join((sys.version, np.__version__, platform.machine()))
     folders = [Path(str(package.__file__)).parent for package in (emulator, loadgen, serving)]
-    return _checksum(versions.encode(), *(part for each in folders for part in _sources(each)))
+    sources = (part for each in folders for part in _sources(each))
+    return _checksum(versions.encode(), _numba_version(), *sources)
+
+
+def _numba_version() -> bytes:
+    """Its file: Numba is imported only where something is computed."""
+    found = find_spec("numba")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).with_name("_version.py").read_bytes()
 
 
 def _sources(folder: Path) -> Iterator[bytes]:

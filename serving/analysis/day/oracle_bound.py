@@ -7,7 +7,7 @@ job. It is feasible if at least `kept_min` requests of the day keep the target.
 For a price of a kept request, max over all plans of (value + price * (kept - kept_min)) / MWh is at
 least the value of every feasible plan; the lowest such maximum over all prices is the bound. For
 one price, Dinkelbach's method turns the ratio into sums, which a backward recursion over (look,
-state of the groups, backlog) maximises exactly, but for three relaxations that can only raise it:
+state of the groups, backlog) maximises exactly, but for relaxations that can only raise it:
 
 - The backlog is rounded down at each look, to a grid that begins at what is left when all groups
   always serve, below which none can be. A lower one is never worse: requests are in time earlier,
@@ -16,6 +16,7 @@ state of the groups, backlog) maximises exactly, but for three relaxations that 
 - What a killed job trained before the look in which it is killed is not lost.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,62 +34,76 @@ Int64s = NDArray[np.int64]
 STATES_MAX: Final = 400
 """Of the groups; more when hand-overs last over several looks, and then there is no bound."""
 _ENTRIES_MAX: Final = 3_000_000
-_BACKLOGS_MAX: Final = 24
+_BACKLOGS_MAX: Final = 12
+_TOGETHER: Final = 16  # looks
 _PRICES_MAX: Final = 40
 _EXACT: Final = 1e-9
+_NEAR: Final = 1e-6
+"""Of a value: a bound so near to what some mixture of plans reaches is looked for no further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wishes:
-    """What each wish makes of each state of the groups in `intervals`.
+    """What each wish makes of each state of the groups in `intervals`; wish n is n + 1 serving.
 
-    [states, wishes] unless said; wish n is n + 1 serving groups.
+    Many lead to the same times of the groups that serve, which are the rows of `serving_s` and
+    `drawing_s`.
     """
 
-    after: Int64s
-    tokens: Float64s
-    joules: Float64s  # of groups that neither serve nor leave
-    serving_s: Float64s  # [states, wishes, intervals], of all groups
-    drawing_s: Float64s  # [states, wishes, intervals], with those that leave
+    after: Int64s  # [wishes, states]
+    tokens: Float64s  # [wishes, states]
+    joules: Float64s  # [wishes, states], of groups that neither serve nor leave
+    row: Int64s  # [wishes, states]
+    serving_s: Float64s  # [rows, intervals], of all groups
+    drawing_s: Float64s  # [rows, intervals], with those that leave
 
     @classmethod
     def of(cls, outcomes: LookOutcomes, states: int, intervals: int) -> "Wishes":
         """Of the first `states`."""
         groups = outcomes.trained.groups
         found = [
-            [outcomes.outcome(state, wish + 1, intervals) for wish in range(groups)]
-            for state in range(states)
+            [outcomes.outcome(state, wish + 1, intervals) for state in range(states)]
+            for wish in range(groups)
         ]
 
         def each(of: str) -> Float64s:
             return np.array([[[getattr(t, of) for t in one.times] for one in row] for row in found])
 
         serving_s = each("serving_s")
+        both = np.concatenate([serving_s, serving_s + each("leaving_s")], axis=2)
+        rows, row = np.unique(both.reshape(-1, 2 * intervals), axis=0, return_inverse=True)
         undone = [[one.totals.tokens_undone for one in row] for row in found]
         return cls(
             after=np.array([[one.after for one in row] for row in found]),
             tokens=each("tokens").sum(axis=2) - np.array(undone),
             joules=each("joules").sum(axis=2),
-            serving_s=serving_s,
-            drawing_s=serving_s + each("leaving_s"),
+            row=row.reshape(groups, states),
+            serving_s=rows[:, :intervals],
+            drawing_s=rows[:, intervals:],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Look:
-    """A look's rewards and where it leads, [states, wishes, backlogs].
+    """A look's rewards and where it leads.
 
     `then`: the state and the backlog at its end, as one number: state * backlogs + backlog.
     """
 
-    kept: Float64s
-    mwh: Float64s
-    then: Int64s
+    kept: Float64s  # [rows, backlogs]
+    mwh: Float64s  # [rows, backlogs], of a machine whose groups serve, leave or take nothing
+    more_mwh: Float64s  # [wishes, states], of the other groups
+    then: Int64s  # [wishes, states, backlogs]
     wishes: Wishes
+
+    @property
+    def least_mwh(self) -> float:
+        """That any wish takes."""
+        return float(self.mwh.min() + self.more_mwh.min())
 
 
 def queue_step(
-    waiting: Float64s, arrived: float, most: Float64s
+    waiting: Float64s, arrived: Float64s | float, most: Float64s
 ) -> tuple[Float64s, Float64s, Float64s]:
     """Served, left and late requests of an interval, as `day_walk` counts them one by one."""
     total = waiting + arrived
@@ -99,39 +114,49 @@ def queue_step(
     return served, left, arrived * np.where(left > 0, 1.0, ending)
 
 
-def _look(
+def _looks(
     machine: DayMachine,
     wishes: Wishes,
     arrivals: Float64s,
     backlogs: Float64s,
-    then: Float64s,
     *,
     interval_s: float,
-) -> Look:
-    """`arrivals` [intervals]; `backlogs` as it begins, `then` as the next one does."""
+) -> Iterator[Look]:
+    """Of `arrivals` [looks, intervals]; `backlogs` [looks + 1, backlogs] as each look begins and as
+    the last one ends.
+    """
     curve: GroupCurve = machine.curve
-    shape = (*wishes.after.shape, len(backlogs))
-    waiting = np.broadcast_to(backlogs, shape)
-    kept = np.zeros(shape)
-    joules = np.broadcast_to(wishes.joules[:, :, None], shape)
-    for interval, arrived in enumerate(arrivals.tolist()):
-        serving_s = wishes.serving_s[:, :, interval, None]
+    looks, intervals = arrivals.shape
+    shape = (looks, len(wishes.serving_s), backlogs.shape[1])
+    waiting = np.broadcast_to(backlogs[:-1, None], shape)
+    kept, joules = np.zeros(shape), np.zeros(shape)
+    for interval in range(intervals):
+        arrived = arrivals[:, interval, None, None]
+        serving_s = wishes.serving_s[:, interval, None]
         serving = serving_s / interval_s
-        served, left, late = queue_step(waiting, arrived, curve.saturated_at(serving) * serving_s)
+        served, waiting, late = queue_step(
+            waiting, arrived, curve.saturated_at(serving) * serving_s
+        )
         rates = served / serving_s
-        kept = kept + (arrived - late) * curve.share("both_share", rates, serving)
-        watts = curve.least_chip_watts(rates, serving)
-        joules = joules + watts * wishes.drawing_s[:, :, interval, None]
-        waiting = left
-    end = wishes.after[:, :, None] * len(then) + _rounded_down(waiting, then)
-    length_s = len(arrivals) * interval_s
-    watts = machine.facility_watts(joules / length_s + machine.left_over_watts)
-    return Look(
-        kept=kept,
-        mwh=watts * length_s / JOULES_PER_MWH,
-        then=end,
-        wishes=wishes,
-    )
+        kept += (arrived - late) * curve.share("both_share", rates, serving)
+        joules += curve.least_chip_watts(rates, serving) * wishes.drawing_s[:, interval, None]
+    length_s = intervals * interval_s
+
+    def mwh(joules: Float64s) -> Float64s:
+        mean_watts = joules / length_s + machine.left_over_watts
+        energy: Float64s = machine.facility_watts(mean_watts) * length_s / JOULES_PER_MWH
+        return energy
+
+    serving_mwh, more_mwh = mwh(joules), mwh(wishes.joules) - mwh(np.zeros(1))
+    for look, then in enumerate(backlogs[1:]):
+        end = _rounded_down(waiting[look], then)  # [rows, backlogs]
+        yield Look(
+            kept=kept[look],
+            mwh=serving_mwh[look],
+            more_mwh=more_mwh,
+            then=wishes.after[:, :, None] * len(then) + end[wishes.row],
+            wishes=wishes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,28 +164,43 @@ class PricedPlan:
     """The best plan at a price, as the relaxed day sees it.
 
     Attributes:
-        choices: the wish in each state with each backlog at each look, [looks, states, backlogs].
+        worth: of what comes from each look on, [looks + 1, states, backlogs].
         value: served and trained, in the machine's unit.
         kept: requests within the target.
     """
 
-    choices: Int64s
-    backlogs: Float64s  # [looks + 1, backlogs]
+    day: "PlannedDay"
+    ratio: float
+    price: float
+    worth: Float64s
     value: float
     kept: float
     mwh: float
 
     def choose(self, look: int, state: int, backlog: float) -> int:
         """The plan's serving groups; a `Choice`."""
-        number = _rounded_down(np.array(backlog), self.backlogs[look])
-        return int(self.choices[look, state, number]) + 1
+        number = int(_rounded_down(np.array(backlog), self.day.backlogs[look]))
+        return 1 + self.day.best_wish(
+            look, state, number, self.worth[look + 1], ratio=self.ratio, price=self.price
+        )
 
 
 class PlannedDay:
-    """A day as the recursion sees it; tables of at most some hundred MB."""
+    """A day as the recursion sees it; tables of at most some hundred MB.
+
+    Who waits is late, but for those of the interval in which a queue begins. So of plans that keep
+    `kept_min` requests none has a longer queue than the rest and an interval's, and the grid ends
+    there.
+    """
 
     def __init__(
-        self, demand: DayDemand, machine: DayMachine, outcomes: LookOutcomes, states: int
+        self,
+        demand: DayDemand,
+        machine: DayMachine,
+        outcomes: LookOutcomes,
+        states: int,
+        *,
+        kept_min: float = 0.0,
     ) -> None:
         self._machine = machine
         arrivals = demand.arrivals.astype(np.float64)
@@ -174,56 +214,79 @@ class PlannedDay:
         numbers = np.arange(1, machine.groups + 1, dtype=np.float64)
         most = float((numbers * curve.saturated_at(numbers)).max()) * interval_s
         least = _least_backlogs(arrivals, most)[[*firsts, len(arrivals)]]
-        self._backlogs = least[:, None] + _grid(count, interval_most, arrivals)
+        longest = self._requests - max(kept_min, 0.0) + float(arrivals.max(initial=0.0))
+        self.backlogs = least[:, None] + _grid(count, interval_most, longest)
+        self._looks = [*self._tables(arrivals, demand.interval_s, outcomes, states)]
+        self.least_mwh = sum(look.least_mwh for look in self._looks)
+
+    def _tables(
+        self, arrivals: Float64s, interval_s: float, outcomes: LookOutcomes, states: int
+    ) -> Iterator[Look]:
+        """Some at a time, whose tables a processor's cache holds; the last may be a part of one."""
+        length = outcomes.look_intervals
+        whole, rest = divmod(len(arrivals), length)
+        parts = [
+            (range(first, min(first + _TOGETHER, whole)), length)
+            for first in range(0, whole, _TOGETHER)
+        ]
+        parts += [(range(whole, whole + 1), rest)] if rest else []
         known: dict[int, Wishes] = {}
-        self._looks = []
-        for number, first in enumerate(firsts):
-            part = arrivals[first : first + length]
-            if len(part) not in known:
-                known[len(part)] = Wishes.of(outcomes, states, len(part))
-            look = _look(
-                machine,
-                known[len(part)],
-                part,
-                self._backlogs[number],
-                self._backlogs[number + 1],
-                interval_s=demand.interval_s,
+        for looks, intervals in parts:
+            if intervals not in known:
+                known[intervals] = Wishes.of(outcomes, states, intervals)
+            begin = looks.start * length
+            part = arrivals[begin : begin + len(looks) * intervals].reshape(-1, intervals)
+            backlogs = self.backlogs[looks.start : looks.stop + 1]
+            yield from _looks(
+                self._machine, known[intervals], part, backlogs, interval_s=interval_s
             )
-            self._looks.append(look)
 
     def best(self, *, ratio: float, price: float) -> PricedPlan:
         """Maximises value - ratio * MWh + price * kept requests."""
-        machine, backlogs = self._machine, self._backlogs
-        states = len(self._looks[0].wishes.after)
+        backlogs, (_, states) = self.backlogs, self._looks[0].wishes.after.shape
+        worth = np.empty((len(backlogs), states, backlogs.shape[1]))
         # Requests count when they arrive; those that still wait in the end are taken off.
-        left = machine.request_value * backlogs[-1]  # [backlogs]
-        worth = np.broadcast_to(-left, (states, len(left)))
-        choices = np.empty((len(self._looks), *worth.shape), dtype=np.int64)
+        worth[-1] = -self._machine.request_value * backlogs[-1]
         for number in range(len(self._looks) - 1, -1, -1):
             look = self._looks[number]
-            trained = machine.token_value * look.wishes.tokens[:, :, None]
-            ways = ratio * look.mwh
-            np.subtract(trained, ways, out=ways)
-            ways += price * look.kept
-            ways += worth.take(look.then)
-            choices[number] = ways.argmax(axis=1)
-            worth = ways.max(axis=1)
-        return self._followed(choices)
+            ways = (price * look.kept - ratio * look.mwh).take(look.wishes.row, axis=0)
+            ways += (self._trained(look.wishes) - ratio * look.more_mwh)[:, :, None]
+            ways += worth[number + 1].take(look.then)
+            ways.max(axis=0, out=worth[number])
+        return self._followed(worth, ratio, price)
 
-    def _followed(self, choices: Int64s) -> PricedPlan:
-        state, backlog, count = 0, 0, self._backlogs.shape[1]
+    def _trained(self, wishes: Wishes) -> Float64s:
+        return self._machine.token_value * wishes.tokens
+
+    def best_wish(
+        self, look: int, state: int, backlog: int, worth: Float64s, *, ratio: float, price: float
+    ) -> int:
+        """In a state with a backlog by its number, by what comes after it is worth."""
+        of = self._looks[look]
+        row, trained = of.wishes.row[:, state], self._trained(of.wishes)[:, state]
+        ways = trained - ratio * (of.mwh[row, backlog] + of.more_mwh[:, state])
+        ways += price * of.kept[row, backlog] + worth.take(of.then[:, state, backlog])
+        return int(ways.argmax())
+
+    def _followed(self, worth: Float64s, ratio: float, price: float) -> PricedPlan:
+        state, backlog, count = 0, 0, self.backlogs.shape[1]
         tokens = kept = mwh = 0.0
-        for look, wanted in zip(self._looks, choices, strict=True):
-            wish = int(wanted[state, backlog])
-            tokens += float(look.wishes.tokens[state, wish])
-            kept += float(look.kept[state, wish, backlog])
-            mwh += float(look.mwh[state, wish, backlog])
-            state, backlog = divmod(int(look.then[state, wish, backlog]), count)
-        served = self._requests - float(self._backlogs[-1, backlog])
+        for number, look in enumerate(self._looks):
+            wish = self.best_wish(
+                number, state, backlog, worth[number + 1], ratio=ratio, price=price
+            )
+            row = look.wishes.row[wish, state]
+            tokens += float(look.wishes.tokens[wish, state])
+            kept += float(look.kept[row, backlog])
+            mwh += float(look.mwh[row, backlog] + look.more_mwh[wish, state])
+            state, backlog = divmod(int(look.then[wish, state, backlog]), count)
+        served = self._requests - float(self.backlogs[-1, backlog])
         machine = self._machine
         return PricedPlan(
-            choices=choices,
-            backlogs=self._backlogs,
+            day=self,
+            ratio=ratio,
+            price=price,
+            worth=worth,
             value=machine.request_value * served + machine.token_value * tokens,
             kept=kept,
             mwh=mwh,
@@ -245,11 +308,11 @@ def _rounded_down(waiting: Float64s, backlogs: Float64s) -> Int64s:
     return np.maximum(number, 0)
 
 
-def _grid(count: int, least: float, arrivals: Float64s) -> Float64s:
-    """Backlogs from 0 on, the others in equal ratios from `least` up to all requests."""
+def _grid(count: int, least: float, longest: float) -> Float64s:
+    """Backlogs from 0 on, the others in equal ratios from `least` up to the longest."""
     if count < 2:
         return np.zeros(1)
-    most = max(float(arrivals.sum()), 2.0 * least)
+    most = max(longest, 2.0 * least)
     return np.concatenate([[0.0], np.geomspace(least, most, count - 1)])
 
 
@@ -266,24 +329,15 @@ class OracleBound:
 
 
 def oracle_bound(day: PlannedDay, *, kept_min: float, known: float) -> OracleBound:
-    """The bound for plans that keep `kept_min` requests; `known`: the value of one of them."""
+    """The bound for plans that keep `kept_min` requests; `known`: the value of one of them.
 
-    def at(price: float, ratio: float) -> tuple[float, PricedPlan]:
-        """Dinkelbach's method, from a ratio that some plan has."""
-        while True:
-            plan = day.best(ratio=ratio, price=price)
-            # Without a price it may be that no request has to be kept, a bound of -inf.
-            spare = price * (plan.kept - kept_min) if price else 0.0
-            better = (plan.value + spare) / plan.mwh
-            if better <= ratio + _EXACT * abs(ratio):  # below 0 where a price takes all
-                return max(better, ratio) + 10 * _EXACT * abs(ratio), plan
-            ratio = better
-
-    bound, generous = at(0.0, known)
+    Each plan is a line over the price: (value + price * (kept - kept_min)) / MWh. The maximum of
+    all is convex, and its lowest point lies where a rising line meets a falling one. There the best
+    plan is another line above, or there is none.
+    """
+    bound, generous = _highest(day, kept_min, known)
     if generous.kept >= kept_min:
         return OracleBound(value_per_mwh=bound, generous=generous, careful=generous)
-    # Each plan is a line over the price: (value + price * (kept - kept_min)) / MWh. The maximum
-    # of all is convex, and its lowest point lies where a rising line meets a falling one.
     careful: PricedPlan | None = None
     for _ in range(_PRICES_MAX):
         high, rise = known, 0.0
@@ -295,12 +349,39 @@ def oracle_bound(day: PlannedDay, *, kept_min: float, known: float) -> OracleBou
             break
         price = (low - high) / (rise - fall)
         meeting = high + rise * price
-        found, plan = at(price, meeting)
-        bound = min(bound, found)
-        if found <= meeting * (1 + 20 * _EXACT):
+        plan = day.best(ratio=meeting, price=price)
+        bound = min(bound, _bound_by(day, plan, kept_min))
+        if bound <= meeting + _NEAR * abs(meeting):
             break
         if plan.kept >= kept_min:
             careful = plan
         else:
             generous = plan
     return OracleBound(value_per_mwh=bound, generous=generous, careful=careful)
+
+
+def _highest(day: PlannedDay, kept_min: float, ratio: float) -> tuple[float, PricedPlan]:
+    """A bound and a plan at no price, from a `ratio` that some plan has.
+
+    By Dinkelbach's method, to its end where the plan keeps enough.
+    """
+    bound = float("inf")
+    while True:
+        plan = day.best(ratio=ratio, price=0.0)
+        bound = min(bound, _bound_by(day, plan, kept_min))
+        if plan.kept < kept_min or bound <= ratio + _NEAR * abs(ratio):
+            return bound, plan
+        better = plan.value / plan.mwh
+        if better <= ratio:
+            return bound, plan
+        ratio = better
+
+
+def _bound_by(day: PlannedDay, plan: PricedPlan, kept_min: float) -> float:
+    """What no ratio exceeds, if `plan` is the best at its price: what any has beyond the plan's
+    ratio is spread over at least the least MWh.
+    """
+    # Without a price it may be that no request has to be kept, a bound of -inf.
+    spare = plan.price * (plan.kept - kept_min) if plan.price else 0.0
+    beyond = max(0.0, plan.value + spare - plan.ratio * plan.mwh)
+    return plan.ratio + beyond / day.least_mwh + 10 * _EXACT * abs(plan.ratio)

@@ -90,9 +90,13 @@ class ReplicaCurve:
         del serving
         shares = self._shares[name]
         end = shares[-1] if name == "tpot_share" else 0.0
-        rates = np.append(self._rates, np.nextafter(self.saturated_per_s, np.inf))
-        found: Float64s = np.interp(rates_per_s, rates, np.append(shares, end))
+        found: Float64s = np.interp(rates_per_s, self._ended_rates, np.append(shares, end))
         return found
+
+    @cached_property
+    def _ended_rates(self) -> Float64s:
+        """And the one just above saturation."""
+        return np.append(self._rates, np.nextafter(self.saturated_per_s, np.inf))
 
     @cached_property
     def _watts(self) -> Float64s:

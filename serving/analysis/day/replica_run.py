@@ -2,12 +2,16 @@
 
 vLLM's schedulers serve arrivals in virtual time; judged requests come after a warm-up and before a
 tail. Replicas get Poisson arrivals by turns, and are alike: one speaks for all. Of an engine whose
-parts change hands, some may be away: its own hand-over took them out.
+parts change hands, some may be away: its own hand-over took them out. What simulates is imported
+when it is needed, since a day whose curve is kept needs none of it.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +24,12 @@ from loadgen.workloads.length_pairs import ObservedLengths
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
-from serving.simulator import Run, SimulatedDeployment, TimedCall, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.wire.control_call import DrainRequest
 from serving.wire.machine_state import FOR_MAINTENANCE
+
+if TYPE_CHECKING:
+    from serving.simulator import Run, SimulatedDeployment, TimedCall
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
@@ -63,6 +69,8 @@ class ReplicaUnderTest:
 
     def deployment(self) -> SimulatedDeployment:
         """The replica for `simulate()`."""
+        from serving.simulator import SimulatedDeployment
+
         return SimulatedDeployment(cost_model=self.cost_model(), limits=self.limits)
 
     @property
@@ -94,12 +102,14 @@ class ReplicaUnderTest:
         """Of the groups that are away, idle."""
         return self.away * self.chips_per_group * self.idle_chip_watts
 
-    def with_away(self, groups: int) -> "ReplicaUnderTest":
+    def with_away(self, groups: int) -> ReplicaUnderTest:
         """The same with so many groups away."""
         return replace(self, away=groups)
 
     def departures(self) -> tuple[TimedCall, ...]:
         """The calls by which the groups that are away have left, one after another."""
+        from serving.simulator import TimedCall
+
         chips = self.chips_per_group
         firsts = (number * chips for number in range(self.groups - 1, self.serving - 1, -1))
         return tuple(TimedCall(at_s=0.0, call=_drain(range(at, at + chips))) for at in firsts)
@@ -160,7 +170,7 @@ class RatePoint:
     tpot_tail_s: tuple[float, ...]
     steps: int
 
-    def of_group(self, groups: int) -> "RatePoint":
+    def of_group(self, groups: int) -> RatePoint:
         """The part of one of `groups` that share the requests."""
         return replace(
             self,
@@ -174,6 +184,8 @@ def serve(
     replica: ReplicaUnderTest, traffic: Traffic, judged: Bools, *, until_s: float = np.inf
 ) -> Run:
     """Simulate the traffic on one replica; `judged` [requests] has at least one."""
+    from serving.simulator import simulate
+
     return simulate(
         replica.deployment(),
         traffic,

@@ -14,6 +14,7 @@ from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
 from serving.analysis.tenants.batch_pool import BatchPool
 from serving.analysis.tenants.fleet_walk import FleetWalk
 from serving.analysis.tenants.job_pool import JobPool
+from serving.analysis.tenants.tenant_bound import tenant_bound
 from serving.analysis.tenants.tenant_day import TenantDay
 
 GROUP_SECONDS: Final = (
@@ -208,6 +209,11 @@ class NightAccount:
     def value(self) -> float:
         """Of all tenants, in their unit."""
         return sum(each.value for each in self.tenants)
+
+    @cached_property
+    def value_bound(self) -> float:
+        """No allocation of the groups that the models left has a higher value."""
+        return tenant_bound(self.day.walk)
 
 
 def _seconds(times: Iterable[GroupTimes], names: tuple[str, ...] = GROUP_SECONDS) -> float:

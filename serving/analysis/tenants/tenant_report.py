@@ -93,9 +93,19 @@ def _tenants_table(account: NightAccount) -> Table:
     )
     foot = (
         f"{account.idle_hours:,.1f} group-h without a tenant; with those of the models "
-        f"{account.group_hours:,.1f} in all"
+        f"{account.group_hours:,.1f} in all; {_of_bound(account)}"
     )
     return table_of(columns, account.tenants, title="Tenants of the night", foot=foot)
+
+
+def _of_bound(account: NightAccount) -> str:
+    unit, scale = _UNITS[account.day.settings.worth.unit]
+    bound = account.value_bound
+    share = f", of which this is {account.value / bound:.1%}" if bound > 0 else ""
+    return (
+        f"no allocation of the groups that the models left is worth more than "
+        f"{bound / scale:,.3f} {unit}{share}"
+    )
 
 
 def _costs_table(account: NightAccount) -> Table:
@@ -242,6 +252,7 @@ def tenant_data(account: NightAccount) -> dict[str, Any]:
         "group_chips": day.group_chips,
         "worth": str(settings.worth.unit),
         "value": account.value,
+        "value_bound": account.value_bound,
         "energy_mwh": account.energy_mwh,
         "chip_joules": float(account.chip_joules.sum()),
         "group_hours": account.group_hours,

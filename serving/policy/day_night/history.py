@@ -1,7 +1,7 @@
 """Demand so far: requests per second in equal buckets, the newest last."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
@@ -65,8 +65,9 @@ class DemandHistory:
 
     def then(self, requests_per_s: float) -> Self:
         """This history and one more bucket; at most BUCKETS_MAX."""
-        rates = np.append(self.requests_per_s, requests_per_s)[-BUCKETS_MAX:]
-        return replace(self, end_s=self.end_s + self.bucket_s, requests_per_s=rates)
+        rates = np.concatenate((self.requests_per_s[1 - BUCKETS_MAX :], (requests_per_s,)))
+        end_s = self.end_s + self.bucket_s
+        return type(self)(end_s=end_s, bucket_s=self.bucket_s, requests_per_s=rates, pace=self.pace)
 
     @property
     def finest_per_s(self) -> float:

@@ -40,6 +40,7 @@ def test_a_night_of_tenants_is_walked_and_adds_up(
         data["chip_joules"]
     )
     assert data["value"] == pytest.approx(sum(each["value"] for each in tenants))
+    assert data["value"] <= data["value_bound"]
     assert 0 < data["energy_mwh"] * 3.6e9 - data["chip_joules"] < 3 * data["chip_joules"]
     for each in models:
         assert each["slo_attainment"] > 0.9

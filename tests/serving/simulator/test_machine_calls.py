@@ -105,6 +105,16 @@ def test_chips_leave_for_training_and_come_back() -> None:
     assert busy.between(2.5, 9.0) == set(range(8))
 
 
+def test_chips_that_stay_wait_for_requests_that_come_much_later() -> None:
+    wide = SimulatedDeployment.of("trn3-nl72x2", "qwen3-30b-a3b", replace(PARTITION, ep=8))
+    leave = TimedCall(at_s=0.0, call=DrainRequest(chips=(6, 7), grace_s=0.0, purpose="maintenance"))
+    sparse = Traffic.drawn(rate_per_s=2.0, lengths=LENGTHS, seed=3, requests=20)
+    judged = np.arange(20) >= 5
+    run = simulate(wide, sparse, calls=[leave], judged=judged)
+    assert run.served.finished[judged].all()
+    assert (run.served.first_token_s > sparse.arrival_s)[judged].all()
+
+
 def test_without_a_rank_requests_fail() -> None:
     lost = [lose(1.0, chip) for chip in range(8)]
     run = run_with(*lost)

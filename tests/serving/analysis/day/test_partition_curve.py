@@ -12,7 +12,7 @@ from emulator.units import NS_PER_S
 from serving.analysis.day.curve_search import sizes_of
 from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_result import DayResult
-from serving.analysis.day.held_day import held_stretch
+from serving.analysis.day.held_day import ExactQuestion, HeldDay, held_day, held_stretch
 from serving.analysis.day.kept_figures import MachineFigures
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.partition_curve import PartitionCurve
@@ -192,6 +192,28 @@ def test_a_stretch_of_an_engine_s_parts_is_simulated_with_their_hand_overs() -> 
     assert held.handovers.exact == held.handovers.walked == 2.0
     assert held.joules.exact > 0.0
     assert 0.0 <= held.both.exact <= 1.0
+
+
+@pytest.mark.long
+def test_chips_of_an_engine_whose_parts_change_hands_are_lost_and_repaired() -> None:
+    engine = an_engine()
+    terms = replace(TERMS, groups=4, look_s=20.0)
+    small = replace(machine(4), curve=BOTH, group_chips=2)
+    wanted = demand(*[200] * 12, interval_s=10.0)
+    looks = WalkTerms(interval_s=10.0, look_s=20.0)
+    walk = walked(wanted, Fixed(serving_groups=3), looks, curve=BOTH)
+    result = DayResult(machine=small, walk=walk, policy="fixed:3", describes="")
+
+    def day(loss_every_s: float | None) -> HeldDay:
+        asked = ExactQuestion(loss_every_s=loss_every_s, repair_s=15.0)
+        return held_day(result, engine, terms, asked, progress=lambda _: None)
+
+    whole, struck = day(None), day(20.0)
+    assert struck.requests == whole.requests == 2_400
+    assert struck.both.exact < whole.both.exact  # an engine stands still while it recovers
+    assert struck.both.walked == whole.both.walked  # of which the walk knows nothing
+    assert struck.joules.exact != whole.joules.exact
+    assert struck.ttft_p99_s.exact > whole.ttft_p99_s.exact
 
 
 def test_groups_are_whole_ranks_and_several() -> None:
