@@ -34,6 +34,12 @@ _PRELOAD: Final = (
     "ray._private.runtime_env.setup_hook",
     "ray.util.scheduling_strategies",
     "emulator.actors.chip_worker",
+    # What Ray imports for its serializers when a worker gets its first call.
+    "ray._common.usage.usage_lib",
+    "ray._common.pydantic_compat",
+    "pydantic.v1.fields",
+    "starlette.datastructures",
+    "ray._private.arrow_serialization",
 )
 _FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Settings that Ray reads once, at import, and forks share: a fleet has one job and daemon."""
