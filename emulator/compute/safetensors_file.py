@@ -62,8 +62,7 @@ class SafetensorsFile:
         kind = np.dtype(_DTYPES[dtype])
         if not 0 <= first <= end <= len(self._data) or end - first != prod(shape) * kind.itemsize:
             raise ValueError(f"bytes {first} to {end} of {len(self._data)} are not those of {name}")
-        view: NDArray[Any] = self._data[first:end].view(kind).reshape(shape)
-        return view
+        return np.ndarray(shape, kind, buffer=self._data, offset=first)
 
     def _entry(self, name: str) -> tuple[tuple[int, ...], str, tuple[int, int]]:
         try:

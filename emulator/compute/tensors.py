@@ -20,6 +20,7 @@ from emulator.formats.mx_blocks import BLOCK
 
 Shape = tuple[int, ...]
 
+_ONE_FILE = "model.safetensors"
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
 _UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
 
@@ -32,7 +33,9 @@ call for many of them is faster, and hosts have room for copies."""
 def stored_bytes(directory: Path) -> int:
     """Bytes of the files that hold the checkpoint's tensors; raises CheckpointError."""
     try:
-        return sum(path.stat().st_size for path in set(_index(directory).values()))
+        file_of = _shard_index(directory)
+        paths = {directory / _ONE_FILE} if file_of is None else set(file_of.values())
+        return sum(path.stat().st_size for path in paths)
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be read ({error})") from error
 
@@ -60,10 +63,19 @@ class Tensors:
         self._fp8_block = fp8_block
         self._mapped = mapped
         self._files: dict[Path, SafetensorsFile] = {}
-        self._file_of = _index(directory)
+        file_of = _shard_index(directory)
+        self._file_of = self._names_of_one_file() if file_of is None else file_of
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
+
+    def _names_of_one_file(self) -> dict[str, Path]:
+        path = self._directory / _ONE_FILE
+        try:
+            self._files[path] = SafetensorsFile(path)
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+        return dict.fromkeys(self._files[path].names(), path)
 
     def check(self, name: str, shape: Shape) -> NDArray[Any]:
         """The stored tensor `name`, unread, whose shape must be `shape`; FP8 must have scales."""
@@ -167,16 +179,15 @@ class Tensors:
         return Mxfp4Rows(blocks[index], scales[index])
 
 
-def _index(directory: Path) -> dict[str, Path]:
-    index, single = directory / "model.safetensors.index.json", directory / "model.safetensors"
-    indexed = index.exists()
-    if not indexed and not single.exists():
-        raise CheckpointError(f"{directory}: no model.safetensors and no index of shards")
+def _shard_index(directory: Path) -> dict[str, Path] | None:
+    """The file of each tensor, by the index of shards; None where one file has them all."""
+    index = directory / "model.safetensors.index.json"
+    if not index.exists():
+        if not (directory / _ONE_FILE).exists():
+            raise CheckpointError(f"{directory}: no model.safetensors and no index of shards")
+        return None
     try:
-        if indexed:
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            return {name: directory / file for name, file in names.items()}
-        return dict.fromkeys(SafetensorsFile(single).names(), single)
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {name: directory / file for name, file in names.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        path = index if indexed else single
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+        raise CheckpointError(f"{index}: cannot be read ({error})") from error

@@ -1,5 +1,7 @@
 """What the pages show holds: links lead somewhere, pictures are there, commands are taken."""
 
+import argparse
+import functools
 import re
 from importlib import import_module
 from pathlib import Path
@@ -111,6 +113,12 @@ def test_readme_and_deploy_lead_to_every_guide() -> None:
         assert guides - linked == set(), name
 
 
+@functools.cache
+def parsers() -> tuple[argparse.ArgumentParser, FlexibleArgumentParser]:
+    """Those of all commands, and of what `serve` hands on to vLLM."""
+    return command_parser(), make_arg_parser(FlexibleArgumentParser())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("page", "program", "words"), shown("ultraserve"))
 def test_a_command_of_ultraserve_is_one_that_it_takes(
@@ -119,11 +127,12 @@ def test_a_command_of_ultraserve_is_one_that_it_takes(
     if "--help" in words or words == ["--version"]:
         return
 
-    args, unknown = command_parser().parse_known_args(words)
+    ours, vllms = parsers()
+    args, unknown = ours.parse_known_args(words)
 
     if unknown:
         assert args.command == "serve"
-        make_arg_parser(FlexibleArgumentParser()).parse_args(unknown)
+        vllms.parse_args(unknown)
 
 
 def test_settings_that_a_guide_serves_with_fit_each_other() -> None:

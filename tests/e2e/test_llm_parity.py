@@ -22,7 +22,9 @@ from emulator.data import SMALL_MOE_DIR
 from emulator.data.make_small_moe import make_weights
 from emulator.fleet import Fleet
 from serving.errors import UnsupportedFlag
+from serving.plugin.requests import sampling_spec
 from tests.e2e.llm_engine import GREEDY, NEW_TOKENS, Engine, running_engine
+from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.transformers_reference import Reference, excused_texts
 
 pytestmark = pytest.mark.engine
@@ -415,8 +417,13 @@ def test_drafts_by_ngrams_change_no_text(
         SamplingParams(temperature=0.3, seed=seed, max_tokens=NEW_TOKENS, ignore_eos=True)
         for seed in range(len(prompts))
     ]
-    with running_engine(checkpoint, chips=2) as engine:
-        plain = engine.texts(prompts, random)
+    one_chip = InProcessChips(checkpoint, chips=1)
+    plain = []
+    for prompt, params in zip(prompts, random, strict=True):
+        sampling = sampling_spec(params, "plain", 0)
+        plain += serve(
+            one_chip, {"plain": prompt}, new_tokens=NEW_TOKENS, sampling=sampling
+        ).values()
     ngrams = {
         "method": "ngram",
         "num_speculative_tokens": 3,

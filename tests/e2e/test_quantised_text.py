@@ -9,7 +9,7 @@ from emulator.data import SMALL_MOE_TRAINED_DIR
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from tests.e2e.llm_engine import GREEDY, running_engine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SETTINGS = {"quantization": "mxfp4", "kv_cache_dtype": "fp8"}
 

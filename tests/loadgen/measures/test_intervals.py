@@ -228,6 +228,7 @@ def test_no_further_shares_lift_the_bound_of_one_more_above_the_most(
     assert reached <= again_low_at_most(known, len(known) + len(more)) + 1e-9
 
 
+@pytest.mark.long
 @given(known=SHARES, more=st.integers(1, 30))
 def test_equal_further_shares_come_up_to_the_most(known: list[float], more: int) -> None:
     values = np.linspace(0.0, 1.0, 2_001)

@@ -132,7 +132,8 @@ def test_the_bundled_model_s_four_head_groups_divide_over_1_2_or_4_chips(tp: int
 @pytest.mark.long
 @pytest.mark.parametrize("chips", range(1, 145))
 def test_every_number_of_chips_of_an_ultraserver_serves_the_bundled_model(chips: int) -> None:
-    placement = resolved(chips=chips).placement_of(resolved().weights)
+    deployment = resolved(chips=chips)
+    placement = deployment.placement_of(deployment.weights)
 
     assert placement.missing() == []
     assert placement.slots == -(-144 // chips)

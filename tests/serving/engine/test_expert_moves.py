@@ -1,5 +1,6 @@
 """Experts that move: what is counted, what the links are charged, where the weights then lie."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 
 from emulator.chip.commands import SendExperts, TakeExperts
+from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts
+from emulator.compute.weights import ExpertSet
 from emulator.data import SMALL_MOE_DIR
 from emulator.specs.batch import StepBatch
 from emulator.specs.fault import Fault, FaultKind
@@ -46,11 +49,17 @@ def arrivals(before: ExpertPlacement, after: ExpertPlacement) -> int:
     return count
 
 
+@functools.cache
+def stored_experts(architecture: Architecture, layer: int) -> ExpertSet:
+    """All experts of a layer, by number."""
+    return load_experts(SMALL_MOE_DIR, architecture, layer, range(architecture.experts))
+
+
 def check_weights(fleet: InProcessFleet) -> None:
     """Every slot of each live chip holds the weights of the expert that is said to be there."""
     architecture = fleet.architecture
     for layer in range(architecture.layers):
-        whole = load_experts(SMALL_MOE_DIR, architecture, layer, list(range(architecture.experts)))
+        whole = stored_experts(architecture, layer)
         for chip in sorted(fleet.live_chips):
             experts = fleet.placement.expert_of_slot[layer, chip]
             slots = np.flatnonzero(experts != EMPTY)
@@ -281,7 +290,7 @@ def test_experts_that_are_balanced_are_not_brought_home() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [SendExperts, TakeExperts])
 @pytest.mark.parametrize("spares", [0, 1])
-@pytest.mark.parametrize("model", [None, "llama-3.1-8b"])
+@pytest.mark.parametrize("model", [None, pytest.param("llama-3.1-8b", marks=pytest.mark.slow)])
 def test_a_chip_that_is_lost_while_experts_move_leaves_no_slot_with_another_expert(
     kind: type, spares: int, model: str | None, expected: dict[str, list[int]]
 ) -> None:

@@ -95,7 +95,7 @@ TAKEN = [FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK]
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("model", [None, "qwen3-30b-a3b"])
+@pytest.mark.parametrize("model", [None, pytest.param("qwen3-30b-a3b", marks=pytest.mark.slow)])
 def test_whatever_takes_a_chip_changes_no_text(
     kind: FaultKind, spares: int, tp: int, model: str | None, expected: dict[str, list[int]]
 ) -> None:

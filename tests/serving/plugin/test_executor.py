@@ -260,27 +260,40 @@ TAKEN = {
 }
 
 
+def with_requests(engine: Engine) -> Engine:
+    for number, name in enumerate("abcd"):
+        engine.add(name, 20 + number, first=50 + 100 * number, max_tokens=8)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[bool, dict[str, list[int]]]:
+    """What those requests get of chips that compute, and of chips that do not."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        engines = {
+            computes: Engine(monkeypatch, 2, computes=computes) for computes in (True, False)
+        }
+        return {computes: with_requests(each).serve({}) for computes, each in engines.items()}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("fault", TAKEN.values(), ids=TAKEN.keys())
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("computes", [True, False])
 def test_no_request_is_lost_and_no_text_changed_when_a_chip_is(
-    fault: Fault, spares: int, computes: bool, make_engine: Callable[..., Engine]
+    fault: Fault,
+    spares: int,
+    computes: bool,
+    make_engine: Callable[..., Engine],
+    undisturbed: dict[bool, dict[str, list[int]]],
 ) -> None:
-    def engine_with_requests() -> Engine:
-        engine = make_engine(2, spares=spares, computes=computes)
-        for number, name in enumerate("abcd"):
-            engine.add(name, 20 + number, first=50 + 100 * number, max_tokens=8)
-        return engine
-
-    undisturbed = engine_with_requests().serve({})
-    engine = engine_with_requests()
+    engine = with_requests(make_engine(2, spares=spares, computes=computes))
     reports = []
 
     def inject() -> None:
         reports.append(engine.control(InjectRequest(fault=fault)))
 
-    assert engine.serve({4: inject}) == undisturbed
+    assert engine.serve({4: inject}) == undisturbed[computes]
     (report,) = reports
     assert isinstance(report, FaultReport)
     assert (report.accepted, report.survivable, report.number) == (True, True, 1)

@@ -26,6 +26,8 @@ from serving.wire.control_call import (
 from tests.emulator.chip.in_process_fleet import InProcessFleet
 from tests.serving.plugin.core_engine import Engine
 
+pytestmark = pytest.mark.long
+
 PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (10, 20)}
 """Tokens of each prompt and its first one: the prefixes of a and c are shared."""
 
@@ -36,6 +38,13 @@ def serve(
     for name, (tokens, first) in PROMPTS.items():
         engine.add(name, tokens, first=first, max_tokens=12)
     return engine.serve(events or {})
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[int]]:
+    """The texts of three ranks that do both; no number of ranks writes others."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return serve(Engine(monkeypatch, 3))
 
 
 def transfers(engine: Engine) -> KvTotals:
@@ -98,9 +107,8 @@ def test_a_transfer_takes_the_time_of_its_bytes_and_draws_their_joules(
 @pytest.mark.parametrize("chip", [0, 1, 2])
 @pytest.mark.parametrize("turn", [2, 3, 4, 5])
 def test_a_chip_that_is_lost_at_any_moment_changes_no_text(
-    monkeypatch: pytest.MonkeyPatch, chip: int, turn: int
+    monkeypatch: pytest.MonkeyPatch, chip: int, turn: int, expected: dict[str, list[int]]
 ) -> None:
-    expected = serve(Engine(monkeypatch, 3))
     engine = Engine(monkeypatch, 3, prefill_ranks=1, spares=1)
 
     def lose() -> None:
@@ -113,9 +121,10 @@ def test_a_chip_that_is_lost_at_any_moment_changes_no_text(
 
 @pytest.mark.parametrize("command", [SendKv, TakeKv])
 def test_a_chip_that_dies_of_a_transfer_is_survived(
-    monkeypatch: pytest.MonkeyPatch, command: type[SendKv] | type[TakeKv]
+    monkeypatch: pytest.MonkeyPatch,
+    command: type[SendKv] | type[TakeKv],
+    expected: dict[str, list[int]],
 ) -> None:
-    expected = serve(Engine(monkeypatch, 3))
     engine = Engine(monkeypatch, 3, prefill_ranks=1)
     fleet = live(engine)._live.tokens
     assert isinstance(fleet, InProcessFleet)
@@ -165,8 +174,9 @@ def test_roles_that_cannot_be_are_refused_by_the_engine(monkeypatch: pytest.Monk
     assert refused.message == "prefill_ranks=0: expected a server with --prefill-ranks, for roles"
 
 
-def test_a_cancelled_request_leaves_no_blocks_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = serve(Engine(monkeypatch, 2))
+def test_a_cancelled_request_leaves_no_blocks_behind(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
+) -> None:
     engine = Engine(monkeypatch, 2, prefill_ranks=1)
     gone = [
         lambda name=name: engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)

@@ -174,6 +174,7 @@ def test_a_night_by_hand() -> None:
     check_whole(run, ALONE)
 
 
+@pytest.mark.long
 def test_the_calls_of_the_policy_by_hand_are_the_same_run() -> None:
     run = simulate(ALONE, A_DAY, day_night=HOURS)
     by_hand = simulate(ALONE, A_DAY, calls=run.calls)
@@ -194,6 +195,7 @@ def test_a_policy_that_never_lends_changes_nothing() -> None:
     assert plain.handovers is None
 
 
+@pytest.mark.long
 def test_a_quantile_calls_a_group_back() -> None:
     """Two in three engines leave while few requests come; a burst takes them back."""
     few, many = (

@@ -1,6 +1,7 @@
 """A plan in a minute is as good as all that fewer chips allow, and holds on seeds it never saw."""
 
 import csv
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -9,7 +10,7 @@ from serving.analysis.plan.plan import plan
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers
-from tests.benchmarks.plan_exhaustive import DATA, FRESH_SEEDS, QUESTIONS, fresh_passes
+from tests.benchmarks.plan_exhaustive import DATA, FRESH_SEEDS, QUESTIONS, TRACES, fresh_passes
 
 WORSE: Final = 1.05
 
@@ -23,6 +24,9 @@ def rows() -> dict[str, dict[str, str]]:
 @pytest.mark.process
 @pytest.mark.parametrize("name", rows())
 def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(name: str) -> None:
+    for word in QUESTIONS[name]:
+        if word.startswith(str(TRACES)) and not Path(word).exists():
+            pytest.skip(f"needs {word} (public data; ULTRASERVE_TRACES says where it lies)")
     words = ["plan", *QUESTIONS[name], "--budget", "60s", "--processes", "2"]
     args = command_parser("plan").parse_args(words)
     args.words = words
