@@ -9,11 +9,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
@@ -34,14 +32,12 @@ from emulator.chip.commands import (
     ResetRank,
     SendExperts,
     SendKv,
-    TakeExperts,
     TakeKv,
 )
 from emulator.chip.effects import (
     ChipFailed,
     Condition,
     Effect,
-    ExpertWeights,
     KvBlocks,
     NotLoaded,
 )
@@ -53,6 +49,7 @@ from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import KvTransfer, RankOutput, RankStep
+from emulator.ultraserver.expert_transfers import load_commands, slots_to_send, take_commands
 from emulator.ultraserver.lockstep import Interrupted, StepResult, UnfinishedStep, all_of
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
@@ -400,48 +397,20 @@ class Fleet:
         Chips map the experts of the checkpoints in `mapped`, and load them.
         """
         layer = transfers[0].layer
-        wanted: dict[int, list[int]] = {}  # slots to read, by chip
-        moves: dict[int, list[ExpertTransfer]] = {}
-        loads: dict[int, list[ExpertTransfer]] = {}
-        for each in transfers:
-            if not self._moves(each, mapped):
-                loads.setdefault(each.chip, []).append(each)
-                continue
-            moves.setdefault(each.chip, []).append(each)
-            if each.source_slot not in wanted.get(each.source_chip, []):
-                wanted.setdefault(each.source_chip, []).append(each.source_slot)
-        read = self._tell(
-            {chip: SendExperts(layer=layer, slots=slots) for chip, slots in wanted.items()}
+        moves = [each for each in transfers if self._moves(each, mapped)]
+        loads = [each for each in transfers if not self._moves(each, mapped)]
+        slots = slots_to_send(moves)
+        sent = self._tell(
+            {chip: SendExperts(layer=layer, slots=own) for chip, own in slots.items()}
         )
-        take: dict[int, Command] = {}
-        for chip, arriving in moves.items():
-            parts = []
-            for each in arriving:
-                weights = read[each.source_chip]
-                assert isinstance(weights, ExpertWeights), weights
-                row = wanted[each.source_chip].index(each.source_slot)
-                parts.append((weights.gate_up[row], weights.down[row], weights.biases[row]))
-            gate_up, down, biases = (np.array(arrays) for arrays in zip(*parts, strict=True))
-            take[chip] = TakeExperts(
-                layer=layer,
-                slots=[each.slot for each in arriving],
-                gate_up=gate_up,
-                down=down,
-                biases=biases,
-            )
-        load: dict[int, Command] = {
-            chip: LoadExperts(
-                layer=layer,
-                slots=[each.slot for each in arriving],
-                experts=[each.expert for each in arriving],
-            )
-            for chip, arriving in loads.items()
-        }
-        for commands, written in ((take, moves), (load, loads)):
+        for commands, written in (
+            (take_commands(moves, slots, sent), moves),
+            (load_commands(loads), loads),
+        ):
             try:
                 self._tell(commands)
             finally:  # a chip that did not answer is lost; all others have written
-                for each in chain.from_iterable(written.values()):
+                for each in written:
                     held[layer, each.chip, each.slot] = each.expert
 
     def send_kv(self, transfer: KvTransfer) -> None:

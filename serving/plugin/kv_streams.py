@@ -19,7 +19,7 @@ from serving.policy.kv_in_flight import KvInFlight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _KvPart:
     """Tokens of a request, in blocks of the rank that computed them, which are held."""
 
     tokens: int
@@ -39,8 +39,8 @@ class KvStream:
     to_rank: int
     tokens: int
     sent: int
-    on_way: deque[_Part] = field(default_factory=deque)
-    rest: _Part | None = None
+    on_way: deque[_KvPart] = field(default_factory=deque)
+    rest: _KvPart | None = None
     has_left: bool = False
     is_void: bool = False
 
@@ -112,12 +112,12 @@ class KvStreams:
         self._streams[request.request_id] = stream
         return stream
 
-    def _part(self, stream: KvStream, computed: int) -> _Part:
+    def _part(self, stream: KvStream, computed: int) -> _KvPart:
         """The tokens up to `computed` that have not been sent, with their blocks held."""
         manager = self._ranks[stream.from_rank].kv_cache_manager
         (blocks,) = manager.get_blocks(stream.request.request_id).blocks
         places = self._places(stream, stream.sent, computed)
-        part = _Part(tokens=computed - stream.sent, blocks=list(blocks[places]))
+        part = _KvPart(tokens=computed - stream.sent, blocks=list(blocks[places]))
         manager.block_pool.touch(part.blocks)
         return part
 
@@ -125,7 +125,7 @@ class KvStreams:
         block_tokens = self._ranks[stream.from_rank].block_size
         return slice(first // block_tokens, -(-end // block_tokens))
 
-    def _go(self, stream: KvStream, part: _Part, *, with_step: bool) -> list[KvTransfer]:
+    def _go(self, stream: KvStream, part: _KvPart, *, with_step: bool) -> list[KvTransfer]:
         """Let a held part go, if it may; what is computed meanwhile is given back."""
         if not self._in_flight.may_go(stream.from_rank, part.tokens):
             if with_step:
@@ -149,7 +149,7 @@ class KvStreams:
         stream.on_way.append(part)
         return [transfer]
 
-    def _free(self, stream: KvStream, part: _Part) -> None:
+    def _free(self, stream: KvStream, part: _KvPart) -> None:
         pool = self._ranks[stream.from_rank].kv_cache_manager.block_pool
         pool.free_blocks(reversed(part.blocks))
 

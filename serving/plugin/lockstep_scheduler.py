@@ -39,7 +39,7 @@ from serving.plugin.merge import (
     merge_stats,
     queues_of,
 )
-from serving.plugin.ngram_drafts import NgramDrafts, may_draft
+from serving.plugin.ngram_drafts import NgramDrafts, give_guesses
 from serving.plugin.rank_policies import RankLoads, RankThrottle
 from serving.plugin.rank_roles import Placing, RankRoles
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
@@ -220,9 +220,8 @@ class LockstepScheduler(SchedulerInterface):
         self._traced.tell(report, merged.values())
         self._drafts.propose(self.ranks)
         if self._log_stats:
-            first = next(iter(merged), 0)
-            target = merged.setdefault(first, EngineCoreOutputs())
-            target.scheduler_stats = merge_stats(stats, len(self.ranks))
+            outputs = merged.setdefault(next(iter(merged), 0), EngineCoreOutputs())
+            outputs.scheduler_stats = merge_stats(stats, len(self.ranks))
         # After a step without tokens (a grammar still compiling, a pause) time passes as it does,
         # unless it has waited for KV.
         self._wake.continues = (has_tokens or bool(kv_ended)) and self.has_unfinished_requests()
@@ -418,21 +417,13 @@ class LockstepScheduler(SchedulerInterface):
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
         """Give requests that decode what chips guessed; not those that have moved meanwhile."""
-        for request_id, guesses in zip(
-            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True
-        ):
-            place = self._places.get(request_id)
-            if place is None or place.rank == NOWHERE:
-                continue
-            request = self.ranks[place.rank].requests.get(request_id)
-            if request is not None and may_draft(request):
-                request.spec_token_ids = guesses
+        give_guesses(self.ranks, self._places, draft_token_ids)
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Not called: steps are not scheduled before their drafts are there."""
-        raise AssertionError("drafts come before their step is scheduled")
+        """Not called: drafts are there before their step is scheduled."""
+        raise AssertionError
 
     def get_num_unfinished_requests(self) -> int:
         """Sum over ranks, plus requests to be refused."""
@@ -501,8 +492,7 @@ class LockstepScheduler(SchedulerInterface):
 
     def get_kv_cache_usage(self) -> float:
         """Share of all ranks' KV blocks in use."""
-        usage: float = sum(rank.get_kv_cache_usage() for rank in self.ranks)
-        return usage / len(self.ranks)
+        return float(sum(rank.get_kv_cache_usage() for rank in self.ranks)) / len(self.ranks)
 
     def shutdown(self) -> None:
         """Shut every rank down."""

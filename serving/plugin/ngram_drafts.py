@@ -4,7 +4,7 @@ vLLM's own search, after each step, for each request that decodes; drafts lie in
 vLLM's scheduler looks for them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -12,8 +12,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.spec_decode.ngram_proposer import _find_longest_matched_ngram_and_propose_tokens
 
+from serving.plugin.request_place import NOWHERE, RequestPlace
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import DraftTokenIds
 
 
 class NgramDrafts:
@@ -75,3 +78,16 @@ def may_draft(request: Request) -> bool:
         and params is not None
         and params.num_logprobs is None
     )
+
+
+def give_guesses(
+    ranks: Sequence[Scheduler], places: Mapping[str, RequestPlace], guessed: "DraftTokenIds"
+) -> None:
+    """Give requests that decode what chips `guessed`; not those that have moved meanwhile."""
+    for request_id, guesses in zip(guessed.req_ids, guessed.draft_token_ids, strict=True):
+        place = places.get(request_id)
+        if place is None or place.rank == NOWHERE:
+            continue
+        request = ranks[place.rank].requests.get(request_id)
+        if request is not None and may_draft(request):
+            request.spec_token_ids = guesses

@@ -21,7 +21,7 @@ from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.platform import deployment_of
 from serving.process.api_processes import ApiProcesses
-from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow, StepTimes
+from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow, RequestTimes
 from serving.telemetry.recorder import Recorder
 from serving.wire.engine_status import EngineStatus, StatusReader, status_path
 from serving.wire.machine_snapshot import MachineSnapshot
@@ -88,7 +88,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         # The first of several API processes asks the engine for all.
         self._is_asked = processes is not None and not processes.is_first
         self.latencies = LatencyWindow()
-        self.on_times: Callable[[StepTimes], None] = self.latencies.add
+        self.on_times: Callable[[RequestTimes], None] = self.latencies.add
 
     def record(
         self,
@@ -121,7 +121,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         if not (stats.time_to_first_tokens_iter or finished):
             return
         self.on_times(
-            StepTimes(
+            RequestTimes(
                 emulated_s=emulated_s,
                 ttft_s=stats.time_to_first_tokens_iter,
                 # Of a single token there is no time per further one.

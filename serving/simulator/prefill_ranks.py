@@ -66,7 +66,7 @@ class _Stream:
     is_void: bool = False
 
 
-class _Part(NamedTuple):
+class _SimulatedKvPart(NamedTuple):
     """Tokens between two ranks, until `there_ns`."""
 
     there_ns: int
@@ -103,7 +103,7 @@ class PrefillRanks:
         self._rests: list[_Rest] = []
         self._streams: dict[int, _Stream] = {}  # of requests on their first ranks
         self._in_flight = KvInFlight(ranks, layout.model.kv_bytes_per_token)
-        self._parts: list[_Part] = []  # a heap
+        self._parts: list[_SimulatedKvPart] = []  # a heap
         self.joules = 0.0
         """Of what is there, beyond idle chips."""
         schedulers.revise_demand = self._count_ready
@@ -233,7 +233,7 @@ class PrefillRanks:
 
     def _sent(self, stream: _Stream, tokens: int, there_ns: int, joules: float) -> None:
         """Note tokens on their way, which count as in flight already."""
-        part = _Part(there_ns, stream.from_rank, stream.to_rank, tokens, joules)
+        part = _SimulatedKvPart(there_ns, stream.from_rank, stream.to_rank, tokens, joules)
         heappush(self._parts, part)
         block_tokens = self._schedulers.bounds.block_tokens
         end = stream.sent + tokens
@@ -406,5 +406,5 @@ def _on_way(request: int, stream: _Stream) -> KvOnWay:
     )
 
 
-def _is_of(each: KvOnWay | _Part | _Stream, ranks: Bools) -> bool:
+def _is_of(each: KvOnWay | _SimulatedKvPart | _Stream, ranks: Bools) -> bool:
     return bool(ranks[each.from_rank] or ranks[each.to_rank])

@@ -34,7 +34,7 @@ class LatencyReport(Plain, frozen=True, kw_only=True):
 _Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-class StepTimes(Plain, frozen=True, kw_only=True):
+class RequestTimes(Plain, frozen=True, kw_only=True):
     """Latencies that were known when a step ended, at `emulated_s`."""
 
     emulated_s: float
@@ -71,7 +71,7 @@ class LatencyWindow:
     def __init__(self) -> None:
         self._ttft, self._tpot, self._e2e = _NewestTimes(), _NewestTimes(), _NewestTimes()
 
-    def add(self, times: StepTimes) -> None:
+    def add(self, times: RequestTimes) -> None:
         """Add those of one step."""
         self._ttft.add(times.emulated_s, times.ttft_s)
         self._tpot.add(times.emulated_s, times.tpot_s)

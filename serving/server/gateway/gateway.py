@@ -29,7 +29,7 @@ from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.permits.lent_page import LentPage, fetched_page
 from serving.server.gateway.permits.lent_permits import LentPermits
 from serving.server.gateway.permits.lent_process import LentProcess
-from serving.server.gateway.permits.permit_messages import Held
+from serving.server.gateway.permits.permit_messages import ClientsHeld
 from serving.server.gateway.permits.permit_port import PermitPort
 from serving.server.gateway.readiness import Readiness
 from serving.server.gateway.snapshot_poller import SnapshotPoller
@@ -152,7 +152,7 @@ class Gateway(HttpFront):
         assert self._pages is not None, "the app is there before its lifespan begins"
         return await fetched_page(self._pages)
 
-    def _held_elsewhere(self) -> Sequence[Held]:
+    def _held_elsewhere(self) -> Sequence[ClientsHeld]:
         """What clients make the other API processes hold."""
         return [] if self._lends is None else self._lends.held
 

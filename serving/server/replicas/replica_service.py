@@ -164,6 +164,20 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
             await live.stop(at_once=service.ends_at_once)
 
 
+def _server_config(app: HttpGateway, settings: ServiceSettings) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
+    config.load()
+    return config
+
+
 class ReplicaService:
     """The gateway before `live`, and its end; `key` is what replicas ask of this process alone."""
 
@@ -223,16 +237,7 @@ class ReplicaService:
                 registry=registry,
             )
         http.beside = ServicePages(live, metrics, session, self._control, batch_api)
-        config = uvicorn.Config(
-            http,
-            host=settings.host,
-            port=settings.port,
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-        )
-        config.load()
+        config = _server_config(http, settings)
         bound_server(config, gateway, account, self._keys)
         self._server = _Server(config)
         self._signals = 0

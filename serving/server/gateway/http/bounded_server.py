@@ -14,7 +14,7 @@ from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_conn
 from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
-from serving.server.gateway.permits.permit_messages import Held
+from serving.server.gateway.permits.permit_messages import ClientsHeld
 from serving.telemetry.gateway_metrics import IngressMetrics
 
 
@@ -22,7 +22,7 @@ def measured_ingress(
     settings: GatewaySettings,
     registry: CollectorRegistry | None = None,
     *,
-    others: Callable[[], Sequence[Held]] = tuple,
+    others: Callable[[], Sequence[ClientsHeld]] = tuple,
 ) -> IngressAccount:
     """The account of what clients make this process hold.
 

@@ -209,7 +209,7 @@ class LentPermits:
 
     def _hear(self, message: told.FromAdmission) -> None:
         match message:
-            case told.Turn():
+            case told.TurnCame():
                 permit = self._permits.get(message.number)
                 if permit is not None:
                     refusal = message.refusal

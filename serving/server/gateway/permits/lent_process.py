@@ -13,7 +13,7 @@ from serving.plugin.engine_shutdown import abort_requests, fail_requests, note_e
 from serving.plugin.stat_logger import stat_logger_of
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.permits.lent_permits import LentPermits
-from serving.server.gateway.permits.permit_messages import Held, Times
+from serving.server.gateway.permits.permit_messages import ClientsHeld, Times
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -63,7 +63,7 @@ class LentProcess:
     async def _tell(self) -> None:
         account = self._ingress
         while True:
-            held = Held(account.keyed_bytes, account.stranger_bytes, account.strangers)
+            held = ClientsHeld(account.keyed_bytes, account.stranger_bytes, account.strangers)
             self._desk.tell(held)
             await asyncio.sleep(_TELL_WALL_S)
 

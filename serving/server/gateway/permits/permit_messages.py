@@ -14,7 +14,7 @@ import msgspec
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.work import Work, WorkClass
-from serving.telemetry.latency_window import StepTimes
+from serving.telemetry.latency_window import RequestTimes
 
 T = TypeVar("T")
 
@@ -99,10 +99,10 @@ class CountRefusal(_Message, frozen=True):
 class Times(_Message, frozen=True):
     """Latencies of a step's requests."""
 
-    times: StepTimes
+    times: RequestTimes
 
 
-class Held(_Message, frozen=True):
+class ClientsHeld(_Message, frozen=True):
     """What clients make the process hold."""
 
     keyed_bytes: int
@@ -126,13 +126,13 @@ FromProcess = (
     | Leave
     | CountRefusal
     | Times
-    | Held
+    | ClientsHeld
     | AskPage
 )
 
 
 class Entered(_Message, frozen=True):
-    """The permit; `is_queued`: batch work, whose `Turn` comes."""
+    """The permit; `is_queued`: batch work, whose `TurnCame` follows."""
 
     number: int
     rate: RateState
@@ -153,7 +153,7 @@ class Declared(_Message, frozen=True):
     refusal: ToldRefusal | None
 
 
-class Turn(_Message, frozen=True):
+class TurnCame(_Message, frozen=True):
     """Batch work's turn, or the end of its waiting."""
 
     number: int
@@ -187,7 +187,7 @@ class EndProcess(_Message, frozen=True):
     close_wall_s: int
 
 
-FromAdmission = Entered | Denied | Declared | Turn | Closed | Page | EndRequests | EndProcess
+FromAdmission = Entered | Denied | Declared | TurnCame | Closed | Page | EndRequests | EndProcess
 
 _HEAD: Final = struct.Struct("<I")
 

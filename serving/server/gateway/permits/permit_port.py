@@ -13,7 +13,7 @@ from serving.policy.admission.refusal import Refused
 from serving.server.gateway.admission_controller import AdmissionController, Permit
 from serving.server.gateway.permits import permit_messages as told
 from serving.server.gateway.permits.permit_messages import PermitChannel, ToldRefusal
-from serving.telemetry.latency_window import StepTimes
+from serving.telemetry.latency_window import RequestTimes
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -24,7 +24,7 @@ class _Borrower:
     def __init__(self, port: "PermitPort") -> None:
         self._port = port
         self.permits: dict[int, Permit] = {}
-        self.held = told.Held(0, 0, 0)
+        self.held = told.ClientsHeld(0, 0, 0)
         self.tasks: set[asyncio.Task[None]] = set()
         self.channel: PermitChannel[told.FromProcess] = PermitChannel(
             told.FromProcess, on_message=self._hear, on_lost=self._lost, on_open=self._open
@@ -46,7 +46,7 @@ class _Borrower:
                 self._port.admission.count_refusal(refused, message.work_class)
             case told.Times():
                 self._port.on_times(message.times)
-            case told.Held():
+            case told.ClientsHeld():
                 self.held = message
             case told.AskPage():
                 self._begin(self._page(message.number))
@@ -73,7 +73,7 @@ class _Borrower:
             await permit.turn()
         except Refused as refused:
             refusal = ToldRefusal.of(refused)
-        self.channel.send(told.Turn(number, refusal))
+        self.channel.send(told.TurnCame(number, refusal))
 
     def _follow(
         self,
@@ -129,7 +129,7 @@ class PermitPort:
         path: Path,
         admission: AdmissionController,
         *,
-        on_times: Callable[[StepTimes], None],
+        on_times: Callable[[RequestTimes], None],
         page: Callable[[], Awaitable[tuple[int, str, bytes]]],
     ) -> None:
         self._path = path
@@ -156,7 +156,7 @@ class PermitPort:
             each.channel.close()
 
     @property
-    def held(self) -> list[told.Held]:
+    def held(self) -> list[told.ClientsHeld]:
         """What clients make each of the others hold."""
         return [each.held for each in self._borrowers]
 

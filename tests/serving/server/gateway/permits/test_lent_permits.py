@@ -17,9 +17,9 @@ from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
 from serving.server.gateway.admission_controller import AdmissionController, Permit
 from serving.server.gateway.permits.lent_permits import LentPermits
-from serving.server.gateway.permits.permit_messages import Held, Times
+from serving.server.gateway.permits.permit_messages import ClientsHeld, Times
 from serving.server.gateway.permits.permit_port import PermitPort
-from serving.telemetry.latency_window import StepTimes
+from serving.telemetry.latency_window import RequestTimes
 from tests.serving.policy.admission.works import CAPACITY, client, work
 
 PAGE = (200, "text/plain", b"the page\n")
@@ -31,7 +31,7 @@ class Lending:
     def __init__(self, path: Path, limits: AdmissionLimits) -> None:
         self.path = path
         self.admission = AdmissionController(limits, lambda: CAPACITY)
-        self.times: list[StepTimes] = []
+        self.times: list[RequestTimes] = []
         self.port = PermitPort(path, self.admission, on_times=self.times.append, page=self._page)
         self.desks: list[LentPermits] = []
 
@@ -230,9 +230,9 @@ def test_what_else_a_process_has_to_say_arrives() -> None:
     async def use() -> None:
         async with lending() as lent:
             desk = await lent.desk()
-            times = StepTimes(emulated_s=3.0, ttft_s=[0.1], tpot_s=[], e2e_s=[0.4, 0.5])
+            times = RequestTimes(emulated_s=3.0, ttft_s=[0.1], tpot_s=[], e2e_s=[0.4, 0.5])
             desk.tell(Times(times))
-            desk.tell(Held(5, 6, 7))
+            desk.tell(ClientsHeld(5, 6, 7))
             refused = Refused(
                 RefusalReason.STALLED, "a stall", retry_after_s=1.0, rate=client_rate()
             )
@@ -240,7 +240,7 @@ def test_what_else_a_process_has_to_say_arrives() -> None:
             page = await desk.page()
             assert (page.status, page.content_type, page.text) == PAGE
             assert lent.times == [times]
-            assert lent.port.held == [Held(5, 6, 7)]
+            assert lent.port.held == [ClientsHeld(5, 6, 7)]
             counts = lent.admission.state().classes[WorkClass.BATCH]
             assert counts.refused[RefusalReason.STALLED] == 1
 
