@@ -8,6 +8,7 @@ name of one that is kept, and with it that of its file, has a checksum of all th
 import fcntl
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +43,7 @@ with _without_blas():
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_compiling: Final = threading.Lock()
 _of_given_types: Final[list[tuple[Any, tuple[types.Type, ...]]]] = []
 
 _OWN_SOURCES: Final = (__file__, numba_parts.__file__)
@@ -95,9 +97,13 @@ def _compile_for(made: Any, arguments: tuple[types.Type, ...], *values: object) 
 
 
 def _compile_once(made: Any, arguments: tuple[types.Type, ...]) -> object:
-    code = made.compile(arguments)
-    made.disable_compile()
-    return code
+    """Machine code for `arguments`, the only one; threads that come meanwhile have the same."""
+    with _compiling:
+        for code in made.overloads.values():
+            return code.entry_point
+        entry = made.compile(arguments)
+        made.disable_compile()
+        return entry
 
 
 def load_kept() -> None:

@@ -83,11 +83,12 @@ class ChipWatch:
         """`Channel.receive` with `longest_s`, which finds an inactive chip earlier.
 
         A chip that `waits` for something is silent only when its process is stopped. No chip is
-        late while `progress` is made. ChipSilent names inactive chips, or all late ones.
+        late while `progress` is made. ChipSilent names inactive chips, or the late ones; those
+        that wait for others only where none else is late.
         """
         left = set(chips)
         seen: dict[int, _LastPulse] = {}
-        last_s, made = time.monotonic(), -1
+        last_s, made = time.monotonic(), progress()
         slice_s = min(_LOOK_EVERY_S, longest_s) if left & self._threads.keys() else longest_s
         while left:
             try:
@@ -100,7 +101,8 @@ class ChipWatch:
                 if made != before:
                     last_s = time.monotonic()
                 if time.monotonic() - last_s >= longest_s or slice_s == longest_s:
-                    raise
+                    late = [chip for chip in left if not waits(chip)] or left
+                    raise ChipSilent(tuple(sorted(late)), longest_s) from None
                 silent = [chip for chip in left if self._is_silent(chip, seen, waits(chip))]
                 if silent:
                     raise ChipSilent(tuple(sorted(silent)), self.silence_timeout_s) from None

@@ -114,11 +114,10 @@ class ExchangeSegment:
 
     def __init__(self, file: int, sizes: JoinExchange) -> None:
         status, size = os.fstat(file), _total_bytes(sizes)
-        if (status.st_size, status.st_uid) != (size, os.geteuid()):
-            raise ChannelError(
-                f"exchange memory: {status.st_size} bytes of user {status.st_uid}, expected "
-                f"{size} of user {os.geteuid()}"
-            )
+        found = (status.st_size, status.st_uid, status.st_ino)
+        expected = (size, os.geteuid(), sizes.inode)
+        if found != expected:
+            raise ChannelError(f"exchange memory (bytes, user, inode) {found}, not {expected}")
         self.sizes = sizes
         self._file = file
         self._memory = mmap.mmap(file, size)
@@ -143,7 +142,8 @@ class ExchangeSegment:
         os.fchmod(file, 0o600)
         os.ftruncate(file, _total_bytes(sizes))
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        return cls(file, replace(sizes, path=f"/proc/{os.getpid()}/fd/{file}"))
+        path, inode = f"/proc/{os.getpid()}/fd/{file}", os.fstat(file).st_ino
+        return cls(file, replace(sizes, path=path, inode=inode))
 
     @classmethod
     def join(cls, sizes: JoinExchange) -> "ExchangeSegment":
@@ -151,6 +151,11 @@ class ExchangeSegment:
         segment = cls(os.open(sizes.path, os.O_RDWR | os.O_CLOEXEC), sizes)
         segment.close()
         return segment
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory that a token of a step takes at most."""
+        return sum(size for _, size in self._rows) // self.sizes.tokens
 
     def forget_rows(self) -> None:
         """Give the memory of all tokens' rows back to the system, between steps."""

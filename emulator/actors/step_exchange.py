@@ -266,8 +266,7 @@ class SharedAttempt:
     def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:  # noqa: D102
         self.note_done(replies)
         areas = self._segment.areas
-        per_token = areas.hidden[:1].nbytes * (1 + areas.places.shape[1])
-        if int(areas.first_token[-1]) * per_token > _ROWS_KEPT_BYTES:
+        if int(areas.first_token[-1]) * self._segment.bytes_per_token > _ROWS_KEPT_BYTES:
             self._segment.forget_rows()
         return {}
 

@@ -45,7 +45,7 @@ class JoinExchange:
 
     Its sizes: chips of the partition; layers with experts; experts of each, `experts_per_token`
     chosen, and slots of a chip; elements of a row; head groups whose sums are exchanged, 0 where no
-    rank has several chips; tokens of a step at most.
+    rank has several chips; tokens of a step at most. `inode` tells the file from a later one.
     """
 
     chips: int
@@ -57,6 +57,7 @@ class JoinExchange:
     groups: int
     tokens: int
     path: str = ""
+    inode: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ def make_token_batch(spans: Sequence[Span], block_tokens: int) -> TokenBatch:
     blocks: list[int] = []
     for span in spans:
         used = -(-(span.first_position + len(span.token_ids)) // block_tokens)
+        assert used <= len(span.block_table), "a token has no block"
         blocks += span.block_table[:used]
     laid = lay_out(lengths, firsts, np.array(blocks, dtype=np.int64), block_tokens)
     return TokenBatch(

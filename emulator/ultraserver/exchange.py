@@ -19,9 +19,9 @@ from emulator.specs.placement import EMPTY, ExpertPlacement
 class ExpertMap:
     """The slot to which each chip sends the tokens of each expert.
 
-    `place`, int64[layers, chips, experts]: chip * slots + slot, or EMPTY; `layers` are the model's
-    own. A chip uses its own copy
-    of an expert, else one of its group's, over which the group's chips are spread evenly.
+    `place`, int64[places, chips, experts]: chip * slots + slot, or EMPTY, of the model's own
+    `layers`, and of a layer that drafts after them. A chip uses its own copy of an expert, else one
+    of its group's, over which the group's chips are spread evenly.
     """
 
     def __init__(self, placement: ExpertPlacement, *, drafts: bool = False) -> None:

@@ -93,7 +93,9 @@ class Lockstep:
     @property
     def ran_all_layers(self) -> bool:
         """Whether every layer's experts have been computed."""
-        return self._exchange is None and len(self._layers) == len(self._experts.place)
+        own = self._experts.layers  # further ones draft
+        computed = sum(each.layer < own for each in self._layers)
+        return computed == own and (self._exchange is None or self._exchange.layer >= own)
 
     def result(self, outputs: dict[int, RankOutput]) -> StepResult:
         """The step's result with `outputs`; loads are of the layers that this attempt ran.

@@ -34,6 +34,7 @@ from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
 from serving.commands.plan_outlook_options import OutlookOptions
 from serving.commands.plan_searched import SEARCHED, SearchedOptions
 from serving.commands.planned_classes import CLASS_KEYS, planned_classes
+from serving.policy.prefill_throttle import PREFILL_POLICIES, parse_prefill_policy
 from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
@@ -120,8 +121,8 @@ class PlanOptions(
     )
     prefill_policy: str | None = option(
         None,
-        "how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
-        f"balanced:STEPS:FLOOR:CEILING (default: each of {', '.join(POLICIES)})",
+        f"how prefills are held back for decodes: {PREFILL_POLICIES} "
+        f"(default: each of {', '.join(POLICIES)})",
         metavar="POLICY,...",
     )
     tries: int = option(6, "partitions to simulate at each size")
@@ -294,7 +295,6 @@ def question_by_system(
     from serving.analysis.plan.class_demand import ClassesDemand
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
-    from serving.policy.prefill_throttle import parse_prefill_policy
 
     policies = tuple(options.prefill_policy.split(",")) if options.prefill_policy else POLICIES
     policies = tuple(parse_prefill_policy(each).name for each in policies)

@@ -110,7 +110,8 @@ def _start(processes: ApiProcesses, address: str, sock: Any, args: Any, loads: A
 def _run(processes: ApiProcesses, address: str, sock: Any, args: Any, loads: Any) -> None:
     """One of the other processes, which ends with the first, or when that says so."""
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, which the first one hears
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's, which the first one hears
+        signal.signal(number, signal.SIG_IGN)
     os.environ |= processes.to_environment()
     to_engine, back = processes.engine_addresses(processes.index)
     client = _client(processes, loads) | {"input_address": to_engine, "output_address": back}

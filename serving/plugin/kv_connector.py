@@ -215,3 +215,8 @@ class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         """Not called, as above."""
         raise AssertionError("there is no worker")
+
+
+def brings_kv(rank: Scheduler, request: Request) -> bool:
+    """Whether a request that waits on `rank` can load its KV from another."""
+    return isinstance(rank.connector, RankKvConnector) and rank.connector.brings_kv(request)

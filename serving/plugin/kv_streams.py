@@ -78,6 +78,7 @@ class KvStreams:
             stream = self._streams.get(request_id) or self._open(number, request, choose)
             if stream is None or stream.is_void or stream.request is not request:
                 continue
+            assert stream.from_rank == number, request_id
             computed = min(request.num_computed_tokens, stream.tokens)
             if computed > stream.sent:
                 begun += self._go(stream, self._part(stream, computed), with_step=True)
@@ -214,6 +215,12 @@ class KvStreams:
         for stream in list(self._streams.values()):
             if not stream.has_left and not rank_is_open(stream.to_rank):
                 self._give_up(stream)
+
+    def abandon(self, request: Request) -> None:
+        """Give up the way of a request that leaves its rank before its prompt is computed."""
+        stream = self._streams.get(request.request_id)
+        if stream is not None and stream.request is request and not stream.has_left:
+            self._give_up(stream)
 
     def lose(self, ranks: set[int]) -> None:
         """Forget ways from and to ranks that lost all KV, of which nothing is under way."""

@@ -15,7 +15,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from serving.plugin.kv_connector import RankKvConnector
+from serving.plugin.kv_connector import RankKvConnector, brings_kv
 from serving.plugin.rank_roles import RankRoles
 from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 from serving.policy.rank_choice import choose_rank
@@ -174,7 +174,7 @@ class RankThrottle:
             config.long_prefill_token_threshold = self._threshold
             return rank.schedule(throttle_prefills)
         # A load takes no token, but vLLM begins none in a step that has no token left.
-        loads = any(_brings_kv(rank, request) for request in rank.waiting)
+        loads = any(brings_kv(rank, request) for request in rank.waiting)
         rank.max_num_scheduled_tokens = min(self._tokens_max, decodes + budget + loads)
         if budget:
             thresholds = [budget, *([self._threshold] if self._threshold else [])]
@@ -206,7 +206,7 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     startable = (
         request
         for request in rank.waiting
-        if request.status in _STARTABLE and not _brings_kv(rank, request)
+        if request.status in _STARTABLE and not brings_kv(rank, request)
     )
     waiting = 0
     for request in islice(startable, seats):
@@ -226,8 +226,3 @@ def ready_kv(rank: Scheduler) -> list[Request]:
         if request.request_id in rank.finished_recving_kv_req_ids
         and request.num_computed_tokens  # else the transfer has failed
     ]
-
-
-def _brings_kv(rank: Scheduler, request: Request) -> bool:
-    """Whether its KV can be loaded from another rank."""
-    return isinstance(rank.connector, RankKvConnector) and rank.connector.brings_kv(request)

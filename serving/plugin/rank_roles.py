@@ -9,6 +9,7 @@ shared anew among the ranks that then prefill. A rank that prefills no more keep
 one that decodes no more sends its requests on with their KV.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,10 +21,11 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
+from emulator.errors import ConfigError
 from emulator.specs.step import KvTransfer
 from serving.engine.step_report import StepReport
 from serving.plugin import request_migration as migration
-from serving.plugin.kv_connector import BegunTransfers, PromptKv, RankKvConnector
+from serving.plugin.kv_connector import BegunTransfers, PromptKv, RankKvConnector, brings_kv
 from serving.plugin.kv_streams import KvStreams
 from serving.policy.kv_in_flight import KvInFlight
 from serving.policy.rank_roles import (
@@ -37,6 +39,8 @@ from serving.policy.rank_roles import (
 )
 
 Flags = NDArray[np.bool_]
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class Placing(NamedTuple):
@@ -102,7 +106,12 @@ class RankRoles:
         their next token go on from ranks that prefill. `up`: ranks that take requests.
         """
         for rank, role in report.role_changes if report is not None else ():
-            self._change(with_role(self.roles, rank, role))
+            try:
+                roles = with_role(self.roles, rank, role)
+            except ConfigError as error:  # by the load, roles have changed since it was asked for
+                logger.warning("rank %d keeps its role: %s", rank, error)
+            else:
+                self._change(roles)
         decider = self._decider
         if report is not None and decider is not None and computed and decider.is_due(report.end_s):
             self._change(decider.decide(self.roles, self._load(), report.end_s))
@@ -118,7 +127,7 @@ class RankRoles:
                 left = request.num_tokens - request.num_computed_tokens
                 if request.is_finished():  # and its KV is still on its way to it
                     continue
-                if request.num_output_tokens and left <= 1:
+                if (request.num_output_tokens and left <= 1) or brings_kv(rank, request):
                     decodes += 1
                 else:
                     prompt_tokens += left
@@ -136,6 +145,7 @@ class RankRoles:
             for request in migration.take_prompts(self._ranks[number])
         ]
         for request in sorted(moving, key=self._placing.arrival):
+            self._streams.abandon(request)  # of a prompt that was preempted
             self._placing.send(request)
         for number in np.flatnonzero(self._prompts).tolist():
             migration.restore_order(self._ranks[number], self._placing.arrival)

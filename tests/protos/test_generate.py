@@ -19,7 +19,7 @@ def test_the_checked_in_code_is_what_the_generator_makes(tmp_path: Path) -> None
         if path.suffix in (".py", ".pyi")
     }
 
-    assert len(made) == 30  # two of each file, and two of the service
+    assert len(made) == 32  # two of each file, and two of the service
     assert made == kept
 
 

@@ -121,6 +121,18 @@ def test_no_chip_is_late_while_progress_is_made(processes: Any) -> None:
     assert receive(lambda: next(rounds)) == [(0, "of 0")]
 
 
+@pytest.mark.process
+def test_a_chip_that_goes_on_for_too_long_does_not_take_those_along_that_wait_for_it(
+    processes: Any,
+) -> None:
+    watch = watch_of(*(processes(COMPUTE) for _ in range(3)))
+
+    with pytest.raises(ChipSilent) as raised:
+        list(watch.receive(SlowHub(lambda _: False), range(3), 1.5, waits=lambda chip: chip != 1))
+
+    assert raised.value.chips == (1,)
+
+
 @pytest.mark.long
 def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = ChipWatch(TIMEOUT_S)

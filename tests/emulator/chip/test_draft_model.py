@@ -121,4 +121,5 @@ def test_kv_of_every_family_has_its_own_shape(checkpoints: Mapping[str, Path]) -
     assert lead._draft_model is not None
     latent = read_architecture(drafter).latent
     assert latent is not None
-    assert lead._draft_model._kv._keys.shape[:3] == (3, 1, latent.cached_width)
+    keys = lead._draft_model._kv._keys  # [layers, blocks, kv_heads, key_dim, block_tokens]
+    assert (keys.shape[0], *keys.shape[2:4]) == (3, 1, latent.cached_width)

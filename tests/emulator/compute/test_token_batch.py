@@ -29,6 +29,11 @@ def test_blocks_beyond_the_tokens_so_far_are_not_read() -> None:
     assert batch.spans.tables.tolist() == [[3, 1], [6, 0]]
 
 
+def test_a_table_without_a_block_of_its_last_token_is_refused() -> None:
+    with pytest.raises(AssertionError, match="no block"):
+        make_token_batch([span(0, 40, [1]), span(0, 40, [5, 6])], 32)
+
+
 @pytest.mark.parametrize("block_tokens", [16, 32, 128])
 @given(
     shapes=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 150)), min_size=1, max_size=6),

@@ -83,9 +83,10 @@ from pathlib import Path
 import numpy as np
 from numba.core import event
 from emulator.compute.whole_model import WholeModel
+from emulator.formats.model_formats import FP32_MODEL
 
 with event.install_recorder("numba:compile") as compiled:
-    (logits,) = WholeModel(Path("{model}")).logits(np.arange(20)[None])
+    (logits,) = WholeModel(Path("{model}"), FP32_MODEL).logits(np.arange(20)[None])
 assert not compiled.buffer, [each.data["dispatcher"].py_func for _, each in compiled.buffer]
 """
 

@@ -328,6 +328,7 @@ def test_the_core_bounds_all_calls_together(
 
 CHANGES = {
     *("InjectFault", "Heal", "RecordSteps", "Drain", "Resume", "SetPolicy", "SetPhase", "Publish"),
+    "SetRankRole",
     *("Rollback", "Sleep", "WakeUp", "PauseGeneration", "ResumeGeneration", "ResetPrefixCache"),
     *("DrainEngine", "UndrainEngine"),
 }

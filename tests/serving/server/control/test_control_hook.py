@@ -29,7 +29,7 @@ from serving.errors import PortInUse
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.server.control.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
 from serving.server.control.control_client import ServerUnreachable
-from serving.server.control.control_hook import ControlHook, _key_name
+from serving.server.control.control_hook import ControlHook
 from serving.server.engine_call import Engine
 from serving.server.gateway.gateway_settings import ENVIRONMENT as FRONT_DOOR
 from serving.server.gateway.gateway_settings import GatewaySettings
@@ -243,8 +243,8 @@ def test_the_control_service_s_key_is_there_as_long_as_the_app(
 def test_a_key_is_named_by_its_holder_and_the_run_s_own_as_that() -> None:
     ring = KeyRing(key_hashes=(hash_of("a" * 40),), control_secret="c" * 40)
 
-    assert _key_name(ring, "c" * 40) == "the run's key"
-    assert _key_name(ring, "a" * 40) == "the key (key 1)"
+    assert ring.name_of("c" * 40) == "the run's key"
+    assert ring.name_of("a" * 40) == "the key (key 1)"
 
 
 class Recorded:
