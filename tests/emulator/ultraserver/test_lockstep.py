@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.chip.commands import RepeatStep, ResetRank, SendExperts, TakeExperts
-from emulator.chip.effects import CommandDone, ExpertWeights
+from emulator.chip.effects import CommandDone, Dispatch, ExpertRows, ExpertWeights
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RankStep, Scheduled
 from emulator.ultraserver.exchange import ExpertMap
+from emulator.ultraserver.lockstep import Lockstep
 from tests.emulator.chip.in_process import InProcessChips, new_requests, serve
 from tests.emulator.chip.placements import shuffled_placement
 
@@ -182,3 +183,22 @@ def test_it_counts_where_tokens_went(directory: Path) -> None:
     by_source = loads.sent.max(axis=2)  # [layers, chips]
     by_rank = [sum(item.new_tokens for item in step.scheduled) for step in steps]
     assert (by_source.reshape(LAYERS, 2, 2).max(axis=2) <= [-(-n // 2) for n in by_rank]).all()
+
+
+@pytest.mark.parametrize("passes", [0, 1, 3])
+def test_passes_of_a_layer_that_drafts_are_none_of_the_model_s_layers(passes: int) -> None:
+    placement = ExpertPlacement.even(layers=2, experts=2, chips=1, ep=1)
+    lockstep = Lockstep({0: RepeatStep()}, ExpertMap(placement, drafts=True), 1)
+    row = np.zeros((1, 4), dtype=np.float32)
+    has_run = []
+
+    for layer in [0, 1, *[2] * passes]:
+        lockstep.advance({0: Dispatch(layer=layer, hidden=row, chosen=np.array([[1]]))})
+        has_run.append(lockstep.ran_all_layers)
+        lockstep.advance({0: ExpertRows(layer=layer, rows=row)})
+        has_run.append(lockstep.ran_all_layers)
+
+    assert has_run == [False, False, False, True, *[True] * (2 * passes)]
+    loads = lockstep.result({}).loads
+    assert loads is not None
+    assert len(loads.pairs) == 2
