@@ -10,6 +10,7 @@ from serving.commands.gateway_arguments import GatewayOptions, console_port
 from serving.policy.routing import check_router
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ControlAddress
+from serving.server.replicas.engine_silence import ENGINE_SILENT_S_MIN
 from serving.server.replicas.replica_place import replica_places
 from serving.server.replicas.replica_process import HOST
 from serving.settings import ClockSetting
@@ -51,8 +52,9 @@ class ServiceOptions:
 
     def __post_init__(self) -> None:
         check_router(self.router)
-        if not 1.0 <= self.replica_silence < float("inf"):
-            raise ConfigError("replica_silence", self.replica_silence, "seconds, at least 1")
+        if not ENGINE_SILENT_S_MIN <= self.replica_silence < float("inf"):
+            expected = f"at least {ENGINE_SILENT_S_MIN:g} wall seconds: a question may take as long"
+            raise ConfigError("replica_silence", self.replica_silence, expected)
 
 
 def serve_service(

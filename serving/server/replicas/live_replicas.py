@@ -17,6 +17,7 @@ import aiohttp
 from serving.errors import ServerFailed
 from serving.policy.routing import ROUTERS, prefix_aware, routed
 from serving.server.gateway.http.request_work import asked_in
+from serving.server.replicas.engine_silence import ENGINE_LOOK_EVERY_S
 from serving.server.replicas.kv_event_feed import KvEventFeed
 from serving.server.replicas.live_replica import LiveReplica, ReplicaState
 from serving.server.replicas.prefix_memory import block_hashes
@@ -35,9 +36,6 @@ DOUBT_S_MAX: Final = 10.0
 SILENT_S_MAX: Final = 30.0
 """Wall seconds without an answer after which a replica that was up is killed. Assumed: above any
 pause of a busy API process, below a client's patience."""
-
-ENGINE_LOOK_EVERY_S: Final = 5.0
-"""Wall seconds between two questions about its engine, which describes the whole machine."""
 
 ENGINE_DOUBT_S_MAX: Final = 30.0
 """Wall seconds without an answer of its engine after which a replica gets no more requests."""
@@ -66,10 +64,11 @@ class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
-    settings are wrong, and no start will succeed. `prepare` is asked of each process that is ready
+    settings are wrong, and no start will succeed; and where a defect ends a watch. `prepare` is asked of each process that is ready
     for the first time, until it returns no reason why it may not take requests yet;
-    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds: a replica
-    whose engine hangs says that it is ready. At `silence_s_max` it is killed.
+    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None where
+    nothing new is known: a replica whose engine hangs says that it is ready. At `silence_s_max` it
+    is killed.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class LiveReplicas:
         self._router = ROUTERS[router]
         self.feed: KvEventFeed | None = None
         self._silence_s_max = silence_s_max
-        self.engine_age_s: Callable[[LiveReplica], Awaitable[float]] = _answers_at_once
+        self.engine_age_s: Callable[[LiveReplica], Awaitable[float | None]] = _answers_at_once
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
         self._chosen = 0
         self._some_ready = asyncio.Event()
@@ -140,7 +139,7 @@ class LiveReplicas:
         if self.feed is not None:
             self.feed.start(self.all)
         self._tasks = [
-            asyncio.create_task(self._keep(replica, process))
+            asyncio.create_task(self._keep_or_fail(replica, process))
             for replica, process in zip(self.all, self._processes, strict=True)
         ]
 
@@ -160,6 +159,17 @@ class LiveReplicas:
             process.signal(signal.SIGKILL)
             await process.ended()
 
+    async def _keep_or_fail(self, replica: LiveReplica, process: ReplicaProcess) -> None:
+        """As `_keep`; an exception is `failed`: nobody would start the replica again."""
+        try:
+            await self._keep(replica, process)
+        except Exception as error:
+            number = replica.place.number
+            logger.exception("replica %d is not watched any more", number)
+            if not self.failed.done():
+                words = f"replica {number} is not watched any more: {type(error).__name__}: {error}"
+                self.failed.set_exception(ServerFailed(words))
+
     async def _keep(self, replica: LiveReplica, process: ReplicaProcess) -> None:
         """Start the replica, watch it, and start it again, for ever."""
         wait_s = RESTART_S_MIN
@@ -171,6 +181,7 @@ class LiveReplicas:
             replica.pid = None
             replica.prefixes.clear()
             replica.fingerprint = ""
+            replica.is_prepared = False
             self._become(replica, ReplicaState.GONE, f"it ended with code {code}")
             if not was_ready and not self._was_ready and not self.failed.done():
                 words = f"replica {replica.place.number} ended with code {code} before it was ready"
@@ -191,15 +202,12 @@ class LiveReplicas:
         try:
             while not ended.done():
                 soon.clear()
-                answered = await self._look(replica, was_ready=was_ready)
+                answered = await self._look(replica, process, was_ready=was_ready)
                 was_ready = was_ready or replica.is_ready
                 if answered or not was_ready:
                     answered_s = time.monotonic()
                 else:
                     self._doubt(replica, process, time.monotonic() - answered_s)
-                if was_ready and self._engine_silent_s(replica) > self._silence_s_max:
-                    logger.error("replica %d is killed: its engine hangs", replica.place.number)
-                    process.signal(signal.SIGKILL)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(soon.wait(), LOOK_EVERY_S)
         finally:
@@ -214,8 +222,10 @@ class LiveReplicas:
             logger.error("replica %d is killed: no answer", replica.place.number)
             process.signal(signal.SIGKILL)
 
-    async def _look(self, replica: LiveReplica, *, was_ready: bool) -> bool:
-        """Ask whether it is ready; whether it answered."""
+    async def _look(
+        self, replica: LiveReplica, process: ReplicaProcess, *, was_ready: bool
+    ) -> bool:
+        """Ask whether it is ready; whether it answered. Kills it where its engine hangs."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S)
         try:
             async with self._session.get(f"{replica.url}/readyz", timeout=timeout) as response:
@@ -226,7 +236,12 @@ class LiveReplicas:
             if was_ready:
                 self._become(replica, ReplicaState.NOT_READY, f"no answer: {type(error).__name__}")
             return False
-        doubt = await self._engine_doubt(replica)
+        silent_s = await self._engine_silent_s(replica)
+        if was_ready and silent_s > self._silence_s_max:
+            logger.error("replica %d is killed: its engine hangs", replica.place.number)
+            process.signal(signal.SIGKILL)
+        is_doubtful = silent_s > ENGINE_DOUBT_S_MAX
+        doubt = f"no answer of its engine for {silent_s:.0f} s" if is_doubtful else ""
         if response.status == 200:
             reason = doubt or await self._not_yet(replica)
             state = ReplicaState.NOT_READY if reason else ReplicaState.READY
@@ -237,20 +252,22 @@ class LiveReplicas:
 
     async def _not_yet(self, replica: LiveReplica) -> str:
         """Why a process is not yet what the one before it was, or ""."""
-        reason = "" if replica.is_prepared else await self.prepare(replica)
+        if replica.is_prepared:
+            return ""
+        reason = await self.prepare(replica)
         replica.is_prepared = not reason
+        replica.engine_answered_s = time.monotonic()  # it was not asked meanwhile
         return reason
 
-    async def _engine_doubt(self, replica: LiveReplica) -> str:
-        """Why its engine seems to hang, or ""."""
+    async def _engine_silent_s(self, replica: LiveReplica) -> float:
+        """Wall seconds without an answer of its engine when it was asked last."""
         if time.monotonic() - replica.engine_asked_s >= ENGINE_LOOK_EVERY_S:
             replica.engine_asked_s = time.monotonic()
-            replica.engine_answered_s = time.monotonic() - await self.engine_age_s(replica)
-        silent_s = self._engine_silent_s(replica)
-        return f"no answer of its engine for {silent_s:.0f} s" * (silent_s > ENGINE_DOUBT_S_MAX)
-
-    def _engine_silent_s(self, replica: LiveReplica) -> float:
-        return time.monotonic() - replica.engine_answered_s
+            age_s = await self.engine_age_s(replica)
+            if age_s is not None:
+                replica.engine_answered_s = time.monotonic() - age_s
+            return time.monotonic() - replica.engine_answered_s
+        return max(0.0, replica.engine_asked_s - replica.engine_answered_s)
 
     def _become(self, replica: LiveReplica, state: ReplicaState, reason: str = "") -> None:
         if replica.become(state, reason):
