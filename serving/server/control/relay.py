@@ -9,6 +9,7 @@ its words and its details.
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import NoneType
@@ -23,16 +24,28 @@ from emulator.errors import ConfigError
 from serving.server.control.action_ledger import KEY_HEADER
 from serving.server.control.call_failure import OUTCOME_UNKNOWN, RETRY_S, status_of
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.control_guard import key_of, replica_in
+from serving.server.control.control_guard import CALL_WALL_S_MAX, key_of, replica_in
 from serving.server.control.control_messages import answered, request_message
 from serving.server.control.generic_service import SERVICE
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, failure_in
-from serving.wire.control_call import DESCRIBE_SYSTEM, Rpc
+from serving.wire.control_call import DESCRIBE_SYSTEM, PUBLISH, ROLLBACK, Rpc
+
+logger = logging.getLogger("ultraserve.relay")
 
 ANSWER_WALL_S_MAX: Final = 2.0
 """Wall seconds of a server's answer, within which it says at least that it has none yet."""
 
+REPLICA_SILENT: Final = "REPLICA_SILENT"
+"""Error reason: the server itself does not answer."""
+
 _ASK_AGAIN_S: Final = 0.1
+
+_FOLLOWED: Final = (PUBLISH.name, ROLLBACK.name)
+"""Changes whose outcome is asked for until it is known, whether or not their client does."""
+
+_FOLLOW_WALL_S_MAX: Final = CALL_WALL_S_MAX
+_FOLLOWED_MAX: Final = 64
+"""At a time; above it, an outcome is known if its client asks again."""
 
 _CHANNEL: Final = (
     ("grpc.enable_http_proxy", 0),
@@ -46,11 +59,15 @@ ShownT = TypeVar("ShownT")
 Passed = Callable[[int, str, Message, Message], None]
 """Hears of each change that was done: the server's number, method, request and response."""
 
+Check = Callable[[int, str], None]
+"""Raises CallRefused where a client's call may not go on to the server of this number."""
+
 
 class ControlRelay:
     """The way to the servers at `addresses`, which know the key `key`.
 
-    A gRPC generic handler for `ControlPorts`, and calls of this process's own.
+    A gRPC generic handler for `ControlPorts`, and calls of this process's own. Of weights that are
+    published or rolled back, `passed` hears once an outcome is known, also without the client.
     """
 
     def __init__(
@@ -59,10 +76,13 @@ class ControlRelay:
         key: str,
         *,
         passed: Passed = lambda *_: None,
+        check: Check = lambda *_: None,
     ) -> None:
         self._addresses = addresses
         self._key = ("authorization", f"Bearer {key}")
         self._passed = passed
+        self._check = check
+        self._follows: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._channels: dict[int, grpc.aio.Channel] = {}
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -143,11 +163,59 @@ class ControlRelay:
             if named is None and name == DESCRIBE_SYSTEM.name:
                 return await self._any(name, request)
             number = self.number_of(named)
-            response = await self.raw(number, name, request, action=key_of(metadata))
+            self._check(number, name)
+            action = key_of(metadata)
+            if name in _FOLLOWED:
+                return await self._followed(number, name, request, action or secrets.token_hex(8))
+            response = await self.raw(number, name, request, action=action)
             self._passed(number, name, request, response)
             return response
 
         return call
+
+    async def _followed(self, number: int, name: str, request: Message, action: str) -> Message:
+        """As `raw`; `passed` hears of the outcome though it be known later."""
+        try:
+            response = await self.raw(number, name, request, action=action)
+        except (CallRefused, asyncio.CancelledError) as error:
+            if _is_unknown(error):
+                self._follow(number, name, request, action)
+            raise
+        if (follow := self._follows.pop((number, action), None)) is not None:
+            follow.cancel()
+        self._passed(number, name, request, response)
+        return response
+
+    def _follow(self, number: int, name: str, request: Message, action: str) -> None:
+        at = (number, action)
+        if at in self._follows:
+            return
+        if len(self._follows) >= _FOLLOWED_MAX:
+            logger.error("the outcome of %s on replica %d is not asked for", name, number)
+            return
+        task = asyncio.create_task(self._ask_on(number, name, request, action))
+        self._follows[at] = task
+        task.add_done_callback(lambda _: self._follows.pop(at, None))
+
+    async def _ask_on(self, number: int, name: str, request: Message, action: str) -> None:
+        """Ask for an outcome until there is one, or the server has ended."""
+        try:
+            async with asyncio.timeout(_FOLLOW_WALL_S_MAX):
+                response = await self._outcome(number, name, request, action)
+        except (CallRefused, TimeoutError) as error:
+            logger.warning("%s on replica %d has no known outcome: %s", name, number, error)
+            return
+        self._passed(number, name, request, response)
+
+    async def _outcome(self, number: int, name: str, request: Message, action: str) -> Message:
+        while True:
+            await asyncio.sleep(_ASK_AGAIN_S)
+            self._check(number, name)  # a process that started anew would do it anew
+            try:
+                return await self.raw(number, name, request, action=action)
+            except CallRefused as error:
+                if not _is_unknown(error):
+                    raise
 
     def _streamed(self, name: str) -> Callable[[Message, Any], AsyncIterator[Message]]:
         async def stream(request: Message, context: Any) -> AsyncIterator[Message]:
@@ -180,6 +248,10 @@ class ControlRelay:
 
     async def close(self) -> None:
         """End all connections; idempotent."""
+        follows = list(self._follows.values())
+        for follow in follows:
+            follow.cancel()
+        await asyncio.gather(*follows, return_exceptions=True)
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
@@ -192,4 +264,15 @@ def _failure(number: int, error: grpc.aio.AioRpcError) -> CallRefused:
         return CallRefused(failure_in(status, code))
     message = f"replica {number} does not answer: it may be starting; see `ultraserve replicas`"
     unavailable = grpc.StatusCode.UNAVAILABLE
-    return CallRefused(RpcFailure(unavailable, "REPLICA_SILENT", message, retry_after_s=RETRY_S))
+    return CallRefused(RpcFailure(unavailable, REPLICA_SILENT, message, retry_after_s=RETRY_S))
+
+
+def _is_unknown(error: BaseException) -> bool:
+    """Whether the change may have been done, or may be yet, by a process that is there."""
+    if not isinstance(error, CallRefused):
+        return True  # the client has gone
+    if error.failure.reason != REPLICA_SILENT:
+        return error.failure.reason == OUTCOME_UNKNOWN
+    cause = error.__cause__
+    late = grpc.StatusCode.DEADLINE_EXCEEDED
+    return isinstance(cause, grpc.aio.AioRpcError) and cause.code() is late

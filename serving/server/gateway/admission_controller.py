@@ -60,10 +60,13 @@ class Permit:
     async def turn(self) -> None:
         """Wait until the engine may have it; only batch work waits.
 
-        Raises Refused when it has waited as long as it may, or admission closes for good.
+        Raises Refused when it has waited as long as it may, or admission closes for good;
+        CancelledError when batch work has left.
         """
-        if self._turn is not None and not self._turn.is_set():
+        if self._turn is not None:
             await self._turn.wait()
+            if self.has_left and self._refused is None:
+                raise asyncio.CancelledError  # nobody waits for its answer
         if self._refused is not None:
             raise self._refused.again(self._refused.rate)  # each of its prompts comes by here
 
@@ -117,6 +120,8 @@ class Permit:
             outcome = self._cut
         self.outcome = self.outcome or outcome
         self._left(outcome)
+        if self._turn is not None:
+            self._turn.set()
 
     def _left(self, outcome: Outcome) -> None:
         self._controller.leave(self, outcome)

@@ -64,11 +64,11 @@ class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
     `failed` is done, with ServerFailed, where a first start fails before any replica was ready: the
-    settings are wrong, and no start will succeed; and where a defect ends a watch. `prepare` is asked of each process that is ready
-    for the first time, until it returns no reason why it may not take requests yet;
-    `engine_age_s` now and then, for the age of its engine's last answer in wall seconds, None where
-    nothing new is known: a replica whose engine hangs says that it is ready. At `silence_s_max` it
-    is killed.
+    settings are wrong, and no start will succeed; and where a defect ends a watch. `prepare` is
+    asked of each process that is ready for the first time, until it returns no reason why it may
+    not take requests yet; `engine_age_s` now and then, for the age of its engine's last answer in
+    wall seconds, None where nothing new is known: a replica whose engine hangs says that it is
+    ready. At `silence_s_max` it is killed.
     """
 
     def __init__(
@@ -260,13 +260,12 @@ class LiveReplicas:
         return reason
 
     async def _engine_silent_s(self, replica: LiveReplica) -> float:
-        """Wall seconds without an answer of its engine when it was asked last."""
+        """Wall seconds without an answer of its engine at the last question about it."""
         if time.monotonic() - replica.engine_asked_s >= ENGINE_LOOK_EVERY_S:
-            replica.engine_asked_s = time.monotonic()
+            asked_s = replica.engine_asked_s = time.monotonic()
             age_s = await self.engine_age_s(replica)
             if age_s is not None:
-                replica.engine_answered_s = time.monotonic() - age_s
-            return time.monotonic() - replica.engine_answered_s
+                replica.engine_answered_s = asked_s - age_s
         return max(0.0, replica.engine_asked_s - replica.engine_answered_s)
 
     def _become(self, replica: LiveReplica, state: ReplicaState, reason: str = "") -> None:

@@ -34,11 +34,12 @@ class PublishedWeights:
         return self._order
 
     def publish(self, publication: Publication) -> None:
-        """Note weights that a replica serves from now on; the same version again changes
-        nothing.
+        """Note weights that a replica serves from now on, unless later ones are known; the same
+        version again changes nothing.
         """
-        if not self._order or self._order[-1].version != publication.version:
-            self._order = [*self._order, publication][-KEPT_MAX:]
+        if publication.version not in [each.version for each in self._order]:
+            order = sorted([*self._order, publication], key=lambda each: each.version)
+            self._order = order[-KEPT_MAX:]
 
     def roll_back(self, version: int) -> None:
         """Note that the replica serves `version` again."""

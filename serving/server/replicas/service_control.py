@@ -17,13 +17,15 @@ from google.protobuf.message import Message
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
+from serving.server.control.call_failure import not_now
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_guard import LOOK_WALL_S_MAX, GuardLimits
 from serving.server.control.control_ports import ControlPorts, PortsAccess
-from serving.server.control.relay import ANSWER_WALL_S_MAX, ControlRelay
+from serving.server.control.relay import ANSWER_WALL_S_MAX, REPLICA_SILENT, ControlRelay
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.rpc_errors import CallRefused
 from serving.server.gateway.single_flight import SingleFlight
+from serving.server.replicas.engine_silence import ENGINE_QUESTION_S_MAX
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.published_weights import Publication
 from serving.server.replicas.replica_figures import ReplicaFigures, machine_figures
@@ -33,10 +35,6 @@ from serving.wire.control_call import GET_STATE, PUBLISH, ROLLBACK
 
 FIGURES_AGE_S_MAX: Final = 1.0
 """Of what the list says of machines, in wall seconds: asking them is a call to each engine."""
-
-_STATE_WALL_S: Final = 10.0
-"""Of a replica that says how old its engine's answer is: it waits 1.5 s for a new one, and a busy
-machine adds to it."""
 
 _MARGIN_S: Final = 0.3
 _POLL_S: Final = 0.2
@@ -80,6 +78,7 @@ class ServiceControl:
             [] if place is None else [ControlAddress(port=r.place.control_port) for r in replicas],
             key,
             passed=self._note,
+            check=self._check,
         )
 
     def open(self) -> str | None:
@@ -158,17 +157,20 @@ class ServiceControl:
             return f"it has not read {order[-1].weights_dir}: {error}"
         return ""
 
-    async def engine_age_s(self, replica: LiveReplica) -> float:
+    async def engine_age_s(self, replica: LiveReplica) -> float | None:
         """The age of the engine's last answer in wall seconds, which the replica keeps while a step
-        takes long; 0 where the replica does not answer, which is not its engine's fault.
+        takes long; 0 where the replica does not answer, which is not its engine's fault; None where
+        it has no answer of its engine.
         """
         if self._place is None:
             return 0.0
         number, request = replica.place.number, pb.GetStateRequest()
         try:
-            response = await self._relay.raw(number, GET_STATE.name, request, wall_s=_STATE_WALL_S)
-        except CallRefused:
-            return 0.0
+            response = await self._relay.raw(
+                number, GET_STATE.name, request, wall_s=ENGINE_QUESTION_S_MAX
+            )
+        except CallRefused as error:
+            return 0.0 if error.failure.reason == REPLICA_SILENT else None
         assert isinstance(response, pb.GetStateResponse)
         return response.state.age_s
 
@@ -177,6 +179,11 @@ class ServiceControl:
             number, PUBLISH, weights_dir=publication.weights_dir, note=publication.note
         )
         return report.version
+
+    def _check(self, number: int, name: str) -> None:
+        """Raises CallRefused for weights that would come between those published again."""
+        if name in (PUBLISH.name, ROLLBACK.name) and not self._replicas[number].is_prepared:
+            raise not_now(f"replica {number} is starting: its weights change once it is ready")
 
     def _note(self, number: int, name: str, request: Message, response: Message) -> None:
         published = self._replicas[number].published

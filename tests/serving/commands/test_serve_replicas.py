@@ -57,7 +57,7 @@ def test_each_replica_has_its_chips_and_the_service_its_clock(
         ((*CLOCK, "--control-port", "50999", "--day-night", "manual"), "replicas=2"),
         ((*CLOCK, "--api-server-count", "2"), "api_server_count=2"),
         ((*CLOCK, "--kv-events-config", "{}"), "kv_events_config=--kv-events-config"),
-        ((*CLOCK, "--replica-silence", "0"), "replica_silence=0"),
+        ((*CLOCK, "--replica-silence", "14"), "replica_silence=14.*at least 15 wall seconds"),
     ],
 )
 def test_what_a_service_does_not_have_is_refused(

@@ -56,7 +56,10 @@ class LentPermit(Permit):
         """Wait until the engine may have what was declared. Raises Refused."""
         await super().turn()
         self.entry.stage = Stage.WAITING
-        if self._undeclared:
+        while self._undeclared:
+            if self._declaring is not None and not self._declaring.done():
+                await asyncio.shield(self._declaring)
+                continue
             counted, self._undeclared = self._undeclared, []
             number = self.entry.number
             self._declaring = self._desk.asked(number, told.Declare(number, counted))
@@ -162,7 +165,8 @@ class LentPermits:
     # ---- for permits, and what else this process has to say
 
     def asked(self, number: int, message: Any) -> "asyncio.Future[Any]":
-        """Send a question; the future has its answer."""
+        """Send a question; the future has its answer. One question of a number at a time."""
+        assert number not in self._asked, number
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         self.tell(message)
         if not self._channel.is_open:

@@ -5,6 +5,7 @@ socket lies in a directory of this user's, and a message becomes one of these ty
 """
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -15,6 +16,8 @@ from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.work import Work, WorkClass
 from serving.telemetry.latency_window import RequestTimes
+
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
 T = TypeVar("T")
 
@@ -191,9 +194,15 @@ FromAdmission = Entered | Denied | Declared | TurnCame | Closed | Page | EndRequ
 
 _HEAD: Final = struct.Struct("<I")
 
+FRAME_BYTES_MAX: Final = 64 * 2**20
+"""Of a frame that is read. Assumed: far above a page of metrics, the longest of messages."""
+
 
 class PermitChannel(asyncio.Protocol, Generic[T]):
-    """One end of a connection: sends a turn's messages together, and hands on those that come."""
+    """One end of a connection: sends a turn's messages together, and hands on those that come.
+
+    A frame longer than FRAME_BYTES_MAX closes it.
+    """
 
     def __init__(
         self,
@@ -253,6 +262,11 @@ class PermitChannel(asyncio.Protocol, Generic[T]):
         begin = 0
         while len(self._came) - begin >= _HEAD.size:
             (length,) = _HEAD.unpack_from(self._came, begin)
+            if length > FRAME_BYTES_MAX:
+                logger.error("a frame of %d bytes closes a connection of permits", length)
+                self._came.clear()
+                self.close()
+                return
             end = begin + _HEAD.size + length
             if len(self._came) < end:
                 break

@@ -14,6 +14,7 @@ import pytest
 from serving.access.secret import draw_secret, hash_of
 from serving.errors import ServerFailed
 from serving.server.replicas import live_replicas
+from serving.server.replicas.live_replica import LiveReplica
 from tests.serving.server.replicas.small_replicas import (
     PROMPT_TOKENS,
     SmallService,
@@ -389,3 +390,32 @@ async def test_a_service_whose_first_start_fails_says_so() -> None:
             each.fails_to_start = True
         with pytest.raises(ServerFailed, match=r"replica . ended with code -9 before it was ready"):
             await asyncio.wait_for(service.running, 10.0)
+
+
+@in_loop
+async def test_a_service_with_a_replica_that_nobody_watches_ends_and_says_so() -> None:
+    async def broken(_: LiveReplica) -> str:
+        raise ValueError("two and three")
+
+    async with small_service(ready=False) as service:
+        service.live.prepare = broken
+        with pytest.raises(ServerFailed, match="not watched any more: ValueError: two and three"):
+            await asyncio.wait_for(service.running, 10.0)
+
+
+@in_loop
+async def test_time_in_which_a_replica_is_prepared_is_no_silence_of_its_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_replicas, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(live_replicas, "ENGINE_LOOK_EVERY_S", 0.1)
+
+    async def slow(_: LiveReplica) -> str:
+        await asyncio.sleep(1.0)
+        return ""
+
+    async with small_service(ready=False, silence_s_max=0.5) as service:
+        service.live.prepare = slow
+        await service.ready(2)
+        await asyncio.sleep(0.3)
+        assert [each.starts for each in service.replicas] == [1, 1]

@@ -17,7 +17,7 @@ from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
 from serving.server.gateway.admission_controller import AdmissionController, Permit
 from serving.server.gateway.permits.lent_permits import LentPermits
-from serving.server.gateway.permits.permit_messages import ClientsHeld, Times
+from serving.server.gateway.permits.permit_messages import FRAME_BYTES_MAX, ClientsHeld, Times
 from serving.server.gateway.permits.permit_port import PermitPort
 from serving.telemetry.latency_window import RequestTimes
 from tests.serving.policy.admission.works import CAPACITY, client, work
@@ -152,6 +152,50 @@ def test_batch_work_of_another_process_waits_for_its_turn() -> None:
             first.leave(Outcome.FINISHED)
             await waiting
             second.leave(Outcome.FINISHED)
+
+    run(use())
+
+
+def test_batch_work_that_leaves_before_its_turn_leaves_no_task() -> None:
+    async def use() -> None:
+        async with lending() as lent:
+            desk = await lent.desk()
+            permits = [await desk.admit(work(batch=True, prompt_tokens=9_000)) for _ in range(10)]
+            waiting = asyncio.ensure_future(permits[-1].turn())
+            for permit in reversed(permits):
+                permit.leave(Outcome.ABORTED)
+            await until(lambda: not lent.admission.in_flight)
+            (borrower,) = lent.port._borrowers
+            await until(lambda: not borrower.tasks)
+            await asyncio.wait([waiting], timeout=5.0)
+            assert waiting.cancelled()
+
+    run(use())
+
+
+def test_prompts_of_one_request_are_declared_one_after_another() -> None:
+    async def use() -> None:
+        async with lending() as lent:
+            permit = await (await lent.desk()).admit(work())
+
+            async def prompt() -> None:
+                permit.declare(counted())
+                await permit.turn()
+
+            await asyncio.gather(*(prompt() for _ in range(3)))
+            permit.leave(Outcome.FINISHED)
+
+    run(use())
+
+
+def test_a_frame_beyond_the_limit_closes_its_connection() -> None:
+    async def use() -> None:
+        async with lending() as lent:
+            reader, writer = await asyncio.open_unix_connection(str(lent.path))
+            writer.write((FRAME_BYTES_MAX + 1).to_bytes(4, "little"))
+            await asyncio.wait_for(reader.read(), 5.0)
+            assert lent.port.held == []
+            writer.close()
 
     run(use())
 
