@@ -144,8 +144,13 @@ def test_all_calls_go_through_one_address_to_the_replica_that_they_name(
     fault = ["fault", "slow-chip", "--chip", "0", "--factor", "2"]
     assert main([*fault, *address, "--replica", "1"]) == 0
     capsys.readouterr()
+
+    def open_faults() -> list[int]:
+        listed = read_replicas(service.url).replicas
+        return [each.figures.faults_open for each in listed if each.figures]
+
+    service.wait_until(lambda: open_faults() == [0, 1], "the fault in the list")
     listed = read_replicas(service.url)
-    assert [each.figures.faults_open for each in listed.replicas if each.figures] == [0, 1]
     assert listed.figures is not None
     assert (listed.figures.chips, listed.figures.ranks_up) == (2, 2)
     assert main(["fault", "heal", "--all", *address, "--replica", "1"]) == 0

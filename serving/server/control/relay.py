@@ -50,6 +50,10 @@ _FOLLOWED_MAX: Final = 64
 _CHANNEL: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
+    # Or a server that has started again would be silent for as long as it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),  # a server that starts again is there in seconds
 )
