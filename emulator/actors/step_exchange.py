@@ -27,14 +27,14 @@ from emulator.actors.exchange_segment import (
 )
 from emulator.arrays import Int64s
 from emulator.chip.commands import BeginStep, Command, JoinExchange, JoinStep, RepeatStep
-from emulator.chip.effects import Effect, StepDone
+from emulator.chip.effects import Effect, dispatched_tokens
 from emulator.compute.architecture import Architecture
 from emulator.errors import ChipLost
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.step import RankOutput
 from emulator.ultraserver.exchange import ExpertMap
-from emulator.ultraserver.lockstep import Lockstep, StepResult
+from emulator.ultraserver.lockstep import Lockstep, StepResult, leading_outputs
 
 Begin = Mapping[int, BeginStep | RepeatStep]
 
@@ -193,12 +193,12 @@ class SharedExchange:
         return SharedAttempt(segment, self._placement, self._tp, commands)
 
     def _tokens_of_chip(self, begin: Begin) -> Int64s:
-        """The tokens that each chip dispatches, in equal parts of its rank's: [chips]."""
+        """The tokens that each chip dispatches: [chips]."""
         tokens = np.zeros(self._placement.chips, dtype=np.int64)
-        parts = self._attending
         for chip in begin:
             of_rank, part = self._tokens_of_rank[chip // self._tp], chip % self._tp
-            tokens[chip] = of_rank * (part + 1) // parts - of_rank * part // parts
+            own = dispatched_tokens(of_rank, part, self._attending)
+            tokens[chip] = own.stop - own.start
         return tokens
 
     def _segment_for(self, tokens: Int64s) -> ExchangeSegment:
@@ -271,9 +271,7 @@ class SharedAttempt:
         return {}
 
     def note_done(self, replies: Mapping[int, Effect]) -> None:  # noqa: D102
-        for chip, reply in replies.items():
-            if isinstance(reply, StepDone) and chip % self._tp == 0:
-                self.outputs[chip // self._tp] = reply.output
+        self.outputs.update(leading_outputs(replies, self._tp))
 
     def result(self, outputs: dict[int, RankOutput]) -> StepResult:  # noqa: D102
         ran = self._layers_run()

@@ -34,6 +34,7 @@ from emulator.chip.effects import (
     KvBlocks,
     PartialSums,
     StepDone,
+    dispatched_tokens,
 )
 from emulator.chip.guesses import Guesses
 from emulator.chip.request_table import RequestTable
@@ -241,13 +242,11 @@ class Chip:
         return self._end_layer(running, add_up(joined.residual, addends))
 
     def _dispatch(self, routed: Routed, moe_layer: int) -> Dispatch:
-        tokens = len(routed.chosen)
-        first = tokens * self._tp_index // self._tp
-        end = tokens * (self._tp_index + 1) // self._tp
+        own = dispatched_tokens(len(routed.chosen), self._tp_index, self._tp)
         return Dispatch(
             layer=moe_layer,
-            hidden=routed.joined.hidden[first:end],
-            chosen=routed.chosen[first:end],
+            hidden=routed.joined.hidden[own],
+            chosen=routed.chosen[own],
         )
 
     def _run_experts(self, command: RunExperts) -> ExpertRows:

@@ -44,6 +44,11 @@ class Dispatch:
     chosen: Int64s
 
 
+def dispatched_tokens(tokens: int, part: int, parts: int) -> slice:
+    """Those of a rank's `tokens` that the `part`-th of its `parts` attending chips dispatches."""
+    return slice(tokens * part // parts, tokens * (part + 1) // parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertRows:
     """Outputs [pairs, hidden] of this chip's experts, in the order of the input."""

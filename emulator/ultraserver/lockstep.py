@@ -76,9 +76,7 @@ class Lockstep:
 
     def note_done(self, replies: Mapping[int, Effect]) -> None:
         """Keep the outputs of leading chips, also of a step that broke off."""
-        for chip, reply in replies.items():
-            if isinstance(reply, StepDone) and chip % self._tp == 0:
-                self.outputs[chip // self._tp] = reply.output
+        self.outputs.update(leading_outputs(replies, self._tp))
 
     def _reduce(self, sums: Mapping[int, PartialSums]) -> dict[int, Command]:
         """Send every chip of a rank all of its chips' partial sums, in group order."""
@@ -112,6 +110,15 @@ class Lockstep:
         )
         expert_pairs = np.array([layer.expert_pairs for layer in layers])
         return StepResult(outputs=outputs, loads=loads, expert_pairs=expert_pairs)
+
+
+def leading_outputs(replies: Mapping[int, Effect], tp: int) -> dict[int, RankOutput]:
+    """What the first chips of ranks have sampled, by rank."""
+    return {
+        chip // tp: reply.output
+        for chip, reply in replies.items()
+        if isinstance(reply, StepDone) and chip % tp == 0
+    }
 
 
 def all_of(kind: type[Kind], replies: Mapping[int, object]) -> dict[int, Kind]:
