@@ -13,6 +13,8 @@ from emulator.chip.commands import Command, Hang, LoadExperts, LoadWeights, Stop
 from emulator.chip.effects import ChipReady, Effect
 from emulator.errors import ChipLost, ChipSilent
 from emulator.fleet import Fleet
+from emulator.specs.step import NewRequest, RankStep, Scheduled
+from tests.emulator.chip.in_process import GREEDY
 
 
 class LiveChip:
@@ -141,3 +143,24 @@ class InProcessFleet(Fleet):
     def doom(self, chip: int, kind: type[Command]) -> None:
         """Let `chip` die at a command of `kind`, before it carries it out."""
         self.host.chips[chip].dies_of = kind
+
+
+def prompts_on(ranks: int, tokens: int, block_ids: list[int]) -> list[RankStep]:
+    """A first step: a greedy prompt of `tokens` on each rank, in `block_ids`."""
+    return [
+        RankStep(
+            rank=rank,
+            new=[
+                NewRequest(
+                    request_id=f"r{rank}",
+                    token_ids=list(range(50 + rank, 50 + rank + tokens)),
+                    prompt_tokens=tokens,
+                    sampling=GREEDY,
+                    block_ids=block_ids,
+                )
+            ],
+            scheduled=[Scheduled(request_id=f"r{rank}", first_position=0, new_tokens=tokens)],
+            finished=[],
+        )
+        for rank in range(ranks)
+    ]

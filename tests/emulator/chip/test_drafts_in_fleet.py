@@ -9,10 +9,10 @@ from emulator.chip.commands import Command
 from emulator.chip.effects import Effect
 from emulator.errors import ChipLost
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
-from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
+from emulator.specs.step import RankOutput, RankStep, Scheduled
 from tests.emulator.chip.draft_layer_checkpoint import make_draft_checkpoint
-from tests.emulator.chip.in_process import GREEDY, InProcessChips
-from tests.emulator.chip.in_process_fleet import InProcessFleet
+from tests.emulator.chip.in_process import InProcessChips
+from tests.emulator.chip.in_process_fleet import InProcessFleet, prompts_on
 
 LAYERS = 3  # of the model; the one that drafts is the next
 PLACEMENT = ExpertPlacement.even(layers=2, experts=16, chips=4, ep=4)
@@ -42,23 +42,7 @@ def fleet_of(checkpoint: Path) -> InProcessFleet:
 
 def steps() -> list[RankStep]:
     """A prompt on each rank."""
-    return [
-        RankStep(
-            rank=rank,
-            new=[
-                NewRequest(
-                    request_id=f"r{rank}",
-                    token_ids=list(range(50 + rank, 70 + rank)),
-                    prompt_tokens=20,
-                    sampling=GREEDY,
-                    block_ids=[1, 2, 3],
-                )
-            ],
-            scheduled=[Scheduled(request_id=f"r{rank}", first_position=0, new_tokens=20)],
-            finished=[],
-        )
-        for rank in range(2)
-    ]
+    return prompts_on(2, 20, [1, 2, 3])
 
 
 def verifying(outputs: dict[int, RankOutput]) -> list[RankStep]:

@@ -7,9 +7,9 @@ from emulator.chip.commands import RunExperts
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ChipLost
 from emulator.specs.placement import ExpertPlacement
-from emulator.specs.step import NewRequest, RankStep, Scheduled
-from tests.emulator.chip.in_process import GREEDY, InProcessChips
-from tests.emulator.chip.in_process_fleet import InProcessFleet
+from emulator.specs.step import RankStep
+from tests.emulator.chip.in_process import InProcessChips
+from tests.emulator.chip.in_process_fleet import InProcessFleet, prompts_on
 
 EVEN = ExpertPlacement.even(layers=4, experts=144, chips=4, ep=4)
 
@@ -24,23 +24,7 @@ def in_process_fleet() -> InProcessFleet:
 
 def steps() -> list[RankStep]:
     """One prompt on each rank."""
-    return [
-        RankStep(
-            rank=rank,
-            new=[
-                NewRequest(
-                    request_id=f"r{rank}",
-                    token_ids=list(range(50 + rank, 60 + rank)),
-                    prompt_tokens=10,
-                    sampling=GREEDY,
-                    block_ids=[1],
-                )
-            ],
-            scheduled=[Scheduled(request_id=f"r{rank}", first_position=0, new_tokens=10)],
-            finished=[],
-        )
-        for rank in range(4)
-    ]
+    return prompts_on(4, 10, [1])
 
 
 def tokens(outputs: dict) -> dict[str, int]:
