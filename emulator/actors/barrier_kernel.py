@@ -1,9 +1,9 @@
 """Counters in shared memory at which processes wait for each other, compiled.
 
 A word counts arrivals in its lower 31 bits. Who completes a count wakes all that sleep, so that
-each is woken once; nobody owns a word, and one that dies in between holds nothing. The top bit
-says that the step is broken off: nobody arrives from then on, so that a count is complete for all
-or for none. Sleeping is Linux's futex(2); an arrival releases what was written before it, and a
+each is woken once; no process owns a word, and one that dies in between holds nothing. The top bit
+says that the step is broken off: no arrival counts from then on, so that a count is complete for
+all or for none. Sleeping is Linux's futex(2); an arrival releases what was written before it, and a
 wait that ends acquires it, on every processor.
 """
 

@@ -17,7 +17,7 @@ WEIGHTS_PER_CPU_S: Final = Figure(
 )
 DISK_BYTES_PER_S: Final = Figure(1.3e9, "bytes/s", "measured: sequential reads of that host's disk")
 CHIPS: Final = (1, 4, 144)
-"""Of a host that the memory is told for: one, a tray, the largest UltraServer."""
+"""Of a host, those that memory is given for: one, a tray, the largest UltraServer."""
 
 _EXTRAPOLATED = "assumed: extrapolated from {} {} ({})"
 

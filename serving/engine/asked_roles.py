@@ -23,7 +23,7 @@ class AskedRoles:
     def answer(self, request: RoleQuestion, heard: Roles) -> RolesReport:
         """The roles that the scheduler will have, of which it said `heard`; takes a change.
 
-        Raises ConfigError for one that leaves nobody to prefill or decode, and where roles do not
+        Raises ConfigError for one that leaves no rank to prefill or decode, and where roles do not
         change.
         """
         if not heard:

@@ -91,7 +91,7 @@ def _replaced(module: ModuleType, name: str, function: Any) -> Iterator[None]:
 
 
 def _client(processes: ApiProcesses, loads: Any) -> dict[str, Any]:
-    """What vLLM's server of one process among several is told."""
+    """Arguments of vLLM's server as one process among several."""
     index = processes.index
     return {"client_count": processes.count, "client_index": index, "api_server_loads": loads}
 

@@ -115,7 +115,7 @@ class _DirectStream:
     def take(self, output: Any, timestamp: Any, stats: Any, weight_version: Any) -> bool:
         """Write an engine's output; whether that was possible. Does as vLLM's `process_outputs`.
 
-        The whole text of a stream, which vLLM's detokenizer keeps, is not: nobody reads it.
+        The whole text of a stream, which vLLM's detokenizer keeps, is not: nothing reads it.
         """
         state, token_ids = self._state, output.new_token_ids
         if (

@@ -59,7 +59,7 @@ def first_roles(prefill_ranks: int | str, ranks: int) -> Roles:
 
 
 def with_role(roles: Roles, rank: int, role: RankRole) -> Roles:
-    """The roles with another one of a rank; raises ConfigError where nobody prefills, or decodes,
+    """The roles with another one of a rank; raises ConfigError where no rank prefills, or decodes,
     or the rank is none.
     """
     if not 0 <= rank < len(roles):
