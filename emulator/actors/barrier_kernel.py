@@ -11,6 +11,7 @@ wait that ends acquires it, on every processor.
 # Numba's builders of code have no types.
 
 import platform
+import select
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,7 +26,7 @@ BROKEN_BIT: Final = 1 << 31
 
 DONE: Final = 0
 BROKEN: Final = 1
-LATE: Final = 2
+GONE: Final = 2
 
 _FUTEX_NUMBERS: Final = {"x86_64": 202, "aarch64": 98}
 _FUTEX: Final = _FUTEX_NUMBERS.get(platform.machine(), -1)
@@ -40,6 +41,16 @@ def can_wait() -> bool:
 # Of the C library, by name: code that is kept on disk has no addresses.
 _system_call: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 5))
 _give_way: Any = types.ExternalFunction("sched_yield", types.int32())
+_poll: Any = types.ExternalFunction("poll", types.int32(types.int64, types.int64, types.int32))
+
+_CLOSED: Final = select.POLLRDHUP << 32
+"""What is asked of a socket, beside its number in a `pollfd`."""
+
+
+def closing_of(socket: int) -> int:
+    """A `pollfd` that asks whether the other end of `socket` has closed; -1 for none asks nothing.
+    """
+    return (socket & 0xFFFF_FFFF) | _CLOSED
 
 
 def instruction(function: Callable[..., Any]) -> Any:
@@ -95,11 +106,12 @@ def arrive(word: int, target: int) -> bool:
 
 
 @compiled
-def wait(word: int, target: int, turns: int, limit: int) -> int:
-    """Wait until `target` have arrived at the address `word`: DONE, BROKEN, or LATE.
+def wait(word: int, target: int, turns: int, limit: int, hub: int) -> int:
+    """Wait until `target` have arrived at the address `word`: DONE, BROKEN, or GONE.
 
-    Gives way to others for `turns`, then sleeps. `limit`: address of the seconds and nanoseconds,
-    int64, after which it is late.
+    Gives way to others for `turns`, then sleeps; looks every time that a limit passes whether the
+    other end of a socket has closed. `limit` and `hub` are addresses: of the seconds and
+    nanoseconds, int64, and of `closing_of` the socket.
     """
     while True:
         value = _load(word)
@@ -111,7 +123,8 @@ def wait(word: int, target: int, turns: int, limit: int) -> int:
             turns -= 1
             _give_way()
         elif _system_call(_FUTEX, word, _WAIT, value, limit) < 0 and _load(word) == value:
-            return LATE
+            if _poll(hub, 1, 0) > 0:
+                return GONE
 
 
 @compiled

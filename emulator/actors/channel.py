@@ -240,10 +240,9 @@ class ChannelClient:
         """Wait for the next command; raises EOFError when the hub is gone."""
         return self._codec.decode(self._socket.receive())
 
-    def check_hub(self) -> None:
-        """Raise HubGone when the hub is gone, while the chip waits for something else."""
-        if self._socket.has_closed():
-            raise HubGone("the hub has closed the channel")
+    def fileno(self) -> int:
+        """The socket's file descriptor."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Close the socket."""

@@ -1,17 +1,21 @@
 """A chip's part of a step whose rows go through shared memory: it drives its own state machine.
 
 The chip's effects are written where others read them, and answered by what others have written, in
-the order in which the hub would do so (`ultraserver.lockstep`).
+the order in which the hub would do so (`ultraserver.lockstep`); a layer that kernels compute whole
+is one call, which waits inside.
 """
 
-from collections.abc import Callable
+from typing import Final, Protocol
 
 import numpy as np
 
-from emulator.actors.barrier_kernel import BROKEN, DONE, LATE
-from emulator.actors.exchange_kernel import UNPLACED, add_sums, answer, collect
-from emulator.actors.exchange_segment import LAYERS, ExchangeSegment, word_of_rank
-from emulator.arrays import Float32s
+from emulator.actors.barrier_kernel import BROKEN, DONE, GONE
+from emulator.actors.channel import HubGone
+from emulator.actors.exchange_kernel import UNPLACED, RankPlace
+from emulator.actors.exchange_segment import LAYERS, ExchangeSegment
+from emulator.actors.layer_exchange import add_sums, answer, collect, run_experts, run_layer
+from emulator.arrays import Float32s, Int64s
+from emulator.chip.chip import RunLayer
 from emulator.chip.commands import Combine, Command, JoinStep, Reduce, RunExperts
 from emulator.chip.effects import (
     CommandDone,
@@ -22,10 +26,24 @@ from emulator.chip.effects import (
     StepBroken,
     StepDone,
 )
+from emulator.compute.attention_kernel import Places, Spans
+from emulator.compute.feed_forward_kernel import Experts, Gate
+from emulator.compute.layer_kernel import ExpertLayer
 
-_NO_ROWS = np.empty((0, 0), dtype=np.float32)
-_NO_CHOICES = np.empty((0, 0), dtype=np.int64)
-_NO_SUMS = np.empty(0, dtype=np.float32)
+_NO_ROWS: Final = np.empty((0, 0), dtype=np.float32)
+_NO_CHOICES: Final = np.empty((0, 0), dtype=np.int64)
+
+
+class ExchangingChip(Protocol):
+    """What a `Chip` does in an exchange."""
+
+    run_layer: RunLayer | None
+
+    def handle(self, command: Command) -> Effect:
+        """Carry out `command`."""
+
+    def kernel_experts(self, moe_layer: int) -> tuple[Experts, Gate] | None:
+        """The experts of a layer for kernels, where these multiply."""
 
 
 class _Broken(Exception):
@@ -33,113 +51,116 @@ class _Broken(Exception):
 
 
 class ChipExchange:
-    """Exchanges the rows of `chip`, the `tp_index`-th of `tp` that attend for its rank.
-
-    `handle` is the chip's; `check_hub` raises HubGone when the engine's process is gone.
+    """Exchanges the rows of `chip`, number `number`, the `tp_index`-th of `tp` that attend for its
+    rank. Waits end when the other end of the socket `hub` has closed; -1 is none.
     """
 
     def __init__(
         self,
         segment: ExchangeSegment,
+        chip: ExchangingChip,
         *,
-        chip: int,
+        number: int,
         tp: int,
         tp_index: int,
-        handle: Callable[[Command], Effect],
-        check_hub: Callable[[], None],
+        hub: int,
     ) -> None:
-        self._sizes = segment.sizes
-        self._areas = segment.areas
-        self._at = segment.handle
+        segment.watch(hub)
+        self._segment = segment
         self._chip = chip
-        self._tp = tp
-        self._tp_index = tp_index
-        self._handle = handle
-        self._check_hub = check_hub
-        self._own_tokens = 0
-        self._rank_sums: Float32s = (
-            _NO_SUMS  # [2, elements], of which the last ones may still be read
-        )
-        self._rank_rows: Float32s = _NO_ROWS  # [tokens, k, hidden]
-        self._reduced = 0
+        self._number = number
+        groups = segment.sizes.groups
+        self._rank = RankPlace(number - tp_index, tp_index, tp, groups, 0)
+        self._layer = 0
+        chip.run_layer = self._run_layer
 
     def run(self, command: Command) -> Effect:
         """Compute a step; raises HubGone when the engine's process is gone."""
-        effect = CommandDone() if isinstance(command, JoinStep) else self._begin(command)
+        self._layer, self._rank = 0, self._rank._replace(added=0)
+        layers = int(self._segment.areas.step[LAYERS])
+        effect: Effect = CommandDone()
         try:
-            for layer in range(int(self._areas.step[LAYERS])):
-                effect = self._reduce(effect)
-                if isinstance(effect, Dispatch):
-                    assert effect.layer == layer, (effect.layer, layer)
-                    self._compute(layer, effect)
-                    effect = self._handle(Combine(layer=layer, expert_rows=self._rank_rows))
+            if not isinstance(command, JoinStep):
+                effect = self._chip.handle(command)
+            while True:
+                if isinstance(effect, PartialSums):
+                    effect = self._add_sums(effect)
+                elif isinstance(effect, Dispatch):
+                    effect = self._dispatch(effect)
+                elif self._layer < layers:
+                    self._run_experts()
                 else:
-                    self._compute(layer, None)
-            return self._reduce(effect)
+                    return effect
         except _Broken:
             return effect if isinstance(effect, StepDone) else StepBroken()
 
-    def _begin(self, command: Command) -> Effect:
-        """Find what is the rank's own in this step, and begin it."""
-        areas, sizes = self._areas, self._sizes
-        lead, k = self._chip - self._tp_index, sizes.experts_per_token
-        first, end, mine, after = areas.first_token[
-            [lead, lead + self._tp, self._chip, self._chip + 1]
-        ].tolist()
-        self._own_tokens = after - mine
-        self._rank_rows = areas.answers[first * k : end * k].reshape(end - first, k, sizes.hidden)
-        of_token = sizes.groups * sizes.hidden
-        self._rank_sums = areas.sums[:, first * of_token : end * of_token]
-        self._reduced = 0
-        return self._handle(command)
+    def _run_layer(  # noqa: PLR0913  a layer's own
+        self,
+        number: int,
+        x: Float32s,
+        layer: ExpertLayer,
+        cache: tuple[Float32s, Float32s],
+        places: Places,
+        spans: Spans,
+    ) -> Float32s:
+        assert number == self._layer, (number, self._layer)
+        at, rank = self._segment.handle, self._rank
+        outcome, x = run_layer(at, self._number, number, rank, x, layer, cache, places, spans)
+        _check(outcome)
+        self._rank = rank._replace(added=rank.added + (rank.chips > 1))
+        self._layer += 1
+        return x
 
-    def _compute(self, layer: int, dispatch: Dispatch | None) -> None:
+    def _run_experts(self) -> None:
+        """Compute the chip's experts in a layer in which it has no tokens."""
+        experts = self._chip.kernel_experts(self._layer)
+        if experts is None:
+            self._exchange(_NO_ROWS, _NO_CHOICES, sends=False)
+            return
+        _check(run_experts(self._segment.handle, self._number, self._layer, *experts))
+        self._layer += 1
+
+    def _dispatch(self, dispatch: Dispatch) -> Effect:
         """Have the chip's tokens computed, and compute what comes to it."""
-        hidden, chosen, sends = _NO_ROWS, _NO_CHOICES, dispatch is not None
-        if dispatch is not None:
-            hidden = np.ascontiguousarray(dispatch.hidden)
-            chosen = np.ascontiguousarray(dispatch.chosen)
-            assert len(hidden) == self._own_tokens, (len(hidden), self._own_tokens)
-        at, chip = self._at, self._chip
-        work = collect(at, chip, layer, hidden, chosen, sends)
-        while work[0] != DONE:
-            self._wait_longer(work[0])
-            work = collect(at, chip, layer, hidden, chosen, False)
-        _, rows, row_of_pair, counts, answer_of_pair = work
+        assert dispatch.layer == self._layer, (dispatch.layer, self._layer)
+        areas, sizes, rank = self._segment.areas, self._segment.sizes, self._rank
+        first, end = areas.first_token[[rank.lead, rank.lead + rank.chips]].tolist()
+        self._exchange(dispatch.hidden, dispatch.chosen, sends=True)
+        k = sizes.experts_per_token
+        # [tokens, k, hidden]
+        rows = areas.answers[first * k : end * k].reshape(end - first, k, sizes.hidden)
+        return self._chip.handle(Combine(layer=dispatch.layer, expert_rows=rows))
+
+    def _exchange(self, hidden: Float32s, chosen: Int64s, *, sends: bool) -> None:
+        at, number, layer = self._segment.handle, self._number, self._layer
+        hidden, chosen = np.ascontiguousarray(hidden), np.ascontiguousarray(chosen)
+        outcome, rows, row_of_pair, counts, answer_of_pair = collect(
+            at, number, layer, hidden, chosen, sends
+        )
+        _check(outcome)
         out = _NO_ROWS
         if len(row_of_pair):
-            done = self._handle(
+            done = self._chip.handle(
                 RunExperts(layer=layer, rows=rows, row_of_pair=row_of_pair, counts=counts)
             )
             assert isinstance(done, ExpertRows), done
             out = np.ascontiguousarray(done.rows)
-        outcome = answer(at, chip, layer, out, answer_of_pair, True, sends)
-        while outcome != DONE:
-            self._wait_longer(outcome)
-            outcome = answer(at, chip, layer, out, answer_of_pair, False, sends)
+        _check(answer(at, number, layer, out, answer_of_pair, sends))
+        self._layer += 1
 
-    def _reduce(self, effect: Effect) -> Effect:
-        """Exchange partial sums until the chip is done with them."""
-        while isinstance(effect, PartialSums):
-            at, chip, index = self._at, self._chip, self._tp_index
-            sums = self._rank_sums[self._reduced % 2]
-            mine = np.ascontiguousarray(effect.rows).reshape(-1)
-            assert len(mine) * self._tp == len(sums), (effect.rows.shape, len(sums))
-            into = sums[index * len(mine) : (index + 1) * len(mine)]
-            self._reduced += 1
-            word, target = word_of_rank(chip - index), self._tp * self._reduced
-            outcome = add_sums(at, chip, word, target, mine, into, True)
-            while outcome != DONE:
-                self._wait_longer(outcome)
-                outcome = add_sums(at, chip, word, target, mine, into, False)
-            rows = sums.reshape(self._sizes.groups, -1, self._sizes.hidden)
-            effect = self._handle(Reduce(layer=effect.layer, rows=rows))
-        return effect
+    def _add_sums(self, sums: PartialSums) -> Effect:
+        mine = np.ascontiguousarray(sums.rows)
+        outcome, rows = add_sums(self._segment.handle, self._number, self._rank, mine)
+        _check(outcome)
+        self._rank = self._rank._replace(added=self._rank.added + 1)
+        return self._chip.handle(Reduce(layer=sums.layer, rows=rows))
 
-    def _wait_longer(self, outcome: int) -> None:
-        """Raise `_Broken`, or HubGone, where those who are waited for do not come."""
-        if outcome == BROKEN:
-            raise _Broken
-        assert outcome != UNPLACED, "tokens for an expert that no chip holds"
-        assert outcome == LATE, outcome
-        self._check_hub()
+
+def _check(outcome: int) -> None:
+    """Raise `_Broken`, or HubGone, where those who were waited for did not come."""
+    if outcome == BROKEN:
+        raise _Broken
+    if outcome == GONE:
+        raise HubGone("the hub has closed the channel")
+    assert outcome != UNPLACED, "tokens for an expert that no chip holds"
+    assert outcome == DONE, outcome

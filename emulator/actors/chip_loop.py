@@ -16,7 +16,6 @@ from emulator.chip.chip import Chip
 from emulator.chip.chip_share import ChipShare, load_slots, renew_chip
 from emulator.chip.commands import (
     BeginStep,
-    Command,
     Hang,
     JoinExchange,
     JoinStep,
@@ -26,7 +25,7 @@ from emulator.chip.commands import (
     ReportCondition,
     StopChip,
 )
-from emulator.chip.effects import ChipFailed, Condition, Effect
+from emulator.chip.effects import ChipFailed, Condition
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare
 
@@ -74,6 +73,13 @@ class ChipLoop:
         """The answer to a command, if it has one."""
         if isinstance(command, ReportCondition):
             return self._condition()
+        started_s = time.thread_time()
+        try:
+            return self._compute(command)
+        finally:
+            self._cpu_s += time.thread_time() - started_s
+
+    def _compute(self, command: Message) -> Message | None:
         if isinstance(self._chip, Chip) and isinstance(self._share, ChipShare):
             if isinstance(command, LoadWeights):
                 self._share, effect = renew_chip(self._chip, self._share, command)
@@ -81,27 +87,21 @@ class ChipLoop:
             if isinstance(command, LoadExperts):
                 return load_slots(self._chip, self._share, command)
             if isinstance(command, JoinExchange):
-                self._join(command, self._share)
+                self._join(command, self._chip, self._share)
                 return None
             if self._exchange and isinstance(command, BeginStep | RepeatStep | JoinStep):
                 return self._exchange.run(command)
-        return self._compute(command)  # type: ignore[arg-type]
+        return self._chip.handle(command)  # type: ignore[arg-type]
 
-    def _join(self, command: JoinExchange, share: ChipShare) -> None:
+    def _join(self, command: JoinExchange, chip: Chip, share: ChipShare) -> None:
         self._exchange = ChipExchange(
             ExchangeSegment.join(command),
-            chip=self._number,
+            chip,
+            number=self._number,
             tp=share.tp,
             tp_index=share.tp_index,
-            handle=self._compute,
-            check_hub=self._client.check_hub,
+            hub=self._client.fileno(),
         )
-
-    def _compute(self, command: Command) -> Effect:
-        started_s = time.thread_time()
-        effect = self._chip.handle(command)  # type: ignore[arg-type]
-        self._cpu_s += time.thread_time() - started_s
-        return effect  # type: ignore[return-value]
 
     def _condition(self) -> Condition:
         lines = (line.split() for line in _SMAPS.read_text(encoding="ascii").splitlines()[1:])

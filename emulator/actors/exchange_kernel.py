@@ -5,14 +5,13 @@ have, every chip reads where its slots are wanted, takes those rows, and writes 
 to where the tokens' owners look for them. Owners go on when all chips have answered; nobody writes
 a layer's rows before all have read the last one's.
 
-`at` is a segment's handle. Outcomes are `barrier_kernel`'s. After LATE a call is repeated without
-its own rows.
+`at` is a segment's handle. Outcomes are `barrier_kernel`'s, or UNPLACED.
 """
 
 # mypy: no-disallow-untyped-calls
 # Numba's builders of code have no types.
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import types
@@ -36,6 +35,7 @@ from emulator.actors.exchange_segment import (
     SLOTS,
     SOURCES,
     TURNS,
+    WORD_STRIDE,
     Areas,
 )
 from emulator.arrays import Float32s, Int64s
@@ -71,7 +71,7 @@ def _pointer(_context: Any, _address: Any) -> Any:
 
 
 @allocating
-def _areas(at: Int64s) -> Areas:
+def areas_of(at: Int64s) -> Areas:
     """The areas of a segment's `handle`."""
     return Areas(
         carray(_pointer(at[0, 0]), (at[0, 1],), np.uint32),
@@ -94,11 +94,12 @@ def _word(areas: Areas, index: int) -> int:
 
 
 @compiled
-def _wait_at(areas: Areas, chip: int, word: int, target: int) -> int:
+def _wait_at(at: Int64s, areas: Areas, chip: int, word: int, target: int) -> int:
     step = areas.step
-    at, limit = _word(areas, word), step.ctypes.data + LIMIT * _INT64_BYTES
+    limit = step.ctypes.data + LIMIT * _INT64_BYTES
+    hub = at.ctypes.data + (len(at) - 1) * at.shape[1] * _INT64_BYTES
     areas.waiting[chip] = 1
-    outcome = wait(at, target, step[TURNS], limit)
+    outcome = wait(_word(areas, word), target, step[TURNS], limit, hub)
     areas.waiting[chip] = 0
     return outcome
 
@@ -184,64 +185,88 @@ def _take(areas: Areas, chip: int, layer: int) -> Work:
     return DONE, rows, row_of_pair, counts, answer_of_pair
 
 
-@kept(_SOURCES, _HANDLE, _INT, _INT, _ROWS, given(_INT, 2), types.boolean)
+@allocating
 def collect(
-    at: Int64s, chip: int, layer: int, hidden: Float32s, chosen: Int64s, arrives: bool
+    at: Int64s, chip: int, layer: int, hidden: Float32s, chosen: Int64s, sends: bool
 ) -> Work:
-    """Dispatch a chip's tokens, where it `arrives`, and take the rows for its slots.
+    """Dispatch a chip's tokens, where it `sends` any, and take the rows for its slots.
 
     Pairs are in the order of slots, then of their tokens' chips, then of tokens.
     """
-    areas = _areas(at)
+    areas = areas_of(at)
     target = areas.step[SOURCES] * (layer + 1)
     outcome = DONE
-    if arrives:
+    if sends:
         if not _write_rows(areas, chip, layer, hidden, chosen):
             outcome = UNPLACED
         elif not _arrive_at(areas, DISPATCHED, target):
             outcome = BROKEN
     if outcome == DONE:
-        outcome = _wait_at(areas, chip, DISPATCHED, target)
+        outcome = _wait_at(at, areas, chip, DISPATCHED, target)
     if outcome == DONE:
         return _take(areas, chip, layer)
     nothing = np.empty(0, dtype=np.int64)
     return outcome, np.empty((0, 0), dtype=np.float32), nothing, nothing, nothing
 
 
-@kept(_SOURCES, _HANDLE, _INT, _INT, _ROWS, _INTS_1, types.boolean, types.boolean)
+@allocating
 def answer(
-    at: Int64s,
-    chip: int,
-    layer: int,
-    rows: Float32s,
-    answer_of_pair: Int64s,
-    arrives: bool,
-    waits: bool,
+    at: Int64s, chip: int, layer: int, rows: Float32s, answer_of_pair: Int64s, waits: bool
 ) -> int:
     """Write a chip's outputs [pairs, hidden]; where it `waits`, return when all chips have."""
-    areas = _areas(at)
+    areas = areas_of(at)
     answers, target = areas.answers, areas.step[MEMBERS] * (layer + 1)
-    if arrives:
-        for pair in range(len(answer_of_pair)):
-            for column in range(rows.shape[1]):
-                answers[answer_of_pair[pair], column] = rows[pair, column]
-        if not _arrive_at(areas, ANSWERED, target):
-            return BROKEN
-    return _wait_at(areas, chip, ANSWERED, target) if waits else DONE
+    for pair in range(len(answer_of_pair)):
+        for column in range(rows.shape[1]):
+            answers[answer_of_pair[pair], column] = rows[pair, column]
+    if not _arrive_at(areas, ANSWERED, target):
+        return BROKEN
+    return _wait_at(at, areas, chip, ANSWERED, target) if waits else DONE
 
 
-@kept(_SOURCES, _HANDLE, _INT, _INT, _INT, _SUMS, _INTO, types.boolean)
+class RankPlace(NamedTuple):
+    """A chip's place among those that attend for its rank.
+
+    Attributes:
+        lead: the first of them.
+        index: the chip's own.
+        chips: how many they are.
+        groups: head groups of all of them.
+        added: sums that they have exchanged in this step.
+    """
+
+    lead: int
+    index: int
+    chips: int
+    groups: int
+    added: int
+
+
+@allocating
 def add_sums(
-    at: Int64s, chip: int, word: int, target: int, mine: Float32s, into: Float32s, arrives: bool
-) -> int:
-    """Write a chip's partial sums `mine` into their place, and wait for those of its rank."""
-    areas = _areas(at)
-    if arrives:
-        for each in range(len(mine)):
-            into[each] = mine[each]
-        if not _arrive_at(areas, word, target):
-            return BROKEN
-    return _wait_at(areas, chip, word, target)
+    at: Int64s, chip: int, rank: RankPlace, mine: Float32s
+) -> tuple[int, Float32s]:
+    """Exchange a chip's partial sums `mine` [groups, tokens, hidden] with those of its rank.
+
+    Returns an outcome and those of all groups, which stay until the sums after the next are
+    written.
+    """
+    areas = areas_of(at)
+    groups, tokens, hidden = mine.shape
+    first = areas.first_token[rank.lead] * rank.groups * hidden
+    numbers = areas.sums[rank.added % 2]
+    place = first + rank.index * groups * tokens * hidden
+    for group in range(groups):
+        for token in range(tokens):
+            for column in range(hidden):
+                numbers[place] = mine[group, token, column]
+                place += 1
+    every = numbers[first : first + rank.groups * tokens * hidden]
+    rows = every.reshape(rank.groups, tokens, hidden)
+    word, target = (2 + rank.lead) * WORD_STRIDE, rank.chips * (rank.added + 1)
+    if not _arrive_at(areas, word, target):
+        return BROKEN, rows
+    return _wait_at(at, areas, chip, word, target), rows
 
 
 Loads = tuple[Int64s, Int64s, Int64s, Int64s]
@@ -251,7 +276,7 @@ Loads = tuple[Int64s, Int64s, Int64s, Int64s]
 @kept(_SOURCES, _HANDLE, _INT, _LAYERS, _INT, _INT)
 def read_loads(at: Int64s, layers: int, expert_of_slot: Int64s, experts: int, ep: int) -> Loads:
     """What came to chips in the first `layers` of a step; slots are those of the placement."""
-    areas = _areas(at)
+    areas = areas_of(at)
     chips, slots = expert_of_slot.shape[1], expert_of_slot.shape[2]
     pairs = np.zeros((layers, chips), dtype=np.int64)
     distinct = np.zeros((layers, chips), dtype=np.int64)
@@ -274,6 +299,6 @@ def read_loads(at: Int64s, layers: int, expert_of_slot: Int64s, experts: int, ep
 @kept(_SOURCES, _HANDLE, _INT)
 def break_off(at: Int64s, stride: int) -> None:
     """Break off the step in progress: who waits for others, or comes to, hears of it."""
-    areas = _areas(at)
+    areas = areas_of(at)
     for word in range(0, len(areas.words), stride):
         break_word(_word(areas, word))

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from emulator.actors.barrier_kernel import closing_of
 from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.chip.commands import JoinExchange
 from emulator.errors import ChannelError
@@ -64,16 +65,14 @@ class Areas(NamedTuple):
     sent: Int32s
 
 
+_NOBODY: Final = -1
+"""No socket's number, which is never found closed."""
+
 DISPATCHED: Final = 0
 ANSWERED: Final = WORD_STRIDE
 
 
 _OF_TOKENS: Final = ("hidden", "places", "answers", "sums")
-
-
-def word_of_rank(lead: int) -> int:
-    """The index into `Areas.words` at which the rank of a `lead` chip waits for its chips' sums."""
-    return (2 + lead) * WORD_STRIDE
 
 
 def _shapes(sizes: JoinExchange) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
@@ -106,8 +105,8 @@ def _total_bytes(sizes: JoinExchange) -> int:
 class ExchangeSegment:
     """A mapping of the segment of `sizes` in an open `file`, which it keeps until `close`.
 
-    `handle` [areas, 4] is for kernels: each area's address and lengths. To hand over the arrays one
-    by one takes as long as a kernel itself.
+    `handle` [areas + 1, 4] is for kernels: each area's address and lengths, and last whom `watch`
+    has named. To hand over the arrays one by one takes as long as a kernel itself.
 
     Raises ChannelError for another file than that.
     """
@@ -131,9 +130,10 @@ class ExchangeSegment:
                 self._rows.append((start, size))
             start += size
         self.areas = Areas(**arrays)
-        self.handle = np.zeros((len(Areas._fields), 4), dtype=np.int64)
-        for row, array in zip(self.handle, arrays.values(), strict=True):
+        self.handle = np.zeros((len(Areas._fields) + 1, 4), dtype=np.int64)
+        for row, array in zip(self.handle[:-1], arrays.values(), strict=True):
             row[: 1 + array.ndim] = array.ctypes.data, *array.shape
+        self.watch(_NOBODY)
 
     @classmethod
     def make(cls, sizes: JoinExchange) -> "ExchangeSegment":
@@ -151,6 +151,10 @@ class ExchangeSegment:
         segment = cls(os.open(sizes.path, os.O_RDWR | os.O_CLOEXEC), sizes)
         segment.close()
         return segment
+
+    def watch(self, socket: int) -> None:
+        """Have waits end in this process when the other end of `socket` has closed."""
+        self.handle[-1, 0] = closing_of(socket)
 
     @property
     def bytes_per_token(self) -> int:

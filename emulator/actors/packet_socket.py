@@ -4,7 +4,6 @@ Time limits are the kernel's: a call past them raises TimeoutError, after which 
 cut within a packet and must be closed.
 """
 
-import select
 import socket
 import struct
 from typing import Final
@@ -75,12 +74,6 @@ class PacketSocket:
                 raise ConnectionError("the other end broke off within a packet")
             got += count
         return packet
-
-    def has_closed(self) -> bool:
-        """Whether the other end has closed; unread packets stay."""
-        ends = select.poll()
-        ends.register(self._socket, select.POLLRDHUP)
-        return bool(ends.poll(0))
 
     def close(self) -> None:
         """Close the socket; idempotent."""

@@ -6,6 +6,7 @@ dense networks, and some experts. With several chips per rank, their parts are s
 clock, no sockets, no other chips.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +41,7 @@ from emulator.chip.guesses import Guesses
 from emulator.chip.request_table import RequestTable
 from emulator.chip.step_output import no_output, sample_step
 from emulator.compute.architecture import Architecture
+from emulator.compute.attention_kernel import Places, Spans
 from emulator.compute.decoder import (
     Joined,
     Routed,
@@ -47,6 +49,7 @@ from emulator.compute.decoder import (
     batch_rotation,
     decoder_layers,
     embed,
+    places_of,
 )
 from emulator.compute.draft_layer import (
     draft_logits,
@@ -54,12 +57,20 @@ from emulator.compute.draft_layer import (
     leave_draft_layer,
     model_output,
 )
+from emulator.compute.feed_forward_kernel import Experts, Gate
+from emulator.compute.layer_kernel import ExpertLayer
 from emulator.compute.mapped_matrix import are_mapped
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
 from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
 from emulator.compute.weights import ExpertSet, ModelShard, MoeWeights
 from emulator.specs.step import RankOutput
+
+
+RunLayer = Callable[[int, Float32s, ExpertLayer, tuple[Float32s, Float32s], Places, Spans], Float32s]
+"""Computes a layer, counted among those with experts, together with other chips: its input [tokens,
+hidden], its weights and its KV cache, and the tokens' places; returns the next layer's input.
+"""
 
 
 class _RunningStep:
@@ -107,6 +118,9 @@ class Chip:
     of a rank of one chip take no message. `RepeatStep` restarts at the first layer. `RunExperts`
     works in any state; experts, and blocks of the KV cache, move between steps.
 
+    With `run_layer`, which computes a whole layer in one call where kernels do all of it, such a
+    layer takes no message either.
+
     With a layer that drafts, every attending chip samples, and goes on into that layer with the
     tokens: up to `draft_tokens` passes, each a layer like others. A `draft_model` is the leading
     chip's alone, after the last layer.
@@ -135,6 +149,7 @@ class Chip:
         self._moe_layer = {layer: place for place, layer in enumerate(self._expert_layers)}
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
+        self.run_layer: RunLayer | None = None
 
     def handle(self, command: Command) -> Effect:
         """Carry out `command`; returns its effect."""
@@ -216,6 +231,13 @@ class Chip:
 
     def _enter_layer(self, running: _RunningStep, layer: int) -> Effect:
         running.layer, running.joined, running.routed = layer, None, None
+        whole = self._layers[layer].whole
+        if self.run_layer is not None and whole is not None:
+            number, cache = self._moe_layer[layer], self._kv.layer(layer)
+            places, spans = places_of(running.batch, running.angles), running.batch.spans
+            return self._end_layer(
+                running, self.run_layer(number, running.x, whole, cache, places, spans)
+            )
         attended = self._layers[layer].attend(self._kv, running.x, running.batch, running.angles)
         if self._tp > 1:
             return PartialSums(layer=layer, rows=attended)
@@ -254,6 +276,10 @@ class Chip:
         layer = self._layers[self._expert_layers[command.layer]]
         out = layer.run_experts(command.rows, command.row_of_pair, command.counts)
         return ExpertRows(layer=command.layer, rows=out)
+
+    def kernel_experts(self, moe_layer: int) -> tuple[Experts, Gate] | None:
+        """The experts of a layer for kernels, where these multiply."""
+        return self._layers[self._expert_layers[moe_layer]].experts
 
     def _experts(self, moe_layer: int) -> ExpertSet:
         weights = self._shard.layers[self._expert_layers[moe_layer]].feed_forward

@@ -20,8 +20,10 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, TurnedBy
 from emulator.compute.experts import ExpertNetworks, run_dense
+from emulator.compute.feed_forward_kernel import Experts, Gate
 from emulator.compute.latent import attend_latent
 from emulator.compute.layer_kernel import (
+    ExpertLayer,
     add_parts,
     add_weighted,
     attend,
@@ -78,6 +80,11 @@ def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
     return rotation(batch.spans.positions, arch.rotary_dim, arch.rope)
 
 
+def places_of(batch: TokenBatch, angles: Rotation) -> Places:
+    """Where the batch's tokens are, for kernels."""
+    return Places(batch.slots, angles.cos[:, 0], angles.sin[:, 0])
+
+
 def add_up(residual: Float32s, addends: Float32s) -> Float32s:
     """Add all parts' `addends` [parts, tokens, hidden], in order, to `residual`."""
     return add_parts(residual, addends, _NO_NUMBERS)
@@ -120,6 +127,29 @@ class DecoderLayer:
                 arch.gate,
                 formats.expert_products,
             )
+        self._whole = self._as_whole()
+
+    def _as_whole(self) -> ExpertLayer | None:
+        network = self._weights.feed_forward
+        if self._heads is None or not isinstance(network, MoeWeights) or network.shared is not None:
+            return None
+        router, experts = self._router.compiled, self._experts.compiled
+        if router is None or experts is None:
+            return None
+        post_norm = self._weights.post_norm
+        return ExpertLayer(
+            self._heads, self._scoring, self._output_bias, post_norm, *router, *experts
+        )
+
+    @property
+    def whole(self) -> ExpertLayer | None:
+        """The layer for kernels that compute all of it, with experts on other chips."""
+        return self._whole
+
+    @property
+    def experts(self) -> tuple[Experts, Gate] | None:
+        """The chip's experts for kernels, where these multiply."""
+        return self._experts.compiled
 
     @property
     def has_experts(self) -> bool:
@@ -132,8 +162,7 @@ class DecoderLayer:
         Returns each group's addend to the residual, [groups, tokens, hidden].
         """
         if self._heads is not None:
-            places = Places(batch.slots, angles.cos[:, 0], angles.sin[:, 0])
-            cache = kv.layer(self._index)
+            cache, places = kv.layer(self._index), places_of(batch, angles)
             return attend_heads(x, cache, self._heads, places, batch.spans, self._scoring)
         arch, attention = self._architecture, self._weights.attention
         normed = rms_norm(x, self._weights.input_norm, arch.norm_eps)

@@ -61,9 +61,14 @@ class ExpertNetworks:
         self._gate = gate
         self._products = products
         self._numbers = _numbers(gate)
-        self._compiled = None
+        self._compiled: Experts | None = None
         if are_compiled(gate_up, products):
             self._compiled = Experts(gate_up, down, _NO_BIASES if biases is None else biases)
+
+    @property
+    def compiled(self) -> tuple[Experts, Gate] | None:
+        """What the kernel `expert_rows` takes, where it multiplies."""
+        return None if self._compiled is None else (self._compiled, self._numbers)
 
     def run(self, rows: Float32s, row_of_pair: Int64s, counts: Int64s) -> Float32s:
         """Apply each expert to its pairs; returns [pairs, hidden], unweighted.

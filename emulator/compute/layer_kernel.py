@@ -7,7 +7,7 @@ here. All are row by row in memory.
 # mypy: no-disallow-untyped-calls
 # Numba's types have none.
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numba import types
@@ -23,18 +23,36 @@ _FLOAT, _INT, _NUMBER, _FLAG = types.float32, types.int64, types.float64, types.
 _LINE, _ROWS, _GROUPS, _BLOCKS = (given(_FLOAT, dimensions) for dimensions in range(1, 5))
 _INTS: Final = given(_INT, 1)
 _OWN_LINE, _OWN_ROWS, _OWN_GROUPS = _FLOAT[::1], _FLOAT[:, ::1], _FLOAT[:, :, ::1]
-_CACHE: Final = types.Tuple([_FLOAT[:, :, :, ::1], _OWN_GROUPS])
-_SPANS: Final = types.NamedTuple([_INT[::1], _INT[::1], _INT[:, ::1]], Spans)
+CACHE: Final = types.Tuple([_FLOAT[:, :, :, ::1], _OWN_GROUPS])
+SPANS: Final = types.NamedTuple([_INT[::1], _INT[::1], _INT[:, ::1]], Spans)
 _SCORING: Final = types.NamedTuple([_NUMBER, _INT, _OWN_LINE], Scoring)
 _TURN: Final = types.NamedTuple([_OWN_ROWS, _NUMBER, _OWN_ROWS, _OWN_ROWS], TurnedBy)
-_PLACES: Final = types.NamedTuple([_INT[::1], _OWN_ROWS, _OWN_ROWS], Places)
+PLACES: Final = types.NamedTuple([_INT[::1], _OWN_ROWS, _OWN_ROWS], Places)
 _HEADS: Final = types.NamedTuple(
     [_OWN_LINE, _NUMBER, _OWN_GROUPS, _OWN_ROWS, _OWN_ROWS, _OWN_GROUPS], HeadWeights
 )
 _ROUTER: Final = types.NamedTuple([_OWN_GROUPS, _OWN_LINE, _OWN_LINE], RouterArrays)
 _CHOICE: Final = types.NamedTuple([_FLAG, _INT, _FLAG, _INT, _INT, _NUMBER, _NUMBER], ExpertChoice)
-_GATE: Final = types.NamedUniTuple(_NUMBER, 3, Gate)
-_EXPERTS: Final = types.NamedTuple([_OWN_GROUPS, _OWN_GROUPS, _OWN_ROWS], Experts)
+GATE: Final = types.NamedUniTuple(_NUMBER, 3, Gate)
+EXPERTS: Final = types.NamedTuple([_OWN_GROUPS, _OWN_GROUPS, _OWN_ROWS], Experts)
+
+
+class ExpertLayer(NamedTuple):
+    """A layer with experts of which all that is multiplied is float32 in memory."""
+
+    heads: HeadWeights
+    scoring: Scoring
+    output_bias: Float32s  # [hidden], or [0]
+    post_norm: Float32s  # [hidden]
+    router: RouterArrays
+    choice: ExpertChoice
+    experts: Experts
+    gate: Gate
+
+
+EXPERT_LAYER: Final = types.NamedTuple(
+    [_HEADS, _SCORING, _OWN_LINE, _OWN_LINE, _ROUTER, _CHOICE, EXPERTS, GATE], ExpertLayer
+)
 
 
 @kept(_SOURCES, _INTS, _INTS, _INTS, _INT)
@@ -61,7 +79,7 @@ def norm_rows(x: Float32s, weight: Float32s, eps: float) -> Float32s:
     return attention_kernel.norm_rows(x, weight, np.float32(eps))
 
 
-@kept(_SOURCES, _ROWS, _CACHE, _HEADS, _PLACES, _SPANS, _SCORING)
+@kept(_SOURCES, _ROWS, CACHE, _HEADS, PLACES, SPANS, _SCORING)
 def attend_heads(
     x: Float32s,
     cache: tuple[Float32s, Float32s],
@@ -82,7 +100,7 @@ def turn_heads(
     return attention_kernel.turn_heads(qkv, bias, turn)
 
 
-@kept(_SOURCES, *_CACHE.types, _INTS, _GROUPS, _GROUPS)
+@kept(_SOURCES, *CACHE.types, _INTS, _GROUPS, _GROUPS)
 def write_slots(
     cached_keys: Float32s, cached_values: Float32s, slots: Int64s, keys: Float32s, values: Float32s
 ) -> None:
@@ -90,7 +108,7 @@ def write_slots(
     attention_kernel.write_slots(cached_keys, cached_values, slots, keys, values)
 
 
-@kept(_SOURCES, _GROUPS, _BLOCKS, _GROUPS, _SPANS, _SCORING)
+@kept(_SOURCES, _GROUPS, _BLOCKS, _GROUPS, SPANS, _SCORING)
 def attend(
     queries: Float32s, keys: Float32s, values: Float32s, spans: Spans, scoring: Scoring
 ) -> Float32s:
@@ -126,7 +144,7 @@ def choose(
     return feed_forward_kernel.choose(logits, bias, choice_bias, choice)
 
 
-@kept(_SOURCES, _ROWS, _INTS, _INTS, _EXPERTS, _GATE)
+@kept(_SOURCES, _ROWS, _INTS, _INTS, EXPERTS, GATE)
 def expert_rows(
     rows: Float32s, row_of_pair: Int64s, counts: Int64s, experts: Experts, gate: Gate
 ) -> Float32s:
@@ -139,7 +157,7 @@ def expert_rows(
     return feed_forward_kernel.expert_rows(rows, row_of_pair, counts, experts, gate)
 
 
-@kept(_SOURCES, _ROWS, _GATE)
+@kept(_SOURCES, _ROWS, GATE)
 def gate_rows(both: Float32s, gate: Gate) -> Float32s:
     """See `feed_forward_kernel.gate_rows`."""
     return feed_forward_kernel.gate_rows(both, gate)

@@ -21,7 +21,7 @@ _NO_BIAS: Final = np.zeros(0, dtype=np.float32)
 class Router:
     """A layer's router, whose products are of `products`."""
 
-    __slots__ = ("_arrays", "_choice", "_matrix", "_products")
+    __slots__ = ("_arrays", "_choice", "_is_compiled", "_matrix", "_products")
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Router:
     ) -> None:
         self._matrix = weights.matrix
         self._products = products
+        self._is_compiled = are_compiled(weights.matrix, products)
         self._arrays = RouterArrays(
             matrix=_NO_MATRIX if isinstance(weights.matrix, MappedMatrix) else weights.matrix[None],
             bias=_NO_BIAS if weights.bias is None else weights.bias,
@@ -48,6 +49,11 @@ class Router:
             least=_NO_DIVISION_BY_ZERO,
         )
 
+    @property
+    def compiled(self) -> tuple[RouterArrays, ExpertChoice] | None:
+        """What the kernel `route` takes, where it multiplies."""
+        return (self._arrays, self._choice) if self._is_compiled else None
+
     def route(self, hidden: Float32s) -> tuple[Int64s, Float32s]:
         """Choose experts for `hidden` [tokens, hidden].
 
@@ -55,7 +61,7 @@ class Router:
         order and a sum must not depend on scores.
         """
         arrays = self._arrays
-        if are_compiled(self._matrix, self._products):
+        if self._is_compiled:
             return route(hidden, arrays, self._choice)
         logits = tiled_matmul(hidden, self._matrix, self._products)  # [tokens, experts]
         return choose(logits, arrays.bias, arrays.choice_bias, self._choice)

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-import emulator.actors.exchange_kernel
+import emulator.actors.layer_exchange
 import emulator.compute.layer_kernel  # noqa: F401  which are kept too
 from emulator.compiled import kept_sources, load_kept
 from emulator.specs.batch import StepBatch

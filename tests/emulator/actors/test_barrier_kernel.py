@@ -1,5 +1,6 @@
 """Nobody passes before all have arrived, and nobody who could pass is left behind."""
 
+import socket
 import threading
 import time
 
@@ -8,12 +9,13 @@ import pytest
 from numba import njit
 from numpy.typing import NDArray
 
-from emulator.actors.barrier_kernel import BROKEN, BROKEN_BIT, DONE, LATE, arrive, break_word, wait
+from emulator.actors.barrier_kernel import BROKEN, BROKEN_BIT, DONE, GONE, arrive, break_word, closing_of, wait
 
 pytestmark = pytest.mark.process
 
 NEVER = np.array([3_600, 0])
 ROUNDS = 200
+NOBODY = np.array([closing_of(-1)])
 SOON = np.array([0, 20_000_000])
 
 Words = NDArray[np.uint32]
@@ -21,13 +23,15 @@ Counts = NDArray[np.int64]
 
 
 @njit(nogil=True)
-def pass_all(words: Words, passed: Counts, mine: int, limit: Counts, turns: int) -> int:
+def pass_all(
+    words: Words, passed: Counts, mine: int, limit: Counts, turns: int, hub: Counts
+) -> int:
     """Pass ROUNDS barriers with all others; returns how often another was not there yet."""
     word, early = words.ctypes.data, 0
     for number in range(1, ROUNDS + 1):
         passed[mine] = number
         arrive(word, len(passed) * number)
-        if wait(word, len(passed) * number, turns, limit.ctypes.data) != 0:
+        if wait(word, len(passed) * number, turns, limit.ctypes.data, hub.ctypes.data) != 0:
             return -1
         for other in range(len(passed)):
             early += passed[other] < number
@@ -41,8 +45,8 @@ def arrive_at(words: Words, target: int) -> bool:
 
 
 @njit(nogil=True)
-def wait_at(words: Words, target: int, limit: Counts) -> int:
-    outcome: int = wait(words.ctypes.data, target, 0, limit.ctypes.data)
+def wait_at(words: Words, target: int, limit: Counts, hub: Counts) -> int:
+    outcome: int = wait(words.ctypes.data, target, 0, limit.ctypes.data, hub.ctypes.data)
     return outcome
 
 
@@ -54,13 +58,18 @@ def break_at(words: Words) -> None:
 class Waiting:
     """A thread that waits for `target` at the first of `words`."""
 
-    def __init__(self, words: Words, target: int) -> None:
+    def __init__(
+        self, words: Words, target: int, limit: Counts = NEVER, hub_socket: int = -1
+    ) -> None:
         self._outcome = -1
-        self._thread = threading.Thread(target=self._wait, args=(words, target), daemon=True)
+        hub = np.array([closing_of(hub_socket)])
+        self._thread = threading.Thread(
+            target=self._wait, args=(words, target, limit, hub), daemon=True
+        )
         self._thread.start()
 
-    def _wait(self, words: Words, target: int) -> None:
-        self._outcome = wait_at(words, target, NEVER)
+    def _wait(self, words: Words, target: int, limit: Counts, hub: Counts) -> None:
+        self._outcome = wait_at(words, target, limit, hub)
 
     def outcome(self) -> int:
         self._thread.join(30)
@@ -75,7 +84,7 @@ def test_all_pass_together_each_time(count: int, turns: int) -> None:
     early = [-1] * count
 
     def run(mine: int) -> None:
-        early[mine] = pass_all(words, passed, mine, NEVER, turns)
+        early[mine] = pass_all(words, passed, mine, NEVER, turns, NOBODY)
 
     threads = [threading.Thread(target=run, args=(mine,), daemon=True) for mine in range(count)]
     for thread in threads:
@@ -99,12 +108,28 @@ def test_who_waits_is_woken_by_the_last_to_arrive() -> None:
     assert [each.outcome() for each in waiting] == [DONE] * 3
 
 
-def test_who_waits_too_long_is_late_and_may_wait_again() -> None:
-    words = np.zeros(1, np.uint32)
+def test_a_wait_ends_when_the_other_end_of_a_socket_has_closed_and_not_before() -> None:
+    words, (ours, theirs) = np.zeros(1, np.uint32), socket.socketpair()
+    theirs.sendall(b"not read yet")
+    with ours, theirs:
+        waiting = Waiting(words, 1, SOON, ours.fileno())
+        time.sleep(10 * SOON[1] / 1e9)
+        assert waiting._thread.is_alive()
 
-    assert wait_at(words, 1, SOON) == LATE
+        theirs.close()
+
+        assert waiting.outcome() == GONE
+
+
+def test_who_is_late_is_waited_for() -> None:
+    words = np.zeros(1, np.uint32)
+    waiting = Waiting(words, 1, SOON)
+    time.sleep(5 * SOON[1] / 1e9)
+    assert waiting._thread.is_alive()
+
     assert arrive_at(words, 1)
-    assert wait_at(words, 1, SOON) == DONE
+
+    assert waiting.outcome() == DONE
 
 
 def test_a_broken_word_wakes_all_and_takes_nobody_any_more() -> None:
@@ -118,7 +143,7 @@ def test_a_broken_word_wakes_all_and_takes_nobody_any_more() -> None:
     assert [each.outcome() for each in waiting] == [BROKEN] * 3
     assert not arrive_at(words, 2)
     assert words[0] == BROKEN_BIT + 1
-    assert wait_at(words, 2, NEVER) == BROKEN
+    assert wait_at(words, 2, NEVER, NOBODY) == BROKEN
 
 
 def test_what_was_complete_before_it_broke_stays_complete() -> None:
@@ -126,5 +151,5 @@ def test_what_was_complete_before_it_broke_stays_complete() -> None:
     assert arrive_at(words, 1)
     break_at(words)
 
-    assert wait_at(words, 1, NEVER) == DONE
-    assert wait_at(words, 2, NEVER) == BROKEN
+    assert wait_at(words, 1, NEVER, NOBODY) == DONE
+    assert wait_at(words, 2, NEVER, NOBODY) == BROKEN

@@ -20,6 +20,7 @@ from emulator.actors.chip_exchange import ChipExchange
 from emulator.actors.exchange_segment import ExchangeSegment
 from emulator.actors.step_exchange import SharedExchange, StepAttempt
 from emulator.arrays import Float32s, Int64s
+from emulator.chip.chip import RunLayer
 from emulator.chip.commands import (
     NO_BITMASK,
     BeginStep,
@@ -71,6 +72,7 @@ class ScriptedChip:
         self._rank = number // tp
         self._placement, self._chosen = placement, chosen
         self._layer = 0
+        self.run_layer: RunLayer | None = None
 
     def handle(self, command: Command) -> Effect:
         match command:
@@ -94,6 +96,9 @@ class ScriptedChip:
                 self._layer += 1
                 return self._enter()
         raise AssertionError(command)
+
+    def kernel_experts(self, moe_layer: int) -> None:
+        """It has none for kernels."""
 
     def _restart(self) -> Effect:
         self.x = (self._begun % 64).reshape(-1, ARCH.hidden)
@@ -180,11 +185,11 @@ class Machine:
             {
                 chip: ChipExchange(
                     self.joined[chip],
-                    chip=chip,
+                    self.chips[chip],
+                    number=chip,
                     tp=self.attending,
                     tp_index=chip % self.tp,
-                    handle=self.chips[chip].handle,
-                    check_hub=lambda: None,
+                    hub=-1,
                 )
                 for chip in commands
             },
