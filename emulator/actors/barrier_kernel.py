@@ -48,8 +48,7 @@ _CLOSED: Final = select.POLLRDHUP << 32
 
 
 def closing_of(socket: int) -> int:
-    """A `pollfd` that asks whether the other end of `socket` has closed; -1 for none asks nothing.
-    """
+    """A `pollfd` that asks whether the other end of `socket` has closed; -1 for none asks nothing."""
     return (socket & 0xFFFF_FFFF) | _CLOSED
 
 

@@ -1,8 +1,8 @@
 """A chip's part of a step whose rows go through shared memory: it drives its own state machine.
 
 The chip's effects are written where others read them, and answered by what others have written, in
-the order in which the hub would do so (`ultraserver.lockstep`); a layer that kernels compute whole
-is one call, which waits inside.
+the order in which the hub would do so (`ultraserver.lockstep`); layers that kernels compute are one
+call, which waits inside.
 """
 
 from typing import Final, Protocol
@@ -13,9 +13,9 @@ from emulator.actors.barrier_kernel import BROKEN, DONE, GONE
 from emulator.actors.channel import HubGone
 from emulator.actors.exchange_kernel import UNPLACED, RankPlace
 from emulator.actors.exchange_segment import LAYERS, ExchangeSegment
-from emulator.actors.layer_exchange import add_sums, answer, collect, run_experts, run_layer
+from emulator.actors.layer_exchange import add_sums, answer, collect, run_experts, run_layers
 from emulator.arrays import Float32s, Int64s
-from emulator.chip.chip import RunLayer
+from emulator.chip.chip import RunLayers
 from emulator.chip.commands import Combine, Command, JoinStep, Reduce, RunExperts
 from emulator.chip.effects import (
     CommandDone,
@@ -27,8 +27,8 @@ from emulator.chip.effects import (
     StepDone,
 )
 from emulator.compute.attention_kernel import Places, Spans
-from emulator.compute.feed_forward_kernel import Experts, Gate
-from emulator.compute.layer_kernel import ExpertLayer
+from emulator.compute.layer_table import LayerTable
+from emulator.compute.paged_kv import PagedKv
 
 _NO_ROWS: Final = np.empty((0, 0), dtype=np.float32)
 _NO_CHOICES: Final = np.empty((0, 0), dtype=np.int64)
@@ -37,13 +37,11 @@ _NO_CHOICES: Final = np.empty((0, 0), dtype=np.int64)
 class ExchangingChip(Protocol):
     """What a `Chip` does in an exchange."""
 
-    run_layer: RunLayer | None
+    table: LayerTable | None
+    run_layers: RunLayers | None
 
     def handle(self, command: Command) -> Effect:
         """Carry out `command`."""
-
-    def kernel_experts(self, moe_layer: int) -> tuple[Experts, Gate] | None:
-        """The experts of a layer for kernels, where these multiply."""
 
 
 class _Broken(Exception):
@@ -72,7 +70,7 @@ class ChipExchange:
         groups = segment.sizes.groups
         self._rank = RankPlace(number - tp_index, tp_index, tp, groups, 0)
         self._layer = 0
-        chip.run_layer = self._run_layer
+        chip.run_layers = self._run_layers
 
     def run(self, command: Command) -> Effect:
         """Compute a step; raises HubGone when the engine's process is gone."""
@@ -94,31 +92,23 @@ class ChipExchange:
         except _Broken:
             return effect if isinstance(effect, StepDone) else StepBroken()
 
-    def _run_layer(  # noqa: PLR0913  a layer's own
-        self,
-        number: int,
-        x: Float32s,
-        layer: ExpertLayer,
-        cache: tuple[Float32s, Float32s],
-        places: Places,
-        spans: Spans,
+    def _run_layers(
+        self, x: Float32s, table: LayerTable, kv: PagedKv, places: Places, spans: Spans
     ) -> Float32s:
-        assert number == self._layer, (number, self._layer)
-        at, rank = self._segment.handle, self._rank
-        outcome, x = run_layer(at, self._number, number, rank, x, layer, cache, places, spans)
+        at, number, rank = self._segment.handle, self._number, self._rank
+        outcome, x = run_layers(at, number, rank, x, table, *kv.pools, places, spans)
         _check(outcome)
-        self._rank = rank._replace(added=rank.added + (rank.chips > 1))
-        self._layer += 1
+        self._layer = len(table.arrays)
         return x
 
     def _run_experts(self) -> None:
-        """Compute the chip's experts in a layer in which it has no tokens."""
-        experts = self._chip.kernel_experts(self._layer)
-        if experts is None:
+        """Compute the chip's experts in layers in which it has no tokens."""
+        table = self._chip.table
+        if table is None:
             self._exchange(_NO_ROWS, _NO_CHOICES, sends=False)
             return
-        _check(run_experts(self._segment.handle, self._number, self._layer, *experts))
-        self._layer += 1
+        _check(run_experts(self._segment.handle, self._number, table))
+        self._layer = len(table.arrays)
 
     def _dispatch(self, dispatch: Dispatch) -> Effect:
         """Have the chip's tokens computed, and compute what comes to it."""

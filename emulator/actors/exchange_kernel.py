@@ -11,11 +11,10 @@ a layer's rows before all have read the last one's.
 # mypy: no-disallow-untyped-calls
 # Numba's builders of code have no types.
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numba import types
-from numba.core.cgutils import voidptr_t
 from numba.np.numpy_support import carray
 
 from emulator.actors import barrier_kernel, exchange_segment
@@ -24,7 +23,6 @@ from emulator.actors.barrier_kernel import (
     DONE,
     arrive,
     break_word,
-    instruction,
     wait,
 )
 from emulator.actors.exchange_segment import (
@@ -40,10 +38,12 @@ from emulator.actors.exchange_segment import (
 )
 from emulator.arrays import Float32s, Int64s
 from emulator.compiled import allocating, compiled, given, kept, sources_of
+from emulator.compute import vectors
+from emulator.compute.vectors import pointer
 from emulator.specs import placement
 from emulator.specs.placement import EMPTY
 
-_SOURCES: Final = sources_of(barrier_kernel, exchange_segment, placement)
+_SOURCES: Final = sources_of(barrier_kernel, exchange_segment, vectors, placement)
 
 UNPLACED: Final = 3
 """An outcome: tokens for an expert that no chip holds."""
@@ -60,31 +60,21 @@ _SUMS: Final = given(types.float32, 1)
 _INTO: Final = types.Array(types.float32, 1, "C")
 
 
-@instruction
-def _pointer(_context: Any, _address: Any) -> Any:
-    """What `carray` takes for an address."""
-
-    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
 @allocating
 def areas_of(at: Int64s) -> Areas:
     """The areas of a segment's `handle`."""
     return Areas(
-        carray(_pointer(at[0, 0]), (at[0, 1],), np.uint32),
-        carray(_pointer(at[1, 0]), (at[1, 1],), np.int32),
-        carray(_pointer(at[2, 0]), (at[2, 1],), np.int64),
-        carray(_pointer(at[3, 0]), (at[3, 1],), np.int64),
-        carray(_pointer(at[4, 0]), (at[4, 1], at[4, 2], at[4, 3]), np.int32),
-        carray(_pointer(at[5, 0]), (at[5, 1], at[5, 2]), np.float32),
-        carray(_pointer(at[6, 0]), (at[6, 1], at[6, 2]), np.int32),
-        carray(_pointer(at[7, 0]), (at[7, 1], at[7, 2]), np.float32),
-        carray(_pointer(at[8, 0]), (at[8, 1], at[8, 2]), np.float32),
-        carray(_pointer(at[9, 0]), (at[9, 1], at[9, 2], at[9, 3]), np.int32),
-        carray(_pointer(at[10, 0]), (at[10, 1], at[10, 2], at[10, 3]), np.int32),
+        carray(pointer(at[0, 0]), (at[0, 1],), np.uint32),
+        carray(pointer(at[1, 0]), (at[1, 1],), np.int32),
+        carray(pointer(at[2, 0]), (at[2, 1],), np.int64),
+        carray(pointer(at[3, 0]), (at[3, 1],), np.int64),
+        carray(pointer(at[4, 0]), (at[4, 1], at[4, 2], at[4, 3]), np.int32),
+        carray(pointer(at[5, 0]), (at[5, 1], at[5, 2]), np.float32),
+        carray(pointer(at[6, 0]), (at[6, 1], at[6, 2]), np.int32),
+        carray(pointer(at[7, 0]), (at[7, 1], at[7, 2]), np.float32),
+        carray(pointer(at[8, 0]), (at[8, 1], at[8, 2]), np.float32),
+        carray(pointer(at[9, 0]), (at[9, 1], at[9, 2], at[9, 3]), np.int32),
+        carray(pointer(at[10, 0]), (at[10, 1], at[10, 2], at[10, 3]), np.int32),
     )
 
 
@@ -243,9 +233,7 @@ class RankPlace(NamedTuple):
 
 
 @allocating
-def add_sums(
-    at: Int64s, chip: int, rank: RankPlace, mine: Float32s
-) -> tuple[int, Float32s]:
+def add_sums(at: Int64s, chip: int, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s]:
     """Exchange a chip's partial sums `mine` [groups, tokens, hidden] with those of its rank.
 
     Returns an outcome and those of all groups, which stay until the sums after the next are

@@ -1,4 +1,4 @@
-"""What of the exchange a chip calls from Python: whole layers, or what goes between two kernels.
+"""What of the exchange a chip calls from Python: all layers, or what goes between two kernels.
 
 An array that is an argument may be one that is not to be written, as in `layer_kernel`.
 """
@@ -15,31 +15,31 @@ from emulator.actors import barrier_kernel, exchange_kernel, exchange_segment
 from emulator.actors.barrier_kernel import DONE
 from emulator.actors.exchange_kernel import RankPlace, Work
 from emulator.arrays import Float32s, Int64s
-from emulator.compiled import given, kept, sources_of
+from emulator.compiled import allocating, given, kept, sources_of
 from emulator.compute import (
     attention_kernel,
     feed_forward_kernel,
-    layer_kernel,
+    layer_table,
     product_kernel,
     vectors,
 )
 from emulator.compute.attention_kernel import Places, Spans
 from emulator.compute.feed_forward_kernel import Experts, Gate
-from emulator.compute.layer_kernel import (
-    CACHE,
-    EXPERT_LAYER,
-    EXPERTS,
-    GATE,
-    PLACES,
-    SPANS,
+from emulator.compute.layer_kernel import PLACES, POOLS, SPANS
+from emulator.compute.layer_table import (
+    TABLE,
     ExpertLayer,
+    LayerTable,
+    experts_of,
+    gate_of,
+    layer_of,
 )
 from emulator.specs import placement
 
 _EXCHANGE: Final = (barrier_kernel, exchange_segment, exchange_kernel, placement)
 _SOURCES: Final = sources_of(*_EXCHANGE)
 _LAYER_SOURCES: Final = sources_of(
-    *_EXCHANGE, vectors, product_kernel, attention_kernel, feed_forward_kernel, layer_kernel
+    *_EXCHANGE, vectors, product_kernel, attention_kernel, feed_forward_kernel, layer_table
 )
 
 _INT: Final = types.int64
@@ -71,20 +71,67 @@ def add_sums(at: Int64s, chip: int, rank: RankPlace, mine: Float32s) -> tuple[in
     return exchange_kernel.add_sums(at, chip, rank, mine)
 
 
-@kept(_LAYER_SOURCES, _HANDLE, _INT, _INT, EXPERTS, GATE)
-def run_experts(at: Int64s, chip: int, layer: int, experts: Experts, gate: Gate) -> int:
-    """Compute a chip's experts in a layer, and answer; returns an outcome."""
+@kept(_LAYER_SOURCES, _HANDLE, _INT, TABLE)
+def run_experts(at: Int64s, chip: int, table: LayerTable) -> int:
+    """Compute a chip's experts in all layers of a step in which it has no tokens.
+
+    Returns an outcome.
+    """
     nothing = np.empty((0, 0), dtype=np.float32)
     none = np.empty((0, 0), dtype=np.int64)
-    work = exchange_kernel.collect(at, chip, layer, nothing, none, False)
-    if work[0] != DONE:
-        return work[0]
-    out = feed_forward_kernel.expert_rows(work[1], work[2], work[3], experts, gate)
-    return exchange_kernel.answer(at, chip, layer, out, work[4], False)
+    for layer in range(len(table.arrays)):
+        work = exchange_kernel.collect(at, chip, layer, nothing, none, False)
+        outcome = work[0]
+        if outcome == DONE:
+            out = _expert_rows(work, experts_of(table, layer), gate_of(table, layer))
+            outcome = exchange_kernel.answer(at, chip, layer, out, work[4], False)
+        if outcome != DONE:
+            return outcome
+    return DONE
 
 
-@kept(_LAYER_SOURCES, _HANDLE, _INT, _INT, _RANK, _ROWS, EXPERT_LAYER, CACHE, PLACES, SPANS)
-def run_layer(
+@allocating
+def _expert_rows(work: Work, experts: Experts, gate: Gate) -> Float32s:
+    return feed_forward_kernel.expert_rows(work[1], work[2], work[3], experts, gate)
+
+
+@kept(_LAYER_SOURCES, _HANDLE, _INT, _RANK, _ROWS, TABLE, *POOLS.types, PLACES, SPANS)
+def run_layers(
+    at: Int64s,
+    chip: int,
+    rank: RankPlace,
+    x: Float32s,
+    table: LayerTable,
+    keys: Float32s,
+    values: Float32s,
+    places: Places,
+    spans: Spans,
+) -> tuple[int, Float32s]:
+    """Compute all layers of a step with the other chips, from their input `x` [tokens, hidden].
+
+    `keys` and `values` are the KV cache's. Returns an outcome and the last one's output, of the
+    shape of `x`.
+    """
+    outcome, x = DONE, x.copy()
+    for layer in range(len(table.arrays)):
+        outcome, x = _run_layer(
+            at,
+            chip,
+            layer,
+            RankPlace(rank.lead, rank.index, rank.chips, rank.groups, rank.added + layer),
+            x,
+            layer_of(table, layer),
+            (keys[layer], values[layer]),
+            places,
+            spans,
+        )
+        if outcome != DONE:
+            break
+    return outcome, x
+
+
+@allocating
+def _run_layer(
     at: Int64s,
     chip: int,
     number: int,
@@ -95,17 +142,14 @@ def run_layer(
     places: Places,
     spans: Spans,
 ) -> tuple[int, Float32s]:
-    """Compute a layer from its input `x` [tokens, hidden] to the next one's, with the other chips.
-
-    `number` counts layers with experts. Returns an outcome and that input.
-    """
+    """Compute layer `number` from its input `x` to the next one's: an outcome and that."""
     heads = layer.heads
     addends = attention_kernel.attend_heads(x, cache, heads, places, spans, layer.scoring)
     outcome = DONE
     if rank.chips > 1:
         outcome, addends = exchange_kernel.add_sums(at, chip, rank, addends)
     if outcome != DONE:
-        return outcome, np.empty((0, 0), dtype=np.float32)
+        return outcome, x
     eps = np.float32(heads.eps)
     residual, hidden = feed_forward_kernel.join(x, addends, layer.output_bias, layer.post_norm, eps)
     chosen, weights = feed_forward_kernel.route(hidden, layer.router, layer.choice)
@@ -115,12 +159,10 @@ def run_layer(
     work = exchange_kernel.collect(at, chip, number, hidden[own:end], chosen[own:end], True)
     outcome = work[0]
     if outcome == DONE:
-        out = feed_forward_kernel.expert_rows(
-            work[1], work[2], work[3], layer.experts, layer.gate
-        )
+        out = _expert_rows(work, layer.experts, layer.gate)
         outcome = exchange_kernel.answer(at, chip, number, out, work[4], True)
     if outcome != DONE:
-        return outcome, np.empty((0, 0), dtype=np.float32)
+        return outcome, x
     tokens, k = chosen.shape
     answers = areas.answers[first * k : (first + tokens) * k].reshape(tokens, k, x.shape[1])
     return DONE, feed_forward_kernel.add_weighted(residual, answers, weights)

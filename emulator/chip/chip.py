@@ -49,6 +49,7 @@ from emulator.compute.decoder import (
     batch_rotation,
     decoder_layers,
     embed,
+    layer_table,
     places_of,
 )
 from emulator.compute.draft_layer import (
@@ -57,8 +58,7 @@ from emulator.compute.draft_layer import (
     leave_draft_layer,
     model_output,
 )
-from emulator.compute.feed_forward_kernel import Experts, Gate
-from emulator.compute.layer_kernel import ExpertLayer
+from emulator.compute.layer_table import LayerTable
 from emulator.compute.mapped_matrix import are_mapped
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
@@ -66,10 +66,9 @@ from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
 from emulator.compute.weights import ExpertSet, ModelShard, MoeWeights
 from emulator.specs.step import RankOutput
 
-
-RunLayer = Callable[[int, Float32s, ExpertLayer, tuple[Float32s, Float32s], Places, Spans], Float32s]
-"""Computes a layer, counted among those with experts, together with other chips: its input [tokens,
-hidden], its weights and its KV cache, and the tokens' places; returns the next layer's input.
+RunLayers = Callable[[Float32s, LayerTable, PagedKv, Places, Spans], Float32s]
+"""Computes all layers together with other chips, from their input [tokens, hidden], the layers and
+their cache, and the places of the tokens; returns the last one's output.
 """
 
 
@@ -118,8 +117,7 @@ class Chip:
     of a rank of one chip take no message. `RepeatStep` restarts at the first layer. `RunExperts`
     works in any state; experts, and blocks of the KV cache, move between steps.
 
-    With `run_layer`, which computes a whole layer in one call where kernels do all of it, such a
-    layer takes no message either.
+    With `run_layers`, layers that have a `table` take no message.
 
     With a layer that drafts, every attending chip samples, and goes on into that layer with the
     tokens: up to `draft_tokens` passes, each a layer like others. A `draft_model` is the leading
@@ -149,7 +147,8 @@ class Chip:
         self._moe_layer = {layer: place for place, layer in enumerate(self._expert_layers)}
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
-        self.run_layer: RunLayer | None = None
+        self.table = layer_table(self._layers)
+        self.run_layers: RunLayers | None = None
 
     def handle(self, command: Command) -> Effect:
         """Carry out `command`; returns its effect."""
@@ -194,6 +193,7 @@ class Chip:
         assert (shard.drafts is None) == (self._shard.drafts is None)
         self._shard = shard
         self._layers = decoder_layers(shard)
+        self.table = layer_table(self._layers)
 
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"
@@ -227,17 +227,15 @@ class Chip:
         running.batch = running.step_batch
         running.angles = batch_rotation(self._shard, running.batch)
         running.x = embed(self._shard, running.batch)
-        return self._enter_layer(running, 0)
+        if self.run_layers is None or self.table is None:
+            return self._enter_layer(running, 0)
+        places = places_of(running.batch, running.angles)
+        x = self.run_layers(running.x, self.table, self._kv, places, running.batch.spans)
+        running.layer = len(self._layers) - 1
+        return self._end_layer(running, x)
 
     def _enter_layer(self, running: _RunningStep, layer: int) -> Effect:
         running.layer, running.joined, running.routed = layer, None, None
-        whole = self._layers[layer].whole
-        if self.run_layer is not None and whole is not None:
-            number, cache = self._moe_layer[layer], self._kv.layer(layer)
-            places, spans = places_of(running.batch, running.angles), running.batch.spans
-            return self._end_layer(
-                running, self.run_layer(number, running.x, whole, cache, places, spans)
-            )
         attended = self._layers[layer].attend(self._kv, running.x, running.batch, running.angles)
         if self._tp > 1:
             return PartialSums(layer=layer, rows=attended)
@@ -276,10 +274,6 @@ class Chip:
         layer = self._layers[self._expert_layers[command.layer]]
         out = layer.run_experts(command.rows, command.row_of_pair, command.counts)
         return ExpertRows(layer=command.layer, rows=out)
-
-    def kernel_experts(self, moe_layer: int) -> tuple[Experts, Gate] | None:
-        """The experts of a layer for kernels, where these multiply."""
-        return self._layers[self._expert_layers[moe_layer]].experts
 
     def _experts(self, moe_layer: int) -> ExpertSet:
         weights = self._shard.layers[self._expert_layers[moe_layer]].feed_forward

@@ -12,6 +12,7 @@ Products are one per head group or part, added in their order, so that the text 
 how many chips divide them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,10 +21,8 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, TurnedBy
 from emulator.compute.experts import ExpertNetworks, run_dense
-from emulator.compute.feed_forward_kernel import Experts, Gate
 from emulator.compute.latent import attend_latent
 from emulator.compute.layer_kernel import (
-    ExpertLayer,
     add_parts,
     add_weighted,
     attend,
@@ -31,6 +30,7 @@ from emulator.compute.layer_kernel import (
     join,
     turn_heads,
 )
+from emulator.compute.layer_table import ExpertLayer, LayerTable, table_of
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotation
@@ -127,9 +127,11 @@ class DecoderLayer:
                 arch.gate,
                 formats.expert_products,
             )
-        self._whole = self._as_whole()
 
-    def _as_whole(self) -> ExpertLayer | None:
+    def for_table(self) -> ExpertLayer | None:
+        """The layer as kernels have it, where they make all of its products and it has experts that
+        are all on chips of their own.
+        """
         network = self._weights.feed_forward
         if self._heads is None or not isinstance(network, MoeWeights) or network.shared is not None:
             return None
@@ -140,16 +142,6 @@ class DecoderLayer:
         return ExpertLayer(
             self._heads, self._scoring, self._output_bias, post_norm, *router, *experts
         )
-
-    @property
-    def whole(self) -> ExpertLayer | None:
-        """The layer for kernels that compute all of it, with experts on other chips."""
-        return self._whole
-
-    @property
-    def experts(self) -> tuple[Experts, Gate] | None:
-        """The chip's experts for kernels, where these multiply."""
-        return self._experts.compiled
 
     @property
     def has_experts(self) -> bool:
@@ -242,6 +234,12 @@ class DecoderLayer:
 def decoder_layers(shard: ModelShard) -> tuple[DecoderLayer, ...]:
     """All layers of a shard."""
     return tuple(DecoderLayer(shard, index) for index in range(len(shard.layers)))
+
+
+def layer_table(layers: Sequence[DecoderLayer]) -> LayerTable | None:
+    """The table of all `layers`, if kernels make all of their products."""
+    found = [layer.for_table() for layer in layers]
+    return table_of([each for each in found if each]) if all(found) else None
 
 
 def logits(shard: ModelShard, x: Float32s) -> Float32s:

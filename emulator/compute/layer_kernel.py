@@ -7,7 +7,7 @@ here. All are row by row in memory.
 # mypy: no-disallow-untyped-calls
 # Numba's types have none.
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numba import types
@@ -23,7 +23,9 @@ _FLOAT, _INT, _NUMBER, _FLAG = types.float32, types.int64, types.float64, types.
 _LINE, _ROWS, _GROUPS, _BLOCKS = (given(_FLOAT, dimensions) for dimensions in range(1, 5))
 _INTS: Final = given(_INT, 1)
 _OWN_LINE, _OWN_ROWS, _OWN_GROUPS = _FLOAT[::1], _FLOAT[:, ::1], _FLOAT[:, :, ::1]
-CACHE: Final = types.Tuple([_FLOAT[:, :, :, ::1], _OWN_GROUPS])
+_CACHE: Final = types.Tuple([_FLOAT[:, :, :, ::1], _OWN_GROUPS])
+POOLS: Final = types.Tuple([_FLOAT[:, :, :, :, ::1], _FLOAT[:, :, :, ::1]])
+"""The keys and values of a whole `PagedKv`."""
 SPANS: Final = types.NamedTuple([_INT[::1], _INT[::1], _INT[:, ::1]], Spans)
 _SCORING: Final = types.NamedTuple([_NUMBER, _INT, _OWN_LINE], Scoring)
 _TURN: Final = types.NamedTuple([_OWN_ROWS, _NUMBER, _OWN_ROWS, _OWN_ROWS], TurnedBy)
@@ -33,26 +35,8 @@ _HEADS: Final = types.NamedTuple(
 )
 _ROUTER: Final = types.NamedTuple([_OWN_GROUPS, _OWN_LINE, _OWN_LINE], RouterArrays)
 _CHOICE: Final = types.NamedTuple([_FLAG, _INT, _FLAG, _INT, _INT, _NUMBER, _NUMBER], ExpertChoice)
-GATE: Final = types.NamedUniTuple(_NUMBER, 3, Gate)
-EXPERTS: Final = types.NamedTuple([_OWN_GROUPS, _OWN_GROUPS, _OWN_ROWS], Experts)
-
-
-class ExpertLayer(NamedTuple):
-    """A layer with experts of which all that is multiplied is float32 in memory."""
-
-    heads: HeadWeights
-    scoring: Scoring
-    output_bias: Float32s  # [hidden], or [0]
-    post_norm: Float32s  # [hidden]
-    router: RouterArrays
-    choice: ExpertChoice
-    experts: Experts
-    gate: Gate
-
-
-EXPERT_LAYER: Final = types.NamedTuple(
-    [_HEADS, _SCORING, _OWN_LINE, _OWN_LINE, _ROUTER, _CHOICE, EXPERTS, GATE], ExpertLayer
-)
+_GATE: Final = types.NamedUniTuple(_NUMBER, 3, Gate)
+_EXPERTS: Final = types.NamedTuple([_OWN_GROUPS, _OWN_GROUPS, _OWN_ROWS], Experts)
 
 
 @kept(_SOURCES, _INTS, _INTS, _INTS, _INT)
@@ -79,7 +63,7 @@ def norm_rows(x: Float32s, weight: Float32s, eps: float) -> Float32s:
     return attention_kernel.norm_rows(x, weight, np.float32(eps))
 
 
-@kept(_SOURCES, _ROWS, CACHE, _HEADS, PLACES, SPANS, _SCORING)
+@kept(_SOURCES, _ROWS, _CACHE, _HEADS, PLACES, SPANS, _SCORING)
 def attend_heads(
     x: Float32s,
     cache: tuple[Float32s, Float32s],
@@ -100,7 +84,7 @@ def turn_heads(
     return attention_kernel.turn_heads(qkv, bias, turn)
 
 
-@kept(_SOURCES, *CACHE.types, _INTS, _GROUPS, _GROUPS)
+@kept(_SOURCES, *_CACHE.types, _INTS, _GROUPS, _GROUPS)
 def write_slots(
     cached_keys: Float32s, cached_values: Float32s, slots: Int64s, keys: Float32s, values: Float32s
 ) -> None:
@@ -144,7 +128,7 @@ def choose(
     return feed_forward_kernel.choose(logits, bias, choice_bias, choice)
 
 
-@kept(_SOURCES, _ROWS, _INTS, _INTS, EXPERTS, GATE)
+@kept(_SOURCES, _ROWS, _INTS, _INTS, _EXPERTS, _GATE)
 def expert_rows(
     rows: Float32s, row_of_pair: Int64s, counts: Int64s, experts: Experts, gate: Gate
 ) -> Float32s:
@@ -157,7 +141,7 @@ def expert_rows(
     return feed_forward_kernel.expert_rows(rows, row_of_pair, counts, experts, gate)
 
 
-@kept(_SOURCES, _ROWS, GATE)
+@kept(_SOURCES, _ROWS, _GATE)
 def gate_rows(both: Float32s, gate: Gate) -> Float32s:
     """See `feed_forward_kernel.gate_rows`."""
     return feed_forward_kernel.gate_rows(both, gate)

@@ -87,6 +87,11 @@ class PagedKv:
             wrong = lowest if lowest < 0 else highest
             raise IndexError(f"block {wrong}: the pool has {self.blocks} blocks")
 
+    @property
+    def pools(self) -> tuple[Float32s, Float32s]:
+        """All layers' keys and values, [layers, ...] of what `layer` returns."""
+        return self._keys, self._values
+
     def layer(self, layer: int) -> tuple[Float32s, Float32s]:
         """A layer's keys [blocks, kv_heads, key_dim, block_tokens] and values [blocks, kv_heads,
         block_tokens * value_dim]; views.

@@ -114,6 +114,16 @@ def address(typing: Any, numbers: Any, place: Any) -> Any:
     return types.intp(numbers, types.intp), code
 
 
+@_intrinsic
+def pointer(typing: Any, address: Any) -> Any:
+    """What `carray` takes for an address."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), code
+
+
 TILES: Final = {(rows, vectors): _tile(rows, vectors) for rows in range(1, 5) for vectors in (0, 2)}
 add_row_of_four: Final = _tile(1, 4)
 

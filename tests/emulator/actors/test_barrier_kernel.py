@@ -9,7 +9,16 @@ import pytest
 from numba import njit
 from numpy.typing import NDArray
 
-from emulator.actors.barrier_kernel import BROKEN, BROKEN_BIT, DONE, GONE, arrive, break_word, closing_of, wait
+from emulator.actors.barrier_kernel import (
+    BROKEN,
+    BROKEN_BIT,
+    DONE,
+    GONE,
+    arrive,
+    break_word,
+    closing_of,
+    wait,
+)
 
 pytestmark = pytest.mark.process
 

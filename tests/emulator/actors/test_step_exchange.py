@@ -20,7 +20,7 @@ from emulator.actors.chip_exchange import ChipExchange
 from emulator.actors.exchange_segment import ExchangeSegment
 from emulator.actors.step_exchange import SharedExchange, StepAttempt
 from emulator.arrays import Float32s, Int64s
-from emulator.chip.chip import RunLayer
+from emulator.chip.chip import RunLayers
 from emulator.chip.commands import (
     NO_BITMASK,
     BeginStep,
@@ -72,7 +72,8 @@ class ScriptedChip:
         self._rank = number // tp
         self._placement, self._chosen = placement, chosen
         self._layer = 0
-        self.run_layer: RunLayer | None = None
+        self.table = None
+        self.run_layers: RunLayers | None = None
 
     def handle(self, command: Command) -> Effect:
         match command:
@@ -96,9 +97,6 @@ class ScriptedChip:
                 self._layer += 1
                 return self._enter()
         raise AssertionError(command)
-
-    def kernel_experts(self, moe_layer: int) -> None:
-        """It has none for kernels."""
 
     def _restart(self) -> Effect:
         self.x = (self._begun % 64).reshape(-1, ARCH.hidden)
