@@ -48,7 +48,7 @@ _CLOSED: Final = select.POLLRDHUP << 32
 
 
 def closing_of(socket: int) -> int:
-    """A `pollfd` that asks whether the other end of `socket` has closed; -1 for none asks nothing."""
+    """A `pollfd` that asks whether the other end of `socket` has closed; of -1 it never has."""
     return (socket & 0xFFFF_FFFF) | _CLOSED
 
 
@@ -121,9 +121,8 @@ def wait(word: int, target: int, turns: int, limit: int, hub: int) -> int:
         if turns > 0:
             turns -= 1
             _give_way()
-        elif _system_call(_FUTEX, word, _WAIT, value, limit) < 0 and _load(word) == value:
-            if _poll(hub, 1, 0) > 0:
-                return GONE
+        elif _system_call(_FUTEX, word, _WAIT, value, limit) < 0 and _poll(hub, 1, 0) > 0:
+            return GONE
 
 
 @compiled

@@ -95,8 +95,8 @@ class ChipExchange:
     def _run_layers(
         self, x: Float32s, table: LayerTable, kv: PagedKv, places: Places, spans: Spans
     ) -> Float32s:
-        at, number, rank = self._segment.handle, self._number, self._rank
-        outcome, x = run_layers(at, number, rank, x, table, *kv.pools, places, spans)
+        at, rank = self._segment.handle, self._rank
+        outcome, x = run_layers(at, rank, x, table, *kv.pools, places, spans)
         _check(outcome)
         self._layer = len(table.arrays)
         return x
@@ -140,7 +140,7 @@ class ChipExchange:
 
     def _add_sums(self, sums: PartialSums) -> Effect:
         mine = np.ascontiguousarray(sums.rows)
-        outcome, rows = add_sums(self._segment.handle, self._number, self._rank, mine)
+        outcome, rows = add_sums(self._segment.handle, self._rank, mine)
         _check(outcome)
         self._rank = self._rank._replace(added=self._rank.added + 1)
         return self._chip.handle(Reduce(layer=sums.layer, rows=rows))

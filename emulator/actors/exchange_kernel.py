@@ -233,7 +233,7 @@ class RankPlace(NamedTuple):
 
 
 @allocating
-def add_sums(at: Int64s, chip: int, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s]:
+def add_sums(at: Int64s, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s]:
     """Exchange a chip's partial sums `mine` [groups, tokens, hidden] with those of its rank.
 
     Returns an outcome and those of all groups, which stay until the sums after the next are
@@ -254,7 +254,7 @@ def add_sums(at: Int64s, chip: int, rank: RankPlace, mine: Float32s) -> tuple[in
     word, target = (2 + rank.lead) * WORD_STRIDE, rank.chips * (rank.added + 1)
     if not _arrive_at(areas, word, target):
         return BROKEN, rows
-    return _wait_at(at, areas, chip, word, target), rows
+    return _wait_at(at, areas, rank.lead + rank.index, word, target), rows
 
 
 Loads = tuple[Int64s, Int64s, Int64s, Int64s]

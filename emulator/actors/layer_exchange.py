@@ -65,10 +65,10 @@ def answer(
     return exchange_kernel.answer(at, chip, layer, rows, answer_of_pair, waits)
 
 
-@kept(_SOURCES, _HANDLE, _INT, _RANK, given(types.float32, 3))
-def add_sums(at: Int64s, chip: int, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s]:
+@kept(_SOURCES, _HANDLE, _RANK, given(types.float32, 3))
+def add_sums(at: Int64s, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s]:
     """See `exchange_kernel.add_sums`."""
-    return exchange_kernel.add_sums(at, chip, rank, mine)
+    return exchange_kernel.add_sums(at, rank, mine)
 
 
 @kept(_LAYER_SOURCES, _HANDLE, _INT, TABLE)
@@ -95,10 +95,9 @@ def _expert_rows(work: Work, experts: Experts, gate: Gate) -> Float32s:
     return feed_forward_kernel.expert_rows(work[1], work[2], work[3], experts, gate)
 
 
-@kept(_LAYER_SOURCES, _HANDLE, _INT, _RANK, _ROWS, TABLE, *POOLS.types, PLACES, SPANS)
+@kept(_LAYER_SOURCES, _HANDLE, _RANK, _ROWS, TABLE, *POOLS.types, PLACES, SPANS)
 def run_layers(
     at: Int64s,
-    chip: int,
     rank: RankPlace,
     x: Float32s,
     table: LayerTable,
@@ -116,7 +115,6 @@ def run_layers(
     for layer in range(len(table.arrays)):
         outcome, x = _run_layer(
             at,
-            chip,
             layer,
             RankPlace(rank.lead, rank.index, rank.chips, rank.groups, rank.added + layer),
             x,
@@ -133,7 +131,6 @@ def run_layers(
 @allocating
 def _run_layer(
     at: Int64s,
-    chip: int,
     number: int,
     rank: RankPlace,
     x: Float32s,
@@ -143,11 +140,11 @@ def _run_layer(
     spans: Spans,
 ) -> tuple[int, Float32s]:
     """Compute layer `number` from its input `x` to the next one's: an outcome and that."""
-    heads = layer.heads
+    heads, chip = layer.heads, rank.lead + rank.index
     addends = attention_kernel.attend_heads(x, cache, heads, places, spans, layer.scoring)
     outcome = DONE
     if rank.chips > 1:
-        outcome, addends = exchange_kernel.add_sums(at, chip, rank, addends)
+        outcome, addends = exchange_kernel.add_sums(at, rank, addends)
     if outcome != DONE:
         return outcome, x
     eps = np.float32(heads.eps)

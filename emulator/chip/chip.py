@@ -7,8 +7,8 @@ clock, no sockets, no other chips.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from emulator.arrays import Float32s, Int64s
@@ -44,6 +44,7 @@ from emulator.compute.architecture import Architecture
 from emulator.compute.attention_kernel import Places, Spans
 from emulator.compute.decoder import (
     Joined,
+    OutputHead,
     Routed,
     add_up,
     batch_rotation,
@@ -148,6 +149,7 @@ class Chip:
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
         self.table = layer_table(self._layers)
+        self._head = OutputHead(shard)
         self.run_layers: RunLayers | None = None
 
     def handle(self, command: Command) -> Effect:
@@ -194,6 +196,7 @@ class Chip:
         self._shard = shard
         self._layers = decoder_layers(shard)
         self.table = layer_table(self._layers)
+        self._head = OutputHead(shard)
 
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"
@@ -346,11 +349,11 @@ class Chip:
         if self._draft_model is not None:
             step = running.command.step
             drafts = self._draft_model.draft(self._requests, step, output.request_ids)
-        return replace(output, drafts=drafts) if drafts else output
+        return msgspec.structs.replace(output, drafts=drafts) if drafts else output
 
     def _sample(self, running: _RunningStep) -> RankOutput:
         return sample_step(
-            self._shard, self._requests, running.command, running.step_batch, running.x
+            self._head, self._requests, running.command, running.step_batch, running.x
         )
 
     def expert_places(self, moe_layer: int) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 The layer of a command to or about experts counts the layers with experts alone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from emulator.arrays import Float32s, Int32s, Int64s
@@ -14,8 +15,7 @@ NO_TOKENS: Int32s = np.zeros(0, dtype=np.int32)
 NO_BITMASK: Int32s = np.zeros((0, 0), dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginStep:
+class BeginStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Compute a rank's batch until its tokens or sums leave the chip.
 
     `grammar_bitmask`: [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty
@@ -25,8 +25,8 @@ class BeginStep:
 
     step: RankStep
     grammar_bitmask: Int32s
-    sampled_ids: list[str] = field(default_factory=list)
-    sampled_tokens: Int32s = field(default_factory=lambda: NO_TOKENS)
+    sampled_ids: list[str] = []
+    sampled_tokens: Int32s = msgspec.field(default_factory=lambda: NO_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

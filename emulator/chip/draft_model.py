@@ -12,7 +12,7 @@ import numpy as np
 from emulator.chip.guesses import Guesses
 from emulator.chip.request_table import RequestTable
 from emulator.compute.checkpoint import load_shard, read_architecture
-from emulator.compute.decoder import decoder_layers, logits
+from emulator.compute.decoder import OutputHead, decoder_layers
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import maps_weights
 from emulator.compute.token_batch import make_token_batch
@@ -28,6 +28,7 @@ class DraftModel:
     def __init__(self, shard: ModelShard, kv: PagedKv, *, count: int) -> None:
         self._shard = shard
         self._layers = decoder_layers(shard)
+        self._head = OutputHead(shard)
         self._kv = kv
         self._count = count
 
@@ -57,6 +58,6 @@ class DraftModel:
         while spans:
             batch = make_token_batch(spans, block_tokens)
             x = last_layer(self._shard, self._layers, self._kv, batch)
-            spans, _ = guesses.take(logits(self._shard, x[rows]))
+            spans, _ = guesses.take(self._head.logits(x[rows]))
             rows = np.arange(len(spans))
         return guesses.end()

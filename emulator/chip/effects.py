@@ -5,6 +5,8 @@ The layer of an effect to or about experts counts the layers with experts alone.
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from emulator.arrays import Float32s, Int64s
 from emulator.specs.step import RankOutput
 
@@ -77,8 +79,7 @@ class KvBlocks:
     values: Float32s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
+class StepDone(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The rank's batch is computed; only its leading chip's output has samples."""
 
     output: RankOutput

@@ -20,6 +20,7 @@ class ChipRequest:
         "_buffer",
         "_length",
         "block_ids",
+        "is_plain_greedy",
         "prompt_rows",
         "prompt_tokens",
         "sampling",
@@ -33,6 +34,7 @@ class ChipRequest:
         self._length = len(new.token_ids)
         self.prompt_tokens = new.prompt_tokens
         self.sampling: SamplingSpec = new.sampling
+        self.is_plain_greedy = new.sampling.is_plain_greedy
         self.block_ids = list(new.block_ids)
         self.prompt_rows: list[RowLogprobs] = []
         self.scored_tokens = 0  # of the prompt: their rows are in `prompt_rows`, or were returned

@@ -8,16 +8,15 @@ import numpy as np
 from emulator.arrays import Float32s, Int32s
 from emulator.chip.commands import BeginStep
 from emulator.chip.request_table import ChipRequest, RequestTable
-from emulator.compute.decoder import logits
+from emulator.compute.decoder import OutputHead
 from emulator.compute.logprobs import prompt_logprobs
-from emulator.compute.sampling import Sampled, sample
+from emulator.compute.sampling import Sampled, greedy, sample
 from emulator.compute.token_batch import TokenBatch
-from emulator.compute.weights import ModelShard
 from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
 
 
 def sample_step(
-    shard: ModelShard, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: Float32s
+    head: OutputHead, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: Float32s
 ) -> RankOutput:
     """Sample and remember the next tokens of each request whose last token is in `batch`.
 
@@ -33,7 +32,7 @@ def sample_step(
         end = item.first_position + item.new_tokens
         if request.sampling.prompt_logprobs is not None:
             own = x[start : start + item.new_tokens]
-            complete = score_prompt(request, item, partial(_scores, shard, own))
+            complete = score_prompt(request, item, partial(_scores, head, own))
             if complete is not None:
                 prompt_rows[item.request_id] = complete
         if end - len(item.draft_tokens) == len(request):
@@ -42,11 +41,39 @@ def sample_step(
     if not rows:
         return no_output(command.step.rank, prompt_rows)
     names = [item.request_id for item in sampled]
-    drafted = [requests[item.request_id].sampling for item in sampled if item.draft_tokens]
-    assert not any(spec.wants_logprobs for spec in drafted), "log-probabilities are one row each"
+    drawing = [requests[name] for name in names]
     bitmask = bitmask_rows(command.step.grammar_rows, command.grammar_bitmask, names)
-    drawn = _draw(shard, x[rows], [requests[name] for name in names], bitmask)
-    texts = [[token_id] for token_id in drawn.token_ids.tolist()]
+    drawn = _draw(head, x[rows], drawing, bitmask)
+    token_ids = drawn.token_ids
+    if any(item.draft_tokens for item in sampled):
+        names, token_ids = _draw_after_drafts(head, x, sampled, rows, drawing, token_ids)
+    return RankOutput(
+        rank=command.step.rank,
+        request_ids=names,
+        token_ids=token_ids,
+        logprobs=drawn.logprobs,
+        prompt_logprobs=prompt_rows,
+    )
+
+
+def _draw_after_drafts(
+    head: OutputHead,
+    x: Float32s,
+    sampled: Sequence[Scheduled],
+    rows: Sequence[int],
+    drawing: Sequence[ChipRequest],
+    token_ids: Int32s,
+) -> tuple[list[str], Int32s]:
+    """Sample on after drafts that are those first sampled, `token_ids` [sampled].
+
+    Returns the request of each token, and all tokens.
+    """
+    asking = [
+        item.draft_tokens and each.sampling.wants_logprobs
+        for item, each in zip(sampled, drawing, strict=True)
+    ]
+    assert not any(asking), "log-probabilities are one row each"
+    texts = [[token_id] for token_id in token_ids.tolist()]
     longest = max(len(item.draft_tokens) for item in sampled)
     right = np.arange(len(sampled))
     for place in range(longest):
@@ -56,37 +83,35 @@ def sample_step(
         )
         if not len(right):
             break
-        of_drafts = x[np.array(rows)[right] + place + 1]
-        more = _draw(shard, of_drafts, [requests[names[n]] for n in right])
+        more = _draw(head, x[np.array(rows)[right] + place + 1], [drawing[n] for n in right])
         for n, token_id in zip(right, more.token_ids.tolist(), strict=True):
             texts[n].append(token_id)
-    return RankOutput(
-        rank=command.step.rank,
-        request_ids=[name for name, text in zip(names, texts, strict=True) for _ in text],
-        token_ids=np.concatenate(texts).astype(np.int32),
-        logprobs=drawn.logprobs,
-        prompt_logprobs=prompt_rows,
-    )
+    names = [item.request_id for item, text in zip(sampled, texts, strict=True) for _ in text]
+    return names, np.concatenate(texts).astype(np.int32)
 
 
 def _draw(
-    shard: ModelShard, x: Float32s, drawing: Sequence[ChipRequest], bitmask: Int32s | None = None
+    head: OutputHead, x: Float32s, drawing: Sequence[ChipRequest], bitmask: Int32s | None = None
 ) -> Sampled:
     """Sample and remember a token for each request from its row of `x` [rows, hidden]."""
-    drawn = sample(
-        logits(shard, x),
-        [request.sampling for request in drawing],
-        [request.prompt for request in drawing],
-        [request.generated for request in drawing],
-        bitmask,
-    )
+    scores = head.logits(x)
+    if bitmask is None and all(request.is_plain_greedy for request in drawing):
+        drawn = greedy(scores)
+    else:
+        drawn = sample(
+            scores,
+            [request.sampling for request in drawing],
+            [request.prompt for request in drawing],
+            [request.generated for request in drawing],
+            bitmask,
+        )
     for request, token_id in zip(drawing, drawn.token_ids.tolist(), strict=True):
         request.append(token_id)
     return drawn
 
 
-def _scores(shard: ModelShard, x: Float32s, first: int, last: int) -> Float32s:
-    return logits(shard, x[first:last])
+def _scores(head: OutputHead, x: Float32s, first: int, last: int) -> Float32s:
+    return head.logits(x[first:last])
 
 
 def no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> RankOutput:

@@ -28,11 +28,13 @@ from emulator.compute.layer_kernel import (
     attend,
     attend_heads,
     join,
+    norm_and_project,
     turn_heads,
 )
 from emulator.compute.layer_table import ExpertLayer, LayerTable, table_of
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
+from emulator.compute.product_kernel import panels_of
 from emulator.compute.rope import Rotation, rotation
 from emulator.compute.router import Router
 from emulator.compute.tiled_matmul import are_compiled, grouped_matmul, tiled_matmul
@@ -242,7 +244,22 @@ def layer_table(layers: Sequence[DecoderLayer]) -> LayerTable | None:
     return table_of([each for each in found if each]) if all(found) else None
 
 
-def logits(shard: ModelShard, x: Float32s) -> Float32s:
-    """Project final hidden states [rows, hidden] to [rows, vocab]."""
-    normed = rms_norm(x, shard.final_norm, shard.architecture.norm_eps)
-    return tiled_matmul(normed, shard.lm_head, shard.formats.plain_products)
+class OutputHead:
+    """The end of a shard's model, prepared: its final norm, and the projection to logits."""
+
+    __slots__ = ("_panels", "_shard")
+
+    def __init__(self, shard: ModelShard) -> None:
+        self._shard = shard
+        self._panels: Float32s | None = None
+        if are_compiled(shard.lm_head, shard.formats.plain_products):
+            self._panels = panels_of(shard.lm_head)
+
+    def logits(self, x: Float32s) -> Float32s:
+        """Project final hidden states [rows, hidden] to [rows, vocab]."""
+        shard, eps = self._shard, self._shard.architecture.norm_eps
+        if self._panels is not None:
+            vocab = shard.architecture.vocab
+            return norm_and_project(x, shard.final_norm, eps, self._panels, vocab)
+        normed = rms_norm(x, shard.final_norm, eps)
+        return tiled_matmul(normed, shard.lm_head, shard.formats.plain_products)

@@ -57,6 +57,15 @@ def products_of_groups(x: Float32s, weights: Float32s) -> Float32s:
     return product_kernel.multiply_groups(x.reshape(-1), rows, inner, step, weights)
 
 
+@kept(_SOURCES, _ROWS, _LINE, _NUMBER, _GROUPS, _INT)
+def norm_and_project(
+    x: Float32s, norm: Float32s, eps: float, panels: Float32s, columns: int
+) -> Float32s:
+    """The norm of `x` [rows, width] times a matrix in `panels_of`: [rows, columns]."""
+    normed = attention_kernel.norm_rows(x, norm, np.float32(eps))
+    return product_kernel.multiply_panels(normed, panels, columns)
+
+
 @kept(_SOURCES, _ROWS, _LINE, _NUMBER)
 def norm_rows(x: Float32s, weight: Float32s, eps: float) -> Float32s:
     """See `attention_kernel.norm_rows`."""

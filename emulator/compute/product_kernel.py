@@ -90,6 +90,35 @@ def _add_by_copies(out: RowsAt, x: RowsAt, rows: int, w: int, copy: Float32s, in
         add_columns(to, x, rows, RowsAt(address(copy, 0), width), inner, width)
 
 
+PANEL: Final = 2 * LANES
+
+
+def panels_of(weights: Float32s) -> Float32s:
+    """`weights` [inner, columns] as `multiply_panels` reads them: [panels, inner, PANEL]."""
+    inner, columns = weights.shape
+    panels = np.zeros((-(-columns // PANEL), inner, PANEL), np.float32)
+    for panel in range(len(panels)):
+        own = weights[:, panel * PANEL : (panel + 1) * PANEL]
+        panels[panel, :, : own.shape[1]] = own
+    return panels
+
+
+@allocating
+def multiply_panels(x: Float32s, panels: Float32s, columns: int) -> Float32s:
+    """Multiply `x` [rows, inner] by a matrix of so many columns in `panels_of`: [rows, columns].
+
+    Of a wide matrix a row is in other pages than the next, and a panel in as few as can be.
+    """
+    rows, inner = x.shape
+    out = np.zeros((rows, columns), np.float32)
+    for panel in range(len(panels)):
+        first = panel * PANEL
+        to, by = RowsAt(address(out, first), columns), RowsAt(address(x, 0), inner)
+        own = RowsAt(address(panels, panel * inner * PANEL), PANEL)
+        add_columns(to, by, rows, own, inner, min(PANEL, columns - first))
+    return out
+
+
 @allocating
 def multiply_groups(
     x: Float32s, rows: int, row_step: int, group_step: int, weights: Float32s

@@ -57,10 +57,15 @@ def sample(
     """
     assert len(logits) == len(specs) == len(prompts) == len(outputs), "one of each per row"
     if grammar_bitmask is None and all(spec.is_plain_greedy for spec in specs):
-        return Sampled(token_ids=logits.argmax(axis=1).astype(np.int32), logprobs=None)
+        return greedy(logits)
     # An absurd penalty or bias may overflow, a mask may leave nothing: the largest logit decides.
     with np.errstate(all="ignore"):
         return _sample_with_features(logits.copy(), specs, prompts, outputs, grammar_bitmask)
+
+
+def greedy(logits: Float32s) -> Sampled:
+    """The largest of each row of `logits` [rows, vocab]; of equals the first, as in PyTorch."""
+    return Sampled(token_ids=logits.argmax(axis=1).astype(np.int32), logprobs=None)
 
 
 def _sample_with_features(
@@ -75,7 +80,7 @@ def _sample_with_features(
     asking = [row for row, spec in enumerate(specs) if spec.wants_logprobs]
     raw_logprobs = log_softmax(logits[asking]) if asking else None  # [asking, vocab]
     constrain(logits, specs, prompts, outputs)
-    token_ids = logits.argmax(axis=1).astype(np.int32)  # the first of equals, as in PyTorch
+    token_ids = logits.argmax(axis=1).astype(np.int32)
     drawing = [row for row, spec in enumerate(specs) if not spec.is_greedy]
     if drawing:
         token_ids[drawing] = _draw(

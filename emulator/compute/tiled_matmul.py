@@ -6,6 +6,8 @@ shape, so a row's last bits may change with the number of rows. So text does not
 or the partition.
 """
 
+from typing import TypeGuard
+
 import numpy as np
 
 from emulator.arrays import Float32s
@@ -16,7 +18,7 @@ from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 TILE_ROWS = 4
 
 
-def are_compiled(weights: Matrix | Matrices, products: ProductFormat) -> bool:
+def are_compiled(weights: Matrix | Matrices, products: ProductFormat) -> TypeGuard[Float32s]:
     """Whether kernels multiply by these: float32 numbers in memory, as they are."""
     is_array = not isinstance(weights, MappedMatrix) and not are_mapped(weights)
     return is_array and products is FP32_PRODUCTS

@@ -5,6 +5,7 @@ A batch has spans, the new tokens of a request each.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from emulator.compute.attention_kernel import Spans
 from emulator.compute.layer_kernel import lay_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """New tokens of one request, from `first_position`, and its block table."""
 
     token_ids: Int32s  # [new_tokens]

@@ -12,11 +12,11 @@ from emulator.compute.checkpoint import load_shard, read_architecture
 from emulator.compute.decoder import (
     DecoderLayer,
     Joined,
+    OutputHead,
     add_up,
     batch_rotation,
     decoder_layers,
     embed,
-    logits,
 )
 from emulator.compute.host_memory import host_need
 from emulator.compute.paged_kv import PagedKv
@@ -44,6 +44,7 @@ class WholeModel:
         shard = load_shard(directory, arch, every_expert, mapped=mapped)
         self._shard: ModelShard = store_shard(shard, formats)
         self._layers = decoder_layers(self._shard)
+        self._head = OutputHead(self._shard)
 
     def logits(self, texts: Int64s) -> Iterator[Float32s]:
         """Of each of `texts` [texts, tokens], in order: [tokens, vocab], each beside its last
@@ -53,7 +54,7 @@ class WholeModel:
         at_once = max(1, _LOGITS_AT_ONCE // (tokens * self._shard.architecture.vocab))
         for first in range(0, len(texts), at_once):
             part = texts[first : first + at_once]
-            scores = logits(self._shard, self._last_layer(part))
+            scores = self._head.logits(self._last_layer(part))
             yield from scores.reshape(len(part), tokens, -1)
 
     def _last_layer(self, texts: Int64s) -> Float32s:

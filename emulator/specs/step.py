@@ -1,9 +1,12 @@
 """One engine step at the emulator's surface: each rank's work and its outputs.
 
-Frozen and plain. A difference, like vLLM's SchedulerOutput: a chip remembers earlier requests.
+Frozen and plain, structs where they are many. A difference, like vLLM's SchedulerOutput: a chip
+remembers earlier requests.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from emulator.arrays import Float32s, Int32s
 from emulator.specs.sampling import SamplingSpec
@@ -23,8 +26,7 @@ class NewRequest:
     block_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """`new_tokens` of a request, from `first_position` on, computed in this step.
 
     `new_block_ids` are appended to the block table, or replace it if `replaces_blocks` (a preempted
@@ -35,21 +37,20 @@ class Scheduled:
     request_id: str
     first_position: int
     new_tokens: int
-    new_block_ids: list[int] = field(default_factory=list)
+    new_block_ids: list[int] = []
     replaces_blocks: bool = False
-    draft_tokens: list[int] = field(default_factory=list)
+    draft_tokens: list[int] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStep:
+class RankStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One rank's work in one step; `grammar_rows`: requests of the bitmask's rows, in order."""
 
     rank: int
     new: list[NewRequest]
     scheduled: list[Scheduled]
     finished: list[str]
-    block_copies: list[tuple[int, int]] = field(default_factory=list)
-    grammar_rows: list[str] = field(default_factory=list)
+    block_copies: list[tuple[int, int]] = []
+    grammar_rows: list[str] = []
 
     @property
     def is_idle(self) -> bool:
@@ -89,8 +90,7 @@ class RowLogprobs:
     ranks: Int32s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOutput:
+class RankOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One rank's samples: a token for each of `request_ids`, in order.
 
     A request whose drafts were right is there as often as it has new tokens.
@@ -109,4 +109,4 @@ class RankOutput:
     token_ids: Int32s
     logprobs: RowLogprobs | None
     prompt_logprobs: dict[str, RowLogprobs]
-    drafts: dict[str, list[int]] = field(default_factory=dict)
+    drafts: dict[str, list[int]] = {}

@@ -8,11 +8,12 @@ biases, penalties) are there any, made up too.
 
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -175,7 +176,7 @@ class SyntheticTokens:
         end, complete = item.first_position + item.new_tokens, None
         for start in range(item.first_position, end, _PROMPT_ROWS):
             rows = min(_PROMPT_ROWS, end - start)
-            part = replace(item, first_position=start, new_tokens=rows)
+            part = msgspec.structs.replace(item, first_position=start, new_tokens=rows)
             complete = score_prompt(request, part, partial(self._prompt_scores, request, start))
         return complete
 

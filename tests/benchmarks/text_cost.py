@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from emulator.compute.checkpoint import load_shard, read_architecture
-from emulator.compute.decoder import decoder_layers, logits
+from emulator.compute.decoder import OutputHead, decoder_layers
 from emulator.compute.model_spec import model_spec
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.token_batch import Span, make_token_batch
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 16 << 20
 def decode(shard: ModelShard, kv: PagedKv, requests: int) -> float:
     """CPU seconds of a step in which each of `requests` gets a token, the median."""
     rng, spent_s = np.random.default_rng(0), []
-    layers = decoder_layers(shard)
+    layers, head = decoder_layers(shard), OutputHead(shard)
     blocks = [range(1 + 4 * n, 5 + 4 * n) for n in range(requests)]
     for position in range(PROMPT, PROMPT + TOKENS):
         tokens = rng.integers(0, shard.architecture.vocab, (requests, 1)).astype(np.int32)
@@ -43,7 +43,7 @@ def decode(shard: ModelShard, kv: PagedKv, requests: int) -> float:
         ]
         started_s = time.process_time()
         batch = make_token_batch(spans, BLOCK_TOKENS)
-        logits(shard, last_layer(shard, layers, kv, batch))
+        head.logits(last_layer(shard, layers, kv, batch))
         spent_s.append(time.process_time() - started_s)
     return float(np.median(spent_s[1:]))
 

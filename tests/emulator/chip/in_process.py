@@ -12,7 +12,6 @@ from emulator.chip.commands import BeginStep, RepeatStep
 from emulator.chip.draft_model import DraftModel
 from emulator.chip.effects import Effect
 from emulator.compute.checkpoint import load_shard, read_architecture
-from emulator.compute.decoder import logits
 from emulator.compute.draft_layer import draft_logits, leave_draft_layer
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.stored_weights import store_shard
@@ -39,7 +38,7 @@ class RecordingChip(Chip):
 
     def _end_layer(self, running: Any, x: F32) -> Effect:
         if running.layer == self.architecture.layers - 1:
-            self._record(running.command.step.scheduled, logits(self._shard, x))
+            self._record(running.command.step.scheduled, self._head.logits(x))
         elif running.layer == self.architecture.layers:
             scores = draft_logits(self._shard, leave_draft_layer(self._shard, x))
             self.drafts.append((running.batch.spans.positions, scores))

@@ -11,11 +11,11 @@ from transformers import Qwen3MoeForCausalLM
 from emulator.compute.checkpoint import check_weights, load_shard
 from emulator.compute.decoder import (
     DecoderLayer,
+    OutputHead,
     Routed,
     batch_rotation,
     decoder_layers,
     embed,
-    logits,
 )
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
@@ -82,7 +82,7 @@ def test_every_layer_gives_transformers_hidden_states_and_choice_of_experts(
         assert routed.chosen.tolist() == best.sort(dim=-1).values.tolist()
         x = layer.combine(routed, experts_of(layer, routed, arch.experts))
 
-    scores = logits(shard, x)
+    scores = OutputHead(shard).logits(x)
     wanted = expected.logits[0].numpy()
     difference = np.abs(scores - wanted).max(axis=1) / np.abs(wanted).max(axis=1)
     assert scores.shape == (TOKENS, arch.vocab)
