@@ -219,14 +219,14 @@ class RankPlace(NamedTuple):
 
     Attributes:
         lead: the first of them.
-        index: the chip's own.
+        place: the chip's own.
         chips: how many they are.
         groups: head groups of all of them.
         added: sums that they have exchanged in this step.
     """
 
     lead: int
-    index: int
+    place: int
     chips: int
     groups: int
     added: int
@@ -243,7 +243,7 @@ def add_sums(at: Int64s, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s
     groups, tokens, hidden = mine.shape
     first = areas.first_token[rank.lead] * rank.groups * hidden
     numbers = areas.sums[rank.added % 2]
-    place = first + rank.index * groups * tokens * hidden
+    place = first + rank.place * groups * tokens * hidden
     for group in range(groups):
         for token in range(tokens):
             for column in range(hidden):
@@ -254,7 +254,7 @@ def add_sums(at: Int64s, rank: RankPlace, mine: Float32s) -> tuple[int, Float32s
     word, target = (2 + rank.lead) * WORD_STRIDE, rank.chips * (rank.added + 1)
     if not _arrive_at(areas, word, target):
         return BROKEN, rows
-    return _wait_at(at, areas, rank.lead + rank.index, word, target), rows
+    return _wait_at(at, areas, rank.lead + rank.place, word, target), rows
 
 
 Loads = tuple[Int64s, Int64s, Int64s, Int64s]

@@ -116,7 +116,7 @@ def run_layers(
         outcome, x = _run_layer(
             at,
             layer,
-            RankPlace(rank.lead, rank.index, rank.chips, rank.groups, rank.added + layer),
+            RankPlace(rank.lead, rank.place, rank.chips, rank.groups, rank.added + layer),
             x,
             layer_of(table, layer),
             (keys[layer], values[layer]),
@@ -140,7 +140,7 @@ def _run_layer(
     spans: Spans,
 ) -> tuple[int, Float32s]:
     """Compute layer `number` from its input `x` to the next one's: an outcome and that."""
-    heads, chip = layer.heads, rank.lead + rank.index
+    heads, chip = layer.heads, rank.lead + rank.place
     addends = attention_kernel.attend_heads(x, cache, heads, places, spans, layer.scoring)
     outcome = DONE
     if rank.chips > 1:

@@ -75,13 +75,10 @@ def _draw_after_drafts(
     assert not any(asking), "log-probabilities are one row each"
     texts = [[token_id] for token_id in token_ids.tolist()]
     longest = max(len(item.draft_tokens) for item in sampled)
-    right = np.arange(len(sampled))
+    right = list(range(len(sampled)))
     for place in range(longest):
-        right = np.array(
-            [n for n in right if sampled[n].draft_tokens[place : place + 1] == texts[n][-1:]],
-            dtype=np.int64,
-        )
-        if not len(right):
+        right = [n for n in right if sampled[n].draft_tokens[place : place + 1] == texts[n][-1:]]
+        if not right:
             break
         more = _draw(head, x[np.array(rows)[right] + place + 1], [drawing[n] for n in right])
         for n, token_id in zip(right, more.token_ids.tolist(), strict=True):

@@ -77,6 +77,8 @@ def same(left: Any, right: Any) -> bool:
         return equal and left.tobytes() == right.tobytes()
     if is_dataclass(left):
         return all(same(getattr(left, f.name), getattr(right, f.name)) for f in fields(left))
+    if isinstance(left, msgspec.Struct):
+        return all(same(getattr(left, f), getattr(right, f)) for f in left.__struct_fields__)
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict):
