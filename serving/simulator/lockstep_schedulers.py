@@ -121,6 +121,7 @@ class LockstepSchedulers:
             long_prefill_tokens=limits.long_prefill_token_threshold,
             by_priority=by_priority,
             speculative_tokens=limits.speculative_tokens,
+            draft_slots=limits.draft_slots,
             context_tokens=limits.max_model_len or NO_CONTEXT_LIMIT,
         )
         acceptance = None
@@ -377,8 +378,8 @@ class LockstepSchedulers:
     def schedule(self, within: SchedulerBounds | None = None) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute.
 
-        `within`: tighter bounds of this step. The batch leaves drafts out: a cost model with drafts
-        adds them to each decode.
+        `within`: tighter bounds of this step. With drafts, the batch says which are verified, and
+        that each request that gets a token has further ones made, as on a server.
         """
         self._load_tokens = None
         self.take_inbox()
@@ -389,9 +390,12 @@ class LockstepSchedulers:
         self._rows = rows = kernel.schedule(
             arrays, bounds, self.cache, self._budgets(), self._decodes
         )
-        new_tokens = arrays.rows["new"][:rows].copy()
+        new_tokens, verified, made = arrays.rows["new"][:rows].copy(), None, None
         if self.acceptance is not None:
-            new_tokens -= abs(arrays.rows["drafts"][:rows])
+            verified = abs(arrays.rows["drafts"][:rows]).astype(np.int64)
+            new_tokens -= verified
+            draws = ~arrays.requests["is_prefill"][arrays.rows["request"][:rows]]
+            made = len(self.acceptance.rates) * draws.astype(np.int64)
         used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)
         batch = StepBatch(
@@ -400,6 +404,8 @@ class LockstepSchedulers:
             new_tokens=new_tokens,
             context_tokens=arrays.rows["context"][:rows].copy(),
             logit_rows=arrays.ranks["logit_rows"].copy(),
+            verified_drafts=verified,
+            made_drafts=made,
         )
         if rows:
             busy = np.bincount(batch.rank, minlength=self._ranks) > 0
