@@ -15,7 +15,6 @@ from emulator.compute.tensors import stored_bytes
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.model import ModelSpec
-from emulator.specs.weight_format import WeightFormat
 
 PROCESS_BYTES = 45_000_000
 """A chip's process beyond shared pages: 38 MB were measured on 144 (`tests.benchmarks`,
@@ -82,19 +81,17 @@ def host_need(
     """
     arch, mapped = read_architecture(weights_dir), maps_weights(weights_dir, formats)
     tensors = FAMILIES[arch.family].layer_tensors
-    of_layers = sum(
-        math.prod(shape)
-        for layer in range(arch.layers + drafts)
-        for _, shape in tensors(arch, layer)
-    )
     copied = 0
     if not mapped:
+        of_layers = sum(
+            math.prod(shape)
+            for layer in range(arch.layers + drafts)
+            for _, shape in tensors(arch, layer)
+        )
         experts = 3 * arch.hidden * arch.expert_intermediate + arch.expert_bias_width
         ends = 2 * (1 + drafts) * arch.vocab * arch.hidden
         own = of_layers // arch.attending_chips(tp)
         copied = ends + own + (len(arch.expert_layers) + drafts) * slots * experts
-    elif arch.fp8_block is not None:
-        copied = of_layers  # FP8 is kept as stored in experts alone, and not divided
     return HostNeed(
         weights_dir=weights_dir,
         chips=chips,
@@ -107,14 +104,11 @@ def host_need(
 
 def mapped_need(model: ModelSpec, chips: int) -> HostNeed:
     """The need of `chips` that map a checkpoint of `model` as stored, by its dimensions alone."""
-    copied = 0
-    if model.stored_projection_format is WeightFormat.FP8_BLOCK128:
-        copied = model.replica_parameters() - model.embedding_parameters - model.hidden
     return HostNeed(
         weights_dir=Path(model.name),
         chips=chips,
         mapped_bytes=model.weight_bytes,
-        weights_bytes=_FP32_BYTES * copied,
+        weights_bytes=0,
         process_bytes=_process_bytes(model.vocab),
     )
 

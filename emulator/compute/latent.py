@@ -74,8 +74,9 @@ def attend_latent_apart(
     shared = tiled_matmul(normed, weights.kv_down, products)  # [tokens, kv_rank + rope_dim]
     keys = turn_shared(shared, weights.kv_norm, LATENT_NORM_EPS, places.cos, places.sin)
     kv.write(layer, places.slots, keys, keys[:, :, : latent.kv_rank])
-    by_head = query.reshape(groups, tokens, -1, latent.query_width_per_head).transpose(0, 2, 1, 3)
-    by_head = by_head.reshape(-1, tokens, latent.query_width_per_head)  # [heads, tokens, width]
+    divided = query.reshape(groups, tokens, -1, latent.query_width_per_head)
+    # [heads, tokens, nope_dim + rope_dim]
+    by_head = divided.transpose(0, 2, 1, 3).reshape(-1, tokens, latent.query_width_per_head)
     folded = grouped_matmul(by_head[..., : latent.nope_dim], weights.key_up, products)
     queries = join_queries(query, folded, places.cos, places.sin)
     mixed = attend(queries, *kv.layer(layer), spans, latent_scoring(arch))
