@@ -83,5 +83,5 @@ class ExchangeSizes:
 
 
 def _pages_bytes(shape: tuple[int, ...], dtype: Any) -> int:
-    used = math.prod(shape) * np.dtype(dtype).itemsize
+    used: int = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-used // _PAGE_BYTES) * _PAGE_BYTES

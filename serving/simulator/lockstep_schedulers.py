@@ -33,6 +33,7 @@ from serving.simulator.scheduler_arrays import (
     prefix_cache,
     request_records,
 )
+from serving.simulator.verified_drafts import step_drafts
 from serving.traffic.engine_limits import EngineLimits
 
 ARRIVAL_S_MAX: Final = 1e9
@@ -378,8 +379,7 @@ class LockstepSchedulers:
     def schedule(self, within: SchedulerBounds | None = None) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute.
 
-        `within`: tighter bounds of this step. With drafts, the batch says which are verified, and
-        that each request that gets a token has further ones made, as on a server.
+        `within`: tighter bounds of this step. The batch says which drafts are verified and made.
         """
         self._load_tokens = None
         self.take_inbox()
@@ -387,21 +387,15 @@ class LockstepSchedulers:
         if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
             self.make_cache()
         bounds = self.bounds if within is None else within
-        self._rows = rows = kernel.schedule(
-            arrays, bounds, self.cache, self._budgets(), self._decodes
-        )
-        new_tokens, verified, made = arrays.rows["new"][:rows].copy(), None, None
-        if self.acceptance is not None:
-            verified = abs(arrays.rows["drafts"][:rows]).astype(np.int64)
-            new_tokens -= verified
-            draws = ~arrays.requests["is_prefill"][arrays.rows["request"][:rows]]
-            made = len(self.acceptance.rates) * draws.astype(np.int64)
+        budgets = self._budgets()
+        self._rows = rows = kernel.schedule(arrays, bounds, self.cache, budgets, self._decodes)
+        verified, made = step_drafts(arrays, self.acceptance, rows)
         used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)
         batch = StepBatch(
             ranks=self._ranks,
             rank=arrays.rows["rank"][:rows].copy(),
-            new_tokens=new_tokens,
+            new_tokens=arrays.rows["new"][:rows] - (0 if verified is None else verified),
             context_tokens=arrays.rows["context"][:rows].copy(),
             logit_rows=arrays.ranks["logit_rows"].copy(),
             verified_drafts=verified,
