@@ -389,13 +389,13 @@ class LockstepSchedulers:
         bounds = self.bounds if within is None else within
         budgets = self._budgets()
         self._rows = rows = kernel.schedule(arrays, bounds, self.cache, budgets, self._decodes)
-        verified, made = step_drafts(arrays, self.acceptance, rows)
+        new_tokens, verified, made = step_drafts(arrays, self.acceptance, rows)
         used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)
         batch = StepBatch(
             ranks=self._ranks,
             rank=arrays.rows["rank"][:rows].copy(),
-            new_tokens=arrays.rows["new"][:rows] - (0 if verified is None else verified),
+            new_tokens=new_tokens,
             context_tokens=arrays.rows["context"][:rows].copy(),
             logit_rows=arrays.ranks["logit_rows"].copy(),
             verified_drafts=verified,

@@ -21,15 +21,16 @@ _27, _30, _31, _11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
 
 def step_drafts(
     s: SchedulerArrays, acceptance: Acceptance | None, rows: int
-) -> tuple[Int64s | None, Int64s | None]:
-    """Drafts of a step's rows, [rows] each: those verified, and those made, of each request that
-    gets a token; None without drafts.
+) -> tuple[Int64s, Int64s | None, Int64s | None]:
+    """New tokens of a step's rows without drafts, and drafts beside them, [rows] each: those
+    verified, and those made, of each request that gets a token; None without drafts.
     """
+    new_tokens: Int64s = s.rows["new"][:rows].copy()
     if acceptance is None:
-        return None, None
+        return new_tokens, None, None
     draws = ~s.requests["is_prefill"][s.rows["request"][:rows]]
     verified = abs(s.rows["drafts"][:rows]).astype(np.int64)
-    return verified, len(acceptance.rates) * draws.astype(np.int64)
+    return new_tokens - verified, verified, len(acceptance.rates) * draws.astype(np.int64)
 
 
 @compiled
