@@ -136,7 +136,7 @@ class Tensors:
         """Linear layers of `rows` [layers, outputs, inputs], joined layer by layer."""
         if self._mapped:
             return mapped_matrices([MappedMatrix(*layer) for layer in zip(*parts, strict=True)])
-        rows = np.concatenate([whole_array(part) for part in parts], axis=1)
+        rows = np.concatenate(parts, axis=1)
         return np.ascontiguousarray(rows.transpose(0, 2, 1), dtype=np.float32)
 
     def empty_linears(self, layers: int, inputs: int, outputs: int) -> Matrices:

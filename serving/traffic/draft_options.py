@@ -19,8 +19,8 @@ class DraftOptions:
     """What a server's `--speculative-config` says, and the share of drafts that are right.
 
     `draft_model` is the model of its method `draft_model`: of the catalog, or a checkpoint's
-    directory. Raises ConfigError for the one without the other, and for shares that are none, or
-    not as many as drafts.
+    directory. Raises ConfigError for the one without the other or without drafts, and for shares
+    that are none, or not as many as drafts.
     """
 
     GROUP = "drafts"
@@ -48,6 +48,8 @@ class DraftOptions:
         if self.draft_model is not None and self.draft_method != _BY_MODEL:
             expected = f"draft_method {_BY_MODEL} with it, not {self.draft_method}"
             raise ConfigError(_BY_MODEL, self.draft_model, expected)
+        if self.draft_model is not None and not self.speculative_tokens:
+            raise ConfigError(_BY_MODEL, self.draft_model, "nothing without speculative_tokens")
         check_acceptance(self.acceptance, self.speculative_tokens)
 
     @property

@@ -22,7 +22,7 @@ def test_a_drafting_model_is_of_the_catalog_or_a_checkpoint() -> None:
     assert by_model(draft_model="llama-3.1-8b").drafter(LLAMA) is MODELS["llama-3.1-8b"]
     small = by_model(draft_model=str(SMALL_MOE_DIR)).drafter(LLAMA)
     assert small is not None
-    assert small.hidden == 64
+    assert small.hidden == 112
     assert DraftOptions(speculative_tokens=3).drafter(LLAMA) is None
     assert not by_model(draft_model="llama-3.1-8b").drafts_by_layer
     assert DraftOptions(speculative_tokens=3).drafts_by_layer
@@ -36,6 +36,7 @@ def test_a_drafting_model_is_of_the_catalog_or_a_checkpoint() -> None:
         ({"draft_model": "llama-3.1-8b", "speculative_tokens": 2}, "draft_method draft_model"),
         ({"speculative_tokens": 2, "acceptance": (0.5, 1.5)}, "shares from 0 to 1, one or 2"),
         ({"acceptance": (0.5,)}, "nothing without speculative_tokens"),
+        ({"draft_model": "x", "draft_method": "draft_model"}, "nothing without speculative_tokens"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(
