@@ -151,14 +151,16 @@ class Fleet:
             raise
 
     def _check_host(self) -> None:
+        here = self._processes.chips_here(self.chips)
         need = host_need(
             self._weights_of[0],
-            chips=self._processes.chips_here(self.chips),
+            chips=here,
             tp=self.tp,
             slots=self.placement.slots,
             formats=self._formats,
             drafts=self._drafts_by_layer,
             draft_dir=self._draft_dir,
+            one_host=here == self.chips,
         )
         need.check(psutil.virtual_memory().available)
         logger.info("%s", need)

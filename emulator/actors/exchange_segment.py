@@ -8,25 +8,23 @@ layer as one array. Who writes what, and when, is in `exchange_kernel`.
 """
 
 import fcntl
-import math
 import mmap
 import os
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from emulator.actors.barrier_kernel import closing_of
 from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.chip.commands import JoinExchange
+from emulator.compute import exchange_sizes
 from emulator.errors import ChannelError
 
 UInt32s = NDArray[np.uint32]
 
-_PAGE_BYTES: Final = mmap.PAGESIZE
-WORD_STRIDE: Final = 32
-"""Words that processes wait at are 128 bytes apart: no two share a cache line, nor a pair."""
+WORD_STRIDE: Final = exchange_sizes.WORD_STRIDE
 
 SOURCES, MEMBERS, SLOTS, LAYERS, TURNS, LIMIT = range(6)
 """Columns of `Areas.step`, of which the last is two."""
@@ -72,36 +70,6 @@ DISPATCHED: Final = 0
 ANSWERED: Final = WORD_STRIDE
 
 
-_OF_TOKENS: Final = ("hidden", "places", "answers", "sums")
-
-
-def _shapes(sizes: JoinExchange) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
-    """Each of `Areas`, in their order."""
-    chips, layers, tokens = sizes.chips, sizes.layers, sizes.tokens
-    return {
-        "words": (np.uint32, ((2 + chips) * WORD_STRIDE,)),
-        "waiting": (np.int32, (chips,)),
-        "step": (np.int64, (LIMIT + 2,)),
-        "first_token": (np.int64, (chips + 1,)),
-        "place": (np.int32, (layers, chips, sizes.experts)),
-        "hidden": (np.float32, (tokens, sizes.hidden)),
-        "places": (np.int32, (tokens, sizes.experts_per_token)),
-        "answers": (np.float32, (tokens * sizes.experts_per_token, sizes.hidden)),
-        "sums": (np.float32, (2, tokens * sizes.groups * sizes.hidden)),
-        "counts": (np.int32, (layers, chips, sizes.slots)),
-        "sent": (np.int32, (layers, chips, chips)),
-    }
-
-
-def _size_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
-    used = math.prod(shape) * np.dtype(dtype).itemsize
-    return -(-used // _PAGE_BYTES) * _PAGE_BYTES
-
-
-def _total_bytes(sizes: JoinExchange) -> int:
-    return sum(_size_bytes(shape, dtype) for dtype, shape in _shapes(sizes).values())
-
-
 class ExchangeSegment:
     """A mapping of the segment of `sizes` in an open `file`, which it keeps until `close`.
 
@@ -112,7 +80,8 @@ class ExchangeSegment:
     """
 
     def __init__(self, file: int, sizes: JoinExchange) -> None:
-        status, size = os.fstat(file), _total_bytes(sizes)
+        status, size_of = os.fstat(file), sizes.bytes_by_area()
+        size = sum(size_of.values())
         found = (status.st_size, status.st_uid, status.st_ino)
         expected = (size, os.geteuid(), sizes.inode)
         if found != expected:
@@ -123,12 +92,11 @@ class ExchangeSegment:
         self._rows: list[tuple[int, int]] = []  # first byte and size of areas of tokens
         arrays: dict[str, Any] = {}
         start = 0
-        for name, (dtype, shape) in _shapes(sizes).items():
+        for name, (dtype, shape) in sizes.shapes().items():
             arrays[name] = np.ndarray(shape, dtype, self._memory, start)
-            size = _size_bytes(shape, dtype)
-            if name in _OF_TOKENS and size:
-                self._rows.append((start, size))
-            start += size
+            if name in exchange_sizes.OF_TOKENS and size_of[name]:
+                self._rows.append((start, size_of[name]))
+            start += size_of[name]
         self.areas = Areas(**arrays)
         self.handle = np.zeros((len(Areas._fields) + 1, 4), dtype=np.int64)
         for row, array in zip(self.handle[:-1], arrays.values(), strict=True):
@@ -140,7 +108,7 @@ class ExchangeSegment:
         """A new segment, all zeros; its own `sizes` say where it is."""
         file = os.memfd_create("ultraserve-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.fchmod(file, 0o600)
-        os.ftruncate(file, _total_bytes(sizes))
+        os.ftruncate(file, sum(sizes.bytes_by_area().values()))
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         path, inode = f"/proc/{os.getpid()}/fd/{file}", os.fstat(file).st_ino
         return cls(file, replace(sizes, path=path, inode=inode))

@@ -206,16 +206,13 @@ class SharedExchange:
         if self._segment is not None and wanted > self._segment.sizes.tokens:
             self.forget_chips()
         if self._segment is None:
-            arch, placement = self._arch, self._placement
+            placement = self._placement
             self._segment = ExchangeSegment.make(
-                JoinExchange(
+                JoinExchange.of(
+                    self._arch,
                     chips=placement.chips,
-                    layers=len(arch.expert_layers),
-                    experts=arch.experts,
-                    experts_per_token=arch.experts_per_token,
+                    tp=self._tp,
                     slots=max(self._slots_max, placement.slots),
-                    hidden=arch.hidden,
-                    groups=arch.groups if self._attending > 1 else 0,
                     tokens=max(_TOKENS_AT_FIRST, 1 << (wanted - 1).bit_length()),
                 )
             )

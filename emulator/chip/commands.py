@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from emulator.arrays import Float32s, Int32s, Int64s
+from emulator.compute.exchange_sizes import ExchangeSizes
 from emulator.specs.step import RankStep
 
 NO_TOKENS: Int32s = np.zeros(0, dtype=np.int32)
@@ -40,22 +41,12 @@ class JoinStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinExchange:
+class JoinExchange(ExchangeSizes):
     """Exchange rows with the other chips through the memory in the file at `path` from now on.
 
-    Its sizes: chips of the partition; layers with experts; experts of each, `experts_per_token`
-    chosen, and slots of a chip; elements of a row; head groups whose sums are exchanged, 0 where no
-    rank has several chips; tokens of a step at most. `inode` tells the file from a later one.
+    `inode` tells the file from a later one.
     """
 
-    chips: int
-    layers: int
-    experts: int
-    experts_per_token: int
-    slots: int
-    hidden: int
-    groups: int
-    tokens: int
     path: str = ""
     inode: int = 0
 

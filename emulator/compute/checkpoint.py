@@ -61,12 +61,16 @@ def check_weights(directory: Path) -> Architecture:
 
 
 def check_drafts(directory: Path) -> None:
-    """Check that the checkpoint in `directory` has a layer that drafts; raises CheckpointError."""
+    """Check that the checkpoint in `directory` has a layer that drafts; raises CheckpointError.
+
+    Of several the first drafts, again and again, as in vLLM's runner without Triton
+    (`llm_base_proposer.py` passes no `spec_step_idx`); the others are not read.
+    """
     arch = read_architecture(directory)
-    if arch.draft_layers != 1:
+    if not arch.draft_layers:
         raise CheckpointError(
             f"{directory}: {arch.family} with num_nextn_predict_layers={arch.draft_layers}: drafts "
-            "by multi-token prediction need a DeepseekV3ForCausalLM checkpoint with one such layer"
+            "by multi-token prediction need a DeepseekV3ForCausalLM checkpoint with such a layer"
         )
     family, tensors = FAMILIES[arch.family], Tensors(directory, arch.fp8_block)
     for name, shape in family.draft_tensors(arch):

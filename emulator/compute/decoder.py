@@ -21,12 +21,14 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, TurnedBy
 from emulator.compute.experts import ExpertNetworks, run_dense
-from emulator.compute.latent import attend_latent
+from emulator.compute.latent import attend_latent_apart, latent_arrays, latent_scoring
+from emulator.compute.latent_kernel import LatentArrays
 from emulator.compute.layer_kernel import (
     add_parts,
     add_weighted,
     attend,
     attend_heads,
+    attend_latent,
     join,
     norm_and_project,
     turn_heads,
@@ -106,6 +108,7 @@ class DecoderLayer:
         self._products = formats.projection_products
         attention = weights.attention
         self._heads: HeadWeights | None = None  # where one kernel does all of attention
+        self._latent: LatentArrays | None = None  # likewise
         self._output_bias = _NO_NUMBERS
         if isinstance(attention, GroupedQueryWeights):
             if attention.output_bias is not None:
@@ -114,6 +117,10 @@ class DecoderLayer:
             self._scoring = Scoring(arch.score_scale, arch.windows[index], sinks)
             if are_compiled(attention.qkv, self._products) and formats.keeps_cache_as_it_is:
                 self._heads = self._head_weights(attention, attention.qkv, attention.output)
+        else:
+            self._scoring = latent_scoring(arch)
+            if are_compiled(attention.query_up, self._products) and formats.keeps_cache_as_it_is:
+                self._latent = latent_arrays(attention, weights.input_norm, arch.norm_eps)
         network = weights.feed_forward
         if isinstance(network, MoeWeights):
             self._router = Router(
@@ -155,14 +162,17 @@ class DecoderLayer:
 
         Returns each group's addend to the residual, [groups, tokens, hidden].
         """
+        places = places_of(batch, angles)
+        cache = kv.layer(self._index)
         if self._heads is not None:
-            cache, places = kv.layer(self._index), places_of(batch, angles)
             return attend_heads(x, cache, self._heads, places, batch.spans, self._scoring)
+        if self._latent is not None:
+            return attend_latent(x, cache, self._latent, places, batch.spans, self._scoring)
         arch, attention = self._architecture, self._weights.attention
         normed = rms_norm(x, self._weights.input_norm, arch.norm_eps)
         if isinstance(attention, LatentWeights):
-            return attend_latent(
-                arch, attention, kv, self._index, normed, batch, angles, self._products
+            return attend_latent_apart(
+                arch, attention, kv, self._index, normed, places, batch.spans, self._products
             )
         return self._attend_apart(attention, kv, normed, batch, angles)
 

@@ -14,11 +14,20 @@ from numba import types
 
 from emulator.arrays import Float32s, Int64s
 from emulator.compiled import given, kept, sources_of
-from emulator.compute import attention_kernel, feed_forward_kernel, product_kernel, vectors
+from emulator.compute import (
+    attention_kernel,
+    feed_forward_kernel,
+    latent_kernel,
+    product_kernel,
+    vectors,
+)
 from emulator.compute.attention_kernel import HeadWeights, Places, Scoring, Spans, TurnedBy
 from emulator.compute.feed_forward_kernel import ExpertChoice, Experts, Gate, RouterArrays
+from emulator.compute.latent_kernel import LatentArrays
 
-_SOURCES: Final = sources_of(vectors, product_kernel, attention_kernel, feed_forward_kernel)
+_SOURCES: Final = sources_of(
+    vectors, product_kernel, attention_kernel, latent_kernel, feed_forward_kernel
+)
 _FLOAT, _INT, _NUMBER, _FLAG = types.float32, types.int64, types.float64, types.boolean
 _LINE, _ROWS, _GROUPS, _BLOCKS = (given(_FLOAT, dimensions) for dimensions in range(1, 5))
 _INTS: Final = given(_INT, 1)
@@ -32,6 +41,13 @@ _TURN: Final = types.NamedTuple([_OWN_ROWS, _NUMBER, _OWN_ROWS, _OWN_ROWS], Turn
 PLACES: Final = types.NamedTuple([_INT[::1], _OWN_ROWS, _OWN_ROWS], Places)
 _HEADS: Final = types.NamedTuple(
     [_OWN_LINE, _NUMBER, _OWN_GROUPS, _OWN_ROWS, _OWN_ROWS, _OWN_GROUPS], HeadWeights
+)
+_LATENT: Final = types.NamedTuple(
+    [
+        *(_OWN_LINE, _NUMBER, _OWN_GROUPS, _OWN_LINE, _OWN_GROUPS),
+        *(_OWN_GROUPS, _OWN_LINE, _NUMBER, _OWN_GROUPS, _OWN_GROUPS, _OWN_GROUPS),
+    ],
+    LatentArrays,
 )
 _ROUTER: Final = types.NamedTuple([_OWN_GROUPS, _OWN_LINE, _OWN_LINE], RouterArrays)
 _CHOICE: Final = types.NamedTuple([_FLAG, _INT, _FLAG, _INT, _INT, _NUMBER, _NUMBER], ExpertChoice)
@@ -83,6 +99,33 @@ def attend_heads(
 ) -> Float32s:
     """See `attention_kernel.attend_heads`."""
     return attention_kernel.attend_heads(x, cache, weights, places, spans, scoring)
+
+
+@kept(_SOURCES, _ROWS, _CACHE, _LATENT, _PLACES, _SPANS, _SCORING)
+def attend_latent(
+    x: Float32s,
+    cache: tuple[Float32s, Float32s],
+    weights: LatentArrays,
+    places: Places,
+    spans: Spans,
+    scoring: Scoring,
+) -> Float32s:
+    """See `latent_kernel.attend_latent`."""
+    return latent_kernel.attend_latent(x, cache, weights, places, spans, scoring)
+
+
+@kept(_SOURCES, _ROWS, _LINE, _NUMBER, _ROWS, _ROWS)
+def turn_shared(
+    shared: Float32s, norm: Float32s, eps: float, cos: Float32s, sin: Float32s
+) -> Float32s:
+    """See `latent_kernel.turn_shared`."""
+    return latent_kernel.turn_shared(shared, norm, eps, cos, sin)
+
+
+@kept(_SOURCES, _GROUPS, _GROUPS, _ROWS, _ROWS)
+def join_queries(query: Float32s, folded: Float32s, cos: Float32s, sin: Float32s) -> Float32s:
+    """See `latent_kernel.join_queries`."""
+    return latent_kernel.join_queries(query, folded, cos, sin)
 
 
 @kept(_SOURCES, _GROUPS, _ROWS, _TURN)

@@ -3,6 +3,7 @@
 As an array's, a slice of rows is a view, and `astype` converts.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -26,30 +27,69 @@ class Rows(Protocol):
 
 
 class Fp8Rows:
-    """Codes [outputs, inputs] times the scale of their block of `block` rows and columns."""
+    """Codes of a matrix times the scale of their block of `block` rows and columns.
 
-    __slots__ = ("_block_of_row", "_codes", "_columns", "_scales")
+    Cut, reshaped and turned as an array is: what says each code's block is as large as the codes,
+    and takes the memory of a row and a column.
+    """
+
+    __slots__ = ("_codes", "_column", "_row", "_scales")
 
     def __init__(self, codes: NDArray[Any], scales: Float32s, block: tuple[int, int]) -> None:
+        sides = zip(codes.shape, block, strict=True)
+        rows, columns = (np.arange(side) // size for side, size in sides)
         self._codes = codes
+        self._row = np.broadcast_to(rows[:, None], codes.shape)  # of blocks, as `_column`
+        self._column = np.broadcast_to(columns, codes.shape)
         self._scales = scales  # [blocks of rows, blocks of columns]
-        self._columns = block[1]
-        self._block_of_row: Int64s = np.arange(len(codes)) // block[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the codes."""
+        return self._codes.shape
+
+    @property
+    def T(self) -> Self:  # noqa: N802  an array's name
+        """Turned."""
+        return self._seen(lambda each: each.T)
+
+    def reshape(self, *shape: int) -> Self:
+        """In another shape, of axes that are divided or joined again."""
+        return self._seen(lambda each: each.reshape(*shape))
+
+    def transpose(self, *axes: int) -> Self:
+        """With axes in another order."""
+        return self._seen(lambda each: each.transpose(*axes))
 
     def __len__(self) -> int:
         return len(self._codes)
 
-    def __getitem__(self, rows: slice, /) -> Self:
-        part = object.__new__(type(self))
-        part._codes, part._block_of_row = self._codes[rows], self._block_of_row[rows]
-        part._scales, part._columns = self._scales, self._columns
-        return part
+    def __getitem__(self, part: Any) -> Self:
+        return self._seen(lambda each: each[part])
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[place] for place in range(len(self)))
+
+    def _seen(self, view: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
+        """What `view` makes of the codes."""
+        seen = object.__new__(type(self))
+        seen._codes, seen._scales = view(self._codes), self._scales
+        seen._row, seen._column = view(self._row), view(self._column)
+        return seen
 
     def astype(self, dtype: type[np.float32], /, *, copy: bool) -> Float32s:
-        """See `Rows`."""
-        spread = self._scales[self._block_of_row].repeat(self._columns, axis=1)
-        values: Float32s = self._codes.astype(dtype, copy=copy) * spread[:, : self._codes.shape[1]]
+        """See `Rows`; of two axes, in the codes' order in memory."""
+        row, column, scales = self._row, self._column, self._scales
+        if not (_is_even(row, 1) and _is_even(column, 0)):
+            row, column, scales = column, row, scales.T
+        values: Float32s = self._codes.astype(dtype, copy=copy)
+        values *= scales.take(row[:, 0], axis=0).take(column[0], axis=1)
         return values
+
+
+def _is_even(index: Int64s, axis: int) -> bool:
+    """Whether an index is the same along an axis."""
+    return index.strides[axis] == 0 or index.shape[axis] == 1
 
 
 class Mxfp4Rows:

@@ -20,6 +20,9 @@ from emulator.formats.mx_blocks import BLOCK
 
 Shape = tuple[int, ...]
 
+Cut = Any
+"""A stored tensor that is cut, reshaped and turned as an array is: an array, or `Fp8Rows`."""
+
 _ONE_FILE = "model.safetensors"
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
 _UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -104,19 +107,18 @@ class Tensors:
             return self._fp8(name, stored).astype(np.float32, copy=False)
         return np.array(stored, dtype=np.float32)
 
-    def rows(self, name: str, *shape: int) -> NDArray[Any]:
-        """The tensor as stored, in the file's pages; float32 if it has scales, or is a vector."""
+    def rows(self, name: str, *shape: int) -> Cut:
+        """The tensor as stored, in the file's pages, of which parts are views; float32 if it is a
+        vector, or has scales and is not mapped.
+        """
         stored = self.check(name, shape)
-        if len(shape) > 1 and stored.dtype in _UNSCALED:
+        if len(shape) == 1:
+            return self.read(name, *shape)
+        if stored.dtype in _UNSCALED:
             return stored
-        return self.read(name, *shape)
-
-    def whole(self, name: str, outputs: int, inputs: int) -> Rows:
-        """As `rows`, for a matrix that is not cut: FP8 stays as stored too."""
-        stored = self.check(name, (outputs, inputs))
-        if stored.dtype == ml_dtypes.float8_e4m3fn:
+        if self._mapped and stored.dtype == ml_dtypes.float8_e4m3fn:
             return self._fp8(name, stored)
-        return self.rows(name, outputs, inputs)
+        return self.read(name, *shape)
 
     def linear(self, *parts: Rows) -> Matrix:
         """A linear layer of rows [outputs, inputs], those of one part below the other's."""
@@ -128,9 +130,9 @@ class Tensors:
     def embedding(self, name: str, vocab: int, hidden: int) -> NDArray[Any]:
         """Rows of tokens [vocab, hidden]: float32, or in the files' pages as stored."""
         rows = self.rows(name, vocab, hidden)
-        return rows if self._mapped else rows.astype(np.float32)
+        return whole_array(rows) if self._mapped else rows.astype(np.float32, copy=True)
 
-    def linears(self, *parts: NDArray[Any]) -> Matrices:
+    def linears(self, *parts: Cut) -> Matrices:
         """Linear layers of `rows` [layers, outputs, inputs], joined layer by layer."""
         if self._mapped:
             return mapped_matrices([MappedMatrix(*layer) for layer in zip(*parts, strict=True)])
@@ -177,6 +179,12 @@ class Tensors:
         """
         blocks, scales = self.check_mxfp4(name, *shape)
         return Mxfp4Rows(blocks[index], scales[index])
+
+
+def whole_array(rows: Cut) -> NDArray[Any]:
+    """The stored rows as an array; float32 where they are codes."""
+    array: NDArray[Any] = rows.astype(np.float32, copy=False) if isinstance(rows, Fp8Rows) else rows
+    return array
 
 
 def _shard_index(directory: Path) -> dict[str, Path] | None:

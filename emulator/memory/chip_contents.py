@@ -190,15 +190,23 @@ def kv_tokens_that_fit(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int
 
 
 def kv_capacity_tokens(
-    model: ModelSpec, system: SystemSpec, partition: Partition, *, terms: HbmTerms | None = None
+    model: ModelSpec,
+    system: SystemSpec,
+    partition: Partition,
+    *,
+    terms: HbmTerms | None = None,
+    drafts_by_layer: bool = False,
+    drafter: ModelSpec | None = None,
 ) -> int:
     """Tokens in the KV pool of each rank, experts spread evenly; 0 or less: none fit.
 
     `hbm_layout`'s result as arithmetic alone, for searches with thousands of partitions: the
-    fullest chip's. Key and value heads are repeated where tp exceeds them. Raises NeuronError for
-    an LNC that the chip lacks.
+    fullest chip's. Key and value heads are repeated where tp exceeds them. What drafts lies beside
+    the model, as in `ModelMemory.with_drafts`. Raises NeuronError for an LNC that the chip lacks.
     """
-    memory = ModelMemory.of(model, head_groups=model.heads)
+    memory = ModelMemory.with_drafts(
+        model, by_layer=drafts_by_layer, drafter=drafter, ep=partition.ep
+    )
     cores = core_map(system.chip, partition.lnc)
     terms = terms or HbmTerms()
     slots = -(-model.experts // partition.ep)

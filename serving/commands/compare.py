@@ -15,7 +15,8 @@ from serving.commands.analysis_options import interrupted_by, print_answer, say
 from serving.commands.pareto import assumed_systems, lncs_of
 from serving.commands.plan import PlanOptions, question_by_system
 from serving.commands.plan_searched import SEARCHED
-from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
+from serving.traffic.draft_options import DRAFT_LIMITS
+from serving.traffic.engine_limits import SchedulerLimits
 from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from serving.commands.demand_source import DemandSourceOptions
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.commands.leases import GRACE_S
 from serving.commands.simulated_events import REPAIR_S
-from serving.traffic.engine_limits import DRAFT_LIMITS, PLANNED_LIMITS, SchedulerLimits
+from serving.traffic.draft_options import DRAFT_LIMITS
+from serving.traffic.engine_limits import PLANNED_LIMITS, SchedulerLimits
 from serving.traffic.start_time import START_S
 from startup.typed_options import add_options, option, read_options
 

@@ -18,6 +18,7 @@ from serving.commands.drawn_lengths import mean_tokens
 from serving.commands.explain_server import ExplainOutput, RecordedStepOptions, explain_server, show
 from serving.commands.profile import LiveOptions
 from serving.settings import PartitionOptions
+from serving.traffic.draft_options import DraftOptions
 from serving.traffic.engine_limits import HBM_SHARE
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions(ExplainOutput, PartitionOptions):
+class StepOptions(ExplainOutput, DraftOptions, PartitionOptions):
     """A declared step."""
 
     GROUP = "the step"
@@ -49,7 +50,8 @@ class StepOptions(ExplainOutput, PartitionOptions):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ExplainOutput.__post_init__(self)
+        DraftOptions.__post_init__(self)
         for name, least in (("batch", 0), ("context", 1), ("prefill_tokens", 0)):
             check_least(name, getattr(self, name), least)
         if not self.batch and not self.prefill_tokens:
@@ -81,12 +83,20 @@ class StepOptions(ExplainOutput, PartitionOptions):
             calibration=calibration_for(system.chip.name, name=self.calibration),
         )
         terms = HbmTerms(utilization=self.gpu_memory_utilization)
+        drafter = self.drafter(model)
         question = StepQuestion(
             subject="a step",
             system=system,
             model=model,
             precision=precision,
-            candidate=declared_candidate(system, model, partition, terms=terms),
+            candidate=declared_candidate(
+                system,
+                model,
+                partition,
+                terms=terms,
+                drafts_by_layer=self.drafts_by_layer,
+                drafter=drafter,
+            ),
             load=DeclaredLoad(
                 context_tokens=self.context,
                 prefill_tokens=self.prefill_tokens * partition.ranks,
@@ -99,6 +109,10 @@ class StepOptions(ExplainOutput, PartitionOptions):
             routing=routing,
             distribution=ExpertDistribution.parse(routing, model, seed=0),
             terms=terms,
+            draft_tokens=self.speculative_tokens,
+            draft_module=self.drafts_by_layer,
+            draft_model=drafter,
+            tokens_per_step=self.tokens_per_step,
             left_out=left_out_calibrations(system.chip.name, name=self.calibration),
             intervals=assumed.model_error if self.batch and not self.prefill_tokens else {},
         )
@@ -170,6 +184,8 @@ def run_step(args: argparse.Namespace) -> int:
     from serving.analysis.explain.explanation import explain
 
     options = read_options(StepOptions, args)
+    if (assumed := options.published_acceptance()) is not None:
+        say(assumed)
     return show(explain(options.question()), options)
 
 

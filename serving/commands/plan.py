@@ -35,7 +35,8 @@ from serving.commands.plan_outlook_options import OutlookOptions
 from serving.commands.plan_searched import SEARCHED, SearchedOptions
 from serving.commands.planned_classes import CLASS_KEYS, planned_classes
 from serving.policy.prefill_throttle import PREFILL_POLICIES, parse_prefill_policy
-from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
+from serving.traffic.draft_options import DRAFT_LIMITS
+from serving.traffic.engine_limits import SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 if TYPE_CHECKING:

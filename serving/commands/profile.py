@@ -19,7 +19,8 @@ from serving.commands.analysis_options import check_folder, one_of, say
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.drawn_lengths import drawn_lengths
 from serving.settings import PartitionOptions
-from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
+from serving.traffic.draft_options import DRAFT_LIMITS
+from serving.traffic.engine_limits import SchedulerLimits
 from startup.typed_options import add_options, given_options, option, read_options
 
 if TYPE_CHECKING:

@@ -65,14 +65,14 @@ def hit_blocks(
 ) -> int:
     """Leading blocks of `request` in the cache; its last token is computed in any case.
 
-    With drafts, the last of them does not count: the draft module wants its tokens computed.
+    With a draft module, the last of them does not count: it wants its tokens computed.
     """
     begin, hits = s.requests[request].key_begin, 0
     while hits < (s.requests[request].tokens - 1) // bounds.block_tokens and _cached(
         c, rank, c.block_keys[begin + hits]
     ):
         hits += 1
-    if bounds.speculative_tokens and hits:
+    if bounds.speculative_tokens and not bounds.draft_slots and hits:
         hits -= 1
     return hits
 

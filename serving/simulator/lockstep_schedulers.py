@@ -33,6 +33,7 @@ from serving.simulator.scheduler_arrays import (
     prefix_cache,
     request_records,
 )
+from serving.simulator.verified_drafts import step_drafts
 from serving.traffic.engine_limits import EngineLimits
 
 ARRIVAL_S_MAX: Final = 1e9
@@ -121,6 +122,7 @@ class LockstepSchedulers:
             long_prefill_tokens=limits.long_prefill_token_threshold,
             by_priority=by_priority,
             speculative_tokens=limits.speculative_tokens,
+            draft_slots=limits.draft_slots,
             context_tokens=limits.max_model_len or NO_CONTEXT_LIMIT,
         )
         acceptance = None
@@ -377,8 +379,7 @@ class LockstepSchedulers:
     def schedule(self, within: SchedulerBounds | None = None) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute.
 
-        `within`: tighter bounds of this step. The batch leaves drafts out: a cost model with drafts
-        adds them to each decode.
+        `within`: tighter bounds of this step. The batch says which drafts are verified and made.
         """
         self._load_tokens = None
         self.take_inbox()
@@ -386,12 +387,9 @@ class LockstepSchedulers:
         if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
             self.make_cache()
         bounds = self.bounds if within is None else within
-        self._rows = rows = kernel.schedule(
-            arrays, bounds, self.cache, self._budgets(), self._decodes
-        )
-        new_tokens = arrays.rows["new"][:rows].copy()
-        if self.acceptance is not None:
-            new_tokens -= abs(arrays.rows["drafts"][:rows])
+        budgets = self._budgets()
+        self._rows = rows = kernel.schedule(arrays, bounds, self.cache, budgets, self._decodes)
+        new_tokens, verified, made = step_drafts(arrays, self.acceptance, rows)
         used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)
         batch = StepBatch(
@@ -400,6 +398,8 @@ class LockstepSchedulers:
             new_tokens=new_tokens,
             context_tokens=arrays.rows["context"][:rows].copy(),
             logit_rows=arrays.ranks["logit_rows"].copy(),
+            verified_drafts=verified,
+            made_drafts=made,
         )
         if rows:
             busy = np.bincount(batch.rank, minlength=self._ranks) > 0

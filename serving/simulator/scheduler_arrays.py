@@ -98,7 +98,8 @@ class SchedulerBounds(NamedTuple):
 
     `step_tokens`: vLLM's `max_num_scheduled_tokens`. `long_prefill_tokens` 0 sets no limit.
     `context_tokens`: vLLM's `max_model_len`, which drafts do not exceed. `speculative_tokens` are
-    those of EAGLE and of MTP modules, whose blocks are looked ahead for.
+    those of EAGLE, of MTP modules and of drafting models, whose blocks are looked ahead for;
+    `draft_slots`: slots of a step that each request takes for a drafting model, 0 for others.
     """
 
     seats: int
@@ -107,6 +108,7 @@ class SchedulerBounds(NamedTuple):
     long_prefill_tokens: int = 0
     by_priority: bool = False
     speculative_tokens: int = 0
+    draft_slots: int = 0
     context_tokens: int = NO_CONTEXT_LIMIT
 
 

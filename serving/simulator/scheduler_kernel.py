@@ -174,6 +174,9 @@ def _schedule_running(
     holds_back = _holds_back(s, rank, budget)
     first, place, preempted = rows, 0, False
     while place < s.ranks[rank].running_count and tokens > 0:
+        room = _room(s, bounds, first, rows)
+        if room <= 0:
+            break
         request = s.running[rank, place]
         if holds_back and s.requests[request].is_prefill:
             place += 1
@@ -182,7 +185,7 @@ def _schedule_running(
         new = s.requests[request].tokens + s.requests[request].drafts - context
         if 0 < piece < new:
             new = piece
-        new = min(new, tokens, bounds.context_tokens - 1 - context)
+        new = min(new, tokens, room, bounds.context_tokens - 1 - context)
         needed = new_blocks(s, bounds, request, context + new)
         has_blocks = True
         while needed > s.ranks[rank].free_blocks and has_blocks:
@@ -204,6 +207,18 @@ def _schedule_running(
         tokens -= new
         place += 1
     return rows, tokens, preempted
+
+
+@compiled
+def _room(s: SchedulerArrays, bounds: SchedulerBounds, first: int, rows: int) -> int:
+    """Tokens that a rank's step holds for one more request beside its rows, [first, rows), where a
+    drafting model takes slots of each; without one, all that a step has.
+    """
+    room = bounds.step_tokens
+    if bounds.draft_slots:
+        for row in range(first, rows):
+            room -= s.rows[row].new + bounds.draft_slots
+    return room - bounds.draft_slots
 
 
 @compiled
@@ -359,12 +374,13 @@ def schedule_waiting(
         if holds_back and context < s.requests[request].tokens - 1:
             break
         width = _padded_width(s, bounds, request, context, first, running_rows)
-        if width > tokens:
+        room = min(tokens, _room(s, bounds, first, rows))
+        if room <= 0 or width > room:
             break
         new = s.requests[request].tokens - context
         if 0 < piece < new:
             new = piece
-        new = width or min(new, tokens)
+        new = width or min(new, room)
         # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
         whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits
         needed = new_blocks(s, bounds, request, context + new) - hits

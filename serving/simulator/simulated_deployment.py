@@ -17,7 +17,6 @@ from emulator.specs.placement import ExpertPlacement
 from emulator.specs.shipped_fits import FITTED, calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
-from emulator.timing.draft_acceptance import draft_acceptance
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
@@ -94,7 +93,16 @@ class SimulatedDeployment:
         check_partition(partition, machine, {timed.name: (timed.heads, timed.heads)})
         terms = HbmTerms(utilization=HBM_SHARE)
         schedulers = schedulers or SchedulerLimits()
-        limits = schedulers.with_kv(kv_capacity_tokens(timed, machine, partition, terms=terms))
+        drafter = schedulers.drafter(timed)
+        room = kv_capacity_tokens(
+            timed,
+            machine,
+            partition,
+            terms=terms,
+            drafts_by_layer=schedulers.drafts_by_layer,
+            drafter=drafter,
+        )
+        limits = schedulers.with_kv(room)
         return cls(
             cost_model=StepCostModel(
                 machine,
@@ -105,7 +113,8 @@ class SimulatedDeployment:
                 calibration=calibration_for(machine.chip.name, name=calibration),
                 overlap=Overlap(overlap),
                 draft_tokens=limits.speculative_tokens,
-                draft_module=draft_acceptance(schedulers.draft_method).module,
+                draft_module=schedulers.drafts_by_layer,
+                draft_model=drafter,
             ),
             limits=replace(limits, max_model_len=limits.max_model_len or timed.max_context_tokens),
             replicas=replicas,

@@ -1,10 +1,11 @@
-"""How many drafts of a request are right, compiled: draws by seed, request and position alone."""
+"""Drafts of a step, and how many are right, compiled: draws by seed, request and position alone."""
 
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
 import numpy as np
 
+from emulator.arrays import Int64s
 from emulator.compiled import compiled
 from serving.simulator.scheduler_arrays import Acceptance, SchedulerArrays
 
@@ -16,6 +17,20 @@ _SEED, _REQUEST, _POSITION = (
 )
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _27, _30, _31, _11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+
+
+def step_drafts(
+    s: SchedulerArrays, acceptance: Acceptance | None, rows: int
+) -> tuple[Int64s, Int64s | None, Int64s | None]:
+    """New tokens of a step's rows without drafts, and drafts beside them, [rows] each: those
+    verified, and those made, of each request that gets a token; None without drafts.
+    """
+    new_tokens: Int64s = s.rows["new"][:rows].copy()
+    if acceptance is None:
+        return new_tokens, None, None
+    draws = ~s.requests["is_prefill"][s.rows["request"][:rows]]
+    verified = abs(s.rows["drafts"][:rows]).astype(np.int64)
+    return new_tokens - verified, verified, len(acceptance.rates) * draws.astype(np.int64)
 
 
 @compiled

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal, get_args
 
 from emulator.errors import ConfigError
-from emulator.timing.draft_acceptance import DraftMethod, draft_acceptance
 from serving.settings import PrefillOptions
+from serving.traffic.draft_options import DraftOptions, check_acceptance
 from startup.typed_options import option
 
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -14,10 +14,6 @@ SCHEDULING_POLICIES: Final = get_args(SchedulingPolicy)
 
 HBM_SHARE: Final = 0.92
 """vLLM's default --gpu-memory-utilization."""
-
-
-DRAFT_LIMITS: Final = ("speculative_tokens", "draft_method", "acceptance")
-"""Options of commands whose cost models know drafts."""
 
 
 MAX_NUM_SEQS: Final = 128
@@ -62,7 +58,8 @@ class EngineLimits:
     None is the model's context; `prefill_policy` None the default one. `prefix_caching` finds what
     traffic says that prompts share. `long_prefill_token_threshold` 0 sets no limit. `acceptance` is
     the assumed share of right drafts among those whose forerunners are right: one for all, or one
-    for each of `speculative_tokens`, in order.
+    for each of `speculative_tokens`, in order; `draft_slots` are vLLM's
+    `max_num_new_slots_for_drafting`, 1 where a model drafts.
 
     Raises ConfigError for a number below 1, fewer than 2 blocks, block tokens that are no power of
     two, an unknown scheduling policy, shares that are none or not as many, and what vLLM refuses: a
@@ -79,6 +76,7 @@ class EngineLimits:
     scheduling_policy: SchedulingPolicy = "fcfs"
     long_prefill_token_threshold: int = 0
     speculative_tokens: int = 0
+    draft_slots: int = 0
     acceptance: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -90,6 +88,7 @@ class EngineLimits:
             ("max_model_len", 1),
             ("long_prefill_token_threshold", 0),
             ("speculative_tokens", 0),
+            ("draft_slots", 0),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -116,21 +115,22 @@ class EngineLimits:
 
     def _check_drafts(self) -> None:
         drafts = self.speculative_tokens
+        if self.max_num_batched_tokens <= self.draft_slots:
+            expected = "more than 1, of which the drafting model takes one"
+            raise ConfigError("max_num_batched_tokens", self.max_num_batched_tokens, expected)
         if 0 < self.long_prefill_token_threshold <= drafts:
             raise ConfigError(
                 "long_prefill_token_threshold",
                 self.long_prefill_token_threshold,
                 f"0, or more than speculative_tokens, {drafts}",
             )
-        are_shares = all(0 <= each <= 1 for each in self.acceptance)
-        if not are_shares or len(self.acceptance) not in ((1, drafts) if drafts else (0,)):
-            shares = f"shares from 0 to 1, one or {drafts}"
-            expected = shares if drafts else "nothing without speculative_tokens"
-            raise ConfigError("acceptance", self.acceptance, expected)
+        if drafts and not self.acceptance:
+            raise ConfigError("acceptance", self.acceptance, f"a share, or {drafts}")
+        check_acceptance(self.acceptance, drafts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerLimits(PrefillOptions):
+class SchedulerLimits(DraftOptions, PrefillOptions):
     """A rank's limits under vLLM's names; `max_model_len` None is the model's own.
 
     Defaults are those of `ultraserve serve`: requests and tokens as vLLM chooses them on its
@@ -152,17 +152,6 @@ class SchedulerLimits(PrefillOptions):
     long_prefill_token_threshold: int = option(
         0, "tokens of one prompt in a step, while a rank has other requests (default: no limit)"
     )
-    speculative_tokens: int = option(0, "drafts of a decoding request in a step (default: none)")
-    draft_method: DraftMethod = option(
-        "mtp",
-        "what makes drafts: a layer of the model's, after each step (mtp, eagle), or a search in "
-        "the text, which costs nothing (ngram)",
-    )
-    acceptance: tuple[float, ...] = option(
-        (),
-        "assumed share of right drafts: one for all, or repeated for each draft in turn (default: "
-        "what was published for the method)",
-    )
 
     @property
     def batch(self) -> BatchLimits:
@@ -171,21 +160,11 @@ class SchedulerLimits(PrefillOptions):
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
         )
 
-    def published_acceptance(self) -> str | None:
-        """What stands for `acceptance`, in words with its source; None where that is given, or
-        nothing drafts. Raises ConfigError for an unknown method.
-        """
-        if self.acceptance or not self.speculative_tokens:
-            return None
-        known = draft_acceptance(self.draft_method)
-        shares = ", ".join(f"{each:.3g}" for each in known.rates(self.speculative_tokens))
-        return f"assumed: acceptance {shares} by place, of other models or texts: {known.source}"
-
     def with_kv(self, capacity_tokens: int) -> EngineLimits:
         """A rank's limits with so many tokens of KV, at least two blocks; raises ConfigError."""
-        given = asdict(self)
-        published = draft_acceptance(given.pop("draft_method")).rates(self.speculative_tokens)
-        given["acceptance"] = self.acceptance or published
+        by_model = self.speculative_tokens > 0 and self.draft_model is not None
+        given = asdict(self) | {"acceptance": self.shares, "draft_slots": int(by_model)}
+        del given["draft_method"], given["draft_model"]
         return EngineLimits(
             kv_blocks_per_rank=max(2, capacity_tokens // self.block_tokens), **given
         )

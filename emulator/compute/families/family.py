@@ -16,7 +16,7 @@ from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.mapped_matrix import Matrix
 from emulator.compute.rope_settings import DEFAULT_THETA, RopeSettings, read_rope_settings
-from emulator.compute.tensors import Shape, Tensors
+from emulator.compute.tensors import Cut, Shape, Tensors, whole_array
 from emulator.compute.weights import (
     DenseWeights,
     DraftWeights,
@@ -148,7 +148,7 @@ class ModelFamily(ABC):
         }
         group_heads = arch.heads // arch.kv_heads
 
-        def by_group(kind: str) -> list[NDArray[Any]]:
+        def by_group(kind: str) -> list[Any]:
             """Those of queries, keys and values, [groups of the share, outputs, ...]."""
             parts = [read[f"{prefix}.{part}_proj.{kind}"] for part in "qkv"]
             return [part.reshape(arch.kv_heads, -1, *part.shape[1:])[share] for part in parts]
@@ -209,7 +209,7 @@ class ModelFamily(ABC):
     ) -> None:
         """Read one expert `into` a slot."""
         named = self.expert_tensors(arch, layer, expert)
-        gate, up, down = (tensors.whole(name, *shape) for name, shape in named)
+        gate, up, down = (tensors.rows(name, *shape) for name, shape in named)
         into.gate_up[slot] = tensors.linear(gate, up)
         into.down[slot] = tensors.linear(down)
 
@@ -244,10 +244,11 @@ def read_network(
     """A gated network cut by columns into equal `parts`, of which those in `share`."""
     missing = -width % parts
 
-    def by_part(matrix: NDArray[Any]) -> NDArray[Any]:
+    def by_part(matrix: Cut) -> Cut:
         """[width, hidden] -> [parts of the share, part, hidden], missing rows zeros."""
         if missing:
-            matrix = np.concatenate([matrix, np.zeros((missing, hidden), dtype=matrix.dtype)])
+            stored = whole_array(matrix)
+            matrix = np.concatenate([stored, np.zeros((missing, hidden), dtype=stored.dtype)])
         return matrix.reshape(parts, -1, hidden)[share]
 
     gate, up, down = (

@@ -79,8 +79,7 @@ def _about(found: Explanation) -> Iterator[str]:
     yield f"{decodes if question.requests else ''}{question.load.in_words()}"
     if question.draft_tokens:
         yield (
-            f"{question.draft_tokens} drafts a request and step; "
-            f"{question.tokens_per_step:.3g} tokens a step are right"
+            f"{question.drafts_in_words()}; {question.tokens_per_step:.3g} tokens a step are right"
         )
     yield from question.system.turned_in_words()
     yield question.steps_in_words()
@@ -274,6 +273,7 @@ def explain_data(found: Explanation) -> dict[str, Any]:
         "requests": question.requests,
         "load": question.load.in_words(),
         "draft_tokens": question.draft_tokens,
+        "draft_model": None if question.draft_model is None else question.draft_model.name,
         "tokens_per_step": question.tokens_per_step,
         "peak_loads": question.peak_loads,
         "calibration": assumptions.calibration.name,

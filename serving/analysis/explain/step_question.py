@@ -36,6 +36,8 @@ class StepQuestion:
         model: with its weights in `precision`.
         requests: that the engine decodes, over all ranks.
         across_units: other layouts may span units of a cluster, over network cards.
+        draft_tokens: of a decoding request, made by a layer of the model's (`draft_module`), by
+            `draft_model`, or found for nothing.
         tokens_per_step: of a request, above 1 with drafts.
         peak_loads: experts as `measured_peak_loads` has them; else as `distribution` does.
         left_out: calibrations of the same chip by fits that left a machine out.
@@ -56,6 +58,8 @@ class StepQuestion:
     terms: HbmTerms = field(default_factory=HbmTerms)
     across_units: bool = False
     draft_tokens: int = 0
+    draft_module: bool = True
+    draft_model: ModelSpec | None = None
     tokens_per_step: float = 1.0
     peak_loads: bool = False
     left_out: tuple[Calibration, ...] = ()
@@ -98,7 +102,17 @@ class StepQuestion:
             self.candidate,
             self.distribution,
             draft_tokens=self.draft_tokens,
+            draft_module=self.draft_module,
+            draft_model=self.draft_model,
         )
+
+    def drafts_in_words(self) -> str:
+        """How many, and who makes them."""
+        if self.draft_model is not None:
+            maker = f"made by {self.draft_model.name}"
+        else:
+            maker = "made by a layer" if self.draft_module else "found in the text"
+        return f"{self.draft_tokens} drafts a request and step, {maker}"
 
     def with_overlap(self, overlap: Overlap) -> "StepQuestion":
         """The same under another overlap."""

@@ -119,8 +119,12 @@ def declared_candidate(
     *,
     terms: HbmTerms | None = None,
     across_units: bool = False,
+    drafts_by_layer: bool = False,
+    drafter: ModelSpec | None = None,
 ) -> PartitionCandidate:
     """A declared partition as `candidate_partitions` has it, whether it has room for KV or not.
+
+    What drafts lies in the HBM beside the model, as in `kv_capacity_tokens`.
 
     Raises ConfigError for one that does not fit the machine or the model's heads.
     """
@@ -133,7 +137,14 @@ def declared_candidate(
         partition=partition,
         replicas=domains * (domain_chips // partition.chips),
         first_chip=_farthest_apart(system, partition.chips, domain_chips),
-        kv_capacity_tokens=kv_capacity_tokens(model, system, partition, terms=terms),
+        kv_capacity_tokens=kv_capacity_tokens(
+            model,
+            system,
+            partition,
+            terms=terms,
+            drafts_by_layer=drafts_by_layer,
+            drafter=drafter,
+        ),
     )
 
 

@@ -37,8 +37,13 @@ class StepAssumptions:
         distribution: ExpertDistribution | None = None,
         *,
         draft_tokens: int = 0,
+        draft_module: bool = True,
+        draft_model: ModelSpec | None = None,
     ) -> StepCostModel:
-        """Steps of `model` on the candidate's replica whose chips lie the farthest apart."""
+        """Steps of `model` on the candidate's replica whose chips lie the farthest apart.
+
+        Drafts are those of `StepCostModel`.
+        """
         return StepCostModel(
             system,
             model,
@@ -47,6 +52,8 @@ class StepAssumptions:
             calibration=self.calibration,
             overlap=self.overlap,
             draft_tokens=draft_tokens,
+            draft_module=draft_module,
+            draft_model=draft_model,
             all_to_all=_all_to_all(system, candidate.partition.chips, candidate.first_chip),
         )
 

@@ -1,5 +1,6 @@
 """Multi-token prediction: drafts' logits are transformers' own layer's, whatever the partition."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -203,6 +204,27 @@ def _request(
         sampling=sampling,
         block_ids=blocks or list(range(1, 9)),
     )
+
+
+@pytest.mark.long
+def test_of_several_layers_that_draft_the_first_does_and_no_other_is_read(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "several"
+    shutil.copytree(checkpoint, directory)
+    path = directory / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"num_nextn_predict_layers": 3}), encoding="utf-8")
+    check_drafts(directory)  # its further layers are not even there
+
+    expected, found = (
+        draft_texts(InProcessChips(each, chips=2, draft_tokens=6), PROMPTS, new_tokens=TOKENS)
+        for each in (checkpoint, directory)
+    )
+
+    assert found == expected
+    assert any(len(guesses) == 6 for drafts in found[1].values() for guesses in drafts.values())
+    assert found[0] == serve(InProcessChips(directory, chips=1), PROMPTS, new_tokens=TOKENS)
 
 
 @pytest.mark.parametrize(

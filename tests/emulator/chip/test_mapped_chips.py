@@ -1,14 +1,21 @@
 """Chips whose matrices stay in the checkpoint's pages: bits in any partition, and moves."""
 
-from collections.abc import Mapping
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from emulator.chip.commands import LoadExperts, SendExperts, TakeExperts
 from emulator.compute import tensors
+from emulator.compute.checkpoint import load_shard, read_architecture
+from emulator.compute.mapped_matrix import MappedMatrix
+from emulator.compute.scaled_rows import Fp8Rows
 from emulator.compute.stored_weights import maps_weights
+from emulator.compute.tensors import Tensors
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import ModelFormats
@@ -17,6 +24,7 @@ from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.in_process_fleet import InProcessFleet
 from tests.emulator.chip.placements import shuffled_placement
+from tests.emulator.chip.stored_checkpoints import in_fp8
 from tests.emulator.test_fleet_renewal import CHIPS, EP, Texts, fleet_on
 from tests.serving.plugin.other_weights import other_weights
 
@@ -50,6 +58,63 @@ def test_a_request_has_the_same_bits_in_every_partition(
     for other_text, found in others:
         assert other_text == text
         assert (found == alone).all()
+
+
+@pytest.mark.long
+def test_fp8_matrices_stay_in_their_pages_and_have_the_bits_of_widened_ones(
+    checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = in_fp8(checkpoints["deepseek-plain"], tmp_path, 16)
+    prompts = {"r": np.random.default_rng(1).integers(0, 200, 70).tolist()}
+    partitions = ((1, 1), (4, 2))
+
+    def computed() -> list[tuple[list[int], np.ndarray]]:
+        found = []
+        for chips, tp in partitions:
+            machine = InProcessChips(directory, chips=chips, tp=tp, mapped=True)
+            found.append((serve(machine, prompts, new_tokens=8)["r"], machine.rows("r")))
+        return found
+
+    stored = computed()
+    arch = read_architecture(directory)
+    experts = [range(arch.experts)] * len(arch.expert_layers)
+    shard = load_shard(directory, arch, experts, tp=2, tp_index=1, mapped=True)
+    copied = [name for name, part in _parts(shard) if not _is_in_pages(part)]
+    assert copied == []
+    assert sum(isinstance(part, Fp8Rows) for _, part in _parts(shard)) > 20 * arch.layers
+
+    monkeypatch.setattr(Tensors, "_fp8", _widened(Tensors._fp8))
+    for (text, rows), (expected_text, expected) in zip(stored, computed(), strict=True):
+        assert text == expected_text
+        assert rows.tobytes() == expected.tobytes()
+    widened = load_shard(directory, arch, experts, tp=2, tp_index=1, mapped=True)
+    assert any(not _is_in_pages(part) for _, part in _parts(widened)), "what the claim is about"
+
+
+def _widened(read: Callable[..., Fp8Rows]) -> Callable[..., np.ndarray]:
+    return lambda *arguments: read(*arguments).astype(np.float32, copy=False)
+
+
+def _parts(weights: object, name: str = "shard") -> Iterator[tuple[str, Any]]:
+    """The stored parts of all matrices."""
+    if isinstance(weights, MappedMatrix):
+        yield from ((name, part) for part in weights._parts)
+    elif isinstance(weights, np.ndarray) and weights.dtype == object:
+        for each in weights:
+            yield from _parts(each, name)
+    elif isinstance(weights, tuple):
+        for place, each in enumerate(weights):
+            yield from _parts(each, f"{name}[{place}]")
+    elif is_dataclass(weights):
+        for field in fields(weights):
+            yield from _parts(getattr(weights, field.name), f"{name}.{field.name}")
+
+
+def _is_in_pages(part: Any) -> bool:
+    array = part._codes if isinstance(part, Fp8Rows) else part
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap)
 
 
 @pytest.mark.long

@@ -11,7 +11,8 @@ from emulator.compute.attention_kernel import Scoring, Spans, TurnedBy
 from emulator.compute.layer_kernel import attend, turn_heads
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
-from emulator.compute.rope import Rotation, rotate
+from emulator.compute.rope import Rotation
+from tests.emulator.compute.rotate_reference import rotate
 
 BLOCK_TOKENS = 32
 NO_SINKS = np.zeros(0, dtype=np.float32)

@@ -1,16 +1,22 @@
 """What chips need of a host, and the line that refuses a start without it."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from emulator.actors.chip_processes import ChipProcesses
+from emulator.actors.exchange_segment import ExchangeSegment
+from emulator.chip.commands import JoinExchange
 from emulator.compute import host_memory, tensors
+from emulator.compute.checkpoint import read_architecture
+from emulator.compute.exchange_sizes import ExchangeSizes
 from emulator.compute.host_memory import PROCESS_BYTES, HostNeed, host_need
 from emulator.compute.model_spec import model_spec
 from emulator.compute.stored_weights import maps_weights
@@ -42,7 +48,7 @@ def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
 
     assert found.weights_bytes == 4 * (ends + 4 * (layer + 5 * expert))
     assert found.mapped_bytes == 0
-    assert found.total_bytes == 3 * (found.weights_bytes + PROCESS)
+    assert found.total_bytes == 3 * (found.weights_bytes + PROCESS) + found.exchange_bytes
     assert need(chips=4, tp=4).weights_bytes == 4 * (ends + layer + 4 * expert)
 
 
@@ -52,7 +58,7 @@ def test_pages_of_a_mapped_checkpoint_are_counted_once(monkeypatch: pytest.Monke
     for chips in (1, 144):
         found = need(chips=chips)
         assert (found.mapped_bytes, found.weights_bytes) == (STORED, 0)
-        assert found.total_bytes == STORED + chips * PROCESS
+        assert found.total_bytes == STORED + chips * PROCESS + found.exchange_bytes
 
 
 def test_large_matrices_are_mapped_unless_they_are_rounded_to_a_format(
@@ -86,6 +92,39 @@ def test_what_fits_exactly_is_let_through_and_a_byte_more_is_not() -> None:
     )
 
 
+def test_rows_that_chips_exchange_are_counted_as_the_segment_takes_them() -> None:
+    arch = read_architecture(SMALL_MOE_DIR)
+    for chips, tp in ((4, 1), (8, 2)):
+        tokens = 64 * chips // tp
+        sizes = JoinExchange.of(arch, chips=chips, tp=tp, slots=40, tokens=tokens)
+        segment = ExchangeSegment.make(sizes)
+        for area in segment.areas:
+            area.view(np.uint8)[...] = 1
+
+        found = host_need(SMALL_MOE_DIR, chips=chips, tp=tp, slots=40)
+
+        assert found.exchange_bytes == 512 * os.fstat(segment._file).st_blocks
+        # By hand, without what is no row: to experts and back, and sums of four head groups.
+        rows = 1 + arch.experts_per_token + 2 * 4 * (tp > 1)
+        assert found.exchange_bytes == pytest.approx(tokens * rows * 4 * arch.hidden, rel=0.2)
+        assert "GB of rows that they exchange, without KV" in str(found)
+        segment.close()
+    apart = host_need(SMALL_MOE_DIR, chips=4, tp=1, slots=40, one_host=False)
+    assert apart.exchange_bytes == 0
+    assert host_need(SMALL_MOE_DIR, chips=4, tp=1, slots=40, drafts=True).exchange_bytes == 0
+
+
+def test_without_layers_with_experts_only_sums_are_exchanged(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    arch = read_architecture(tmp_path)
+    alone, paired = (
+        ExchangeSizes.of(arch, chips=8, tp=tp, slots=0, tokens=64).used_bytes() for tp in (1, 2)
+    )
+
+    assert alone < 100_000
+    assert paired - alone == 2 * 64 * arch.groups * arch.hidden * 4
+
+
 def test_a_fleet_that_does_not_fit_starts_no_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = []
     monkeypatch.setattr(ChipProcesses, "open", lambda _self: None)
@@ -115,7 +154,8 @@ def test_a_catalog_model_s_need_is_that_of_its_checkpoint(
     monkeypatch.setattr(host_memory, "maps_weights", lambda *_: True)
 
     for chips in CHIPS:
-        expected = host_need(tmp_path, chips=chips, tp=1, slots=1)
+        slots = -(-model.experts // chips)
+        expected = host_need(tmp_path, chips=chips, tp=1, slots=slots)
         found = host_memory.mapped_need(model, chips)
         assert replace(found, weights_dir=tmp_path) == expected
         figures = dict(text_figures(model))

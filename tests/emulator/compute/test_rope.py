@@ -11,8 +11,9 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import (
     apply_rotary_pos_emb,
 )
 
-from emulator.compute.rope import rotate, rotation
+from emulator.compute.rope import rotation
 from emulator.compute.rope_settings import RopeSettings
+from tests.emulator.compute.rotate_reference import rotate
 
 PLAIN = RopeSettings(theta=10_000.0)
 MILLION = RopeSettings(theta=1e6)

@@ -35,6 +35,24 @@ def test_room_is_what_the_layout_finds(model, partition, utilization):
     assert room == min(laid_out.kv_tokens_per_rank)
 
 
+@pytest.mark.parametrize(("model", "partition"), CASES, ids=lambda case: getattr(case, "name", ""))
+@pytest.mark.parametrize("drafter", [None, LLAMA_3_1_8B])
+def test_what_drafts_leaves_the_room_that_the_layout_finds(model, partition, drafter):
+    laid_out = lay_out(
+        ModelMemory.with_drafts(model, by_layer=drafter is None, drafter=drafter, ep=partition.ep),
+        TRN3_NL72X2,
+        partition,
+        slots=-(-model.experts // partition.ep),
+    )
+
+    room = kv_capacity_tokens(
+        model, TRN3_NL72X2, partition, drafts_by_layer=drafter is None, drafter=drafter
+    )
+
+    assert room == min(laid_out.kv_tokens_per_rank)
+    assert room < kv_capacity_tokens(model, TRN3_NL72X2, partition)
+
+
 def test_a_model_that_does_not_fit_has_no_room():
     # 235 billion parameters in two bytes each are more than the 144 GiB of one chip.
     partition = Partition(chips=1, ep=1, lnc=2)

@@ -30,6 +30,6 @@ def test_no_draft_is_right_without_those_before_it(method: str) -> None:
 
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="draft_method=guesses: expected one of mtp, eagle, ngram"
+        ConfigError, match="draft_method=guesses: expected one of mtp, eagle, draft_model, ngram"
     ):
         accepted_tokens("guesses", 2)

@@ -36,6 +36,28 @@ def test_json_has_terms_that_sum_with_their_sources(capsys: pytest.CaptureFixtur
     assert (least, most) == (known.least * data["step_ns"], known.most * data["step_ns"])
 
 
+def test_a_drafting_model_adds_its_own_steps_and_lies_in_the_hbm(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    step = ("explain", "step", "--model", "llama-3.1-70b", "--chips", "4", "--tp", "4")
+    drafts = ("--speculative-tokens", "2", "--draft-method", "draft_model", "--acceptance", "0.5")
+    plain = as_json(capsys, *step)
+    found = as_json(capsys, *step, *drafts, "--draft-model", "llama-3.1-8b")
+
+    assert found["draft_model"] == "llama-3.1-8b"
+    assert found["tokens_per_step"] == 1.75
+    assert sum(term["ns"] for term in found["terms"]) == pytest.approx(found["step_ns"])
+    of_drafts = {term["part"] for term in found["terms"] if term["part"].startswith("draft ")}
+    assert {"draft attention", "draft dense"} <= of_drafts
+    assert not any(term["part"].startswith("draft ") for term in plain["terms"])
+    assert main([*step, *drafts]) == 2
+    assert "draft_model=None: expected the model that drafts" in capsys.readouterr().err
+    full = ("--batch", "250", "--context", "2000")
+    assert main([*step, *full, "--json", "-"]) == 0
+    assert main([*step, *full, *drafts, "--draft-model", "llama-3.1-8b"]) == 2
+    assert "tokens of KV on a rank" in capsys.readouterr().err
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("serving", ["aggregated", "disaggregated"])
 def test_a_points_step_is_the_files(

@@ -1,6 +1,7 @@
 """A live engine below the API process: what vLLM's EngineCore does, in its order, without waiting.
 
-The config is that of a server with the same flags, and tokens are synthetic, so that no chip runs.
+The config is that of a server with the same flags, and tokens are synthetic, so that no chip runs;
+with `computes` they are those of chips in this process.
 The clock is dilated, by a wall that a test moves: its steps are held as a server's are.
 """
 
@@ -35,6 +36,7 @@ from serving.simulator import TimedCall
 from serving.simulator.machine_calls import MachineCall
 from serving.wire.control_call import METHOD, Refusal, TelemetryRequest, reply_from_json, to_json
 from tests.serving.plugin.engine_config import block_hasher, config_from_flags
+from tests.serving.plugin.live_parts import started_tokens
 
 DILATION = 1_000
 """A step of a millisecond is held for four turns of the loop."""
@@ -110,7 +112,7 @@ class _Core:
     """Scheduler and executor of a server, whose host takes no time."""
 
     def __init__(self, *flags: str, **settings: Any) -> None:
-        given = Settings(clock=f"dilated:{DILATION}", computes=False, **settings)
+        given = Settings(**({"clock": f"dilated:{DILATION}", "computes": False} | settings))
         config = config_from_flags(
             *("--additional-config", json.dumps(given.to_additional_config())),
             *("--scheduling-policy", "priority"),  # as `ultraserve serve` starts vLLM
@@ -125,10 +127,11 @@ class _Core:
         (pool,) = get_kv_cache_configs(config, specs, available)
         config.cache_config.num_gpu_blocks = pool.num_blocks
         self.kv_blocks: int = pool.num_blocks
-        self.executor.initialize_from_config([pool])
         clock = DilatedClock(DILATION, wall_ns=lambda: self.wall.now_ns, sleep_s=self.wall.sleep)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(executor_module, "make_clock", lambda *_: clock)
+            patch.setattr(executor_module, "start_tokens", started_tokens)
+            self.executor.initialize_from_config([pool])
             self.executor.compile_or_warm_up_model()
         self.engine._time.rest = self.rest  # type: ignore[method-assign]
         self._plan_slowly()
@@ -190,17 +193,19 @@ class _Core:
         self.executor.collective_rpc(METHOD, args=(to_json(TelemetryRequest()),))
 
     def step(self) -> list[tuple[int, float]]:
-        """A turn of the loop; the requests that got a token by it, and when."""
+        """A turn of the loop; the request of each token that it gave, and when."""
         decision = self.scheduler.schedule()
         result = self.executor.execute_model(decision)
         if result is None:
             result = self.executor.sample_tokens(self.scheduler.get_grammar_bitmask(decision))
         parts = self.scheduler.update_from_output(decision, result)
+        if (drafts := self.executor.take_draft_token_ids()) is not None:
+            self.scheduler.update_draft_token_ids(drafts)
         return [
             (int(output.request_id), part.timestamp)
             for part in parts.values()
             for output in part.outputs
-            if output.new_token_ids
+            for _ in output.new_token_ids
         ]
 
 

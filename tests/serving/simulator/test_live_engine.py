@@ -4,12 +4,14 @@ The engine's part of a server's `serve`, in this process and in virtual time; wh
 after it, HTTP and the host's pace, is in tests/e2e/test_live_and_virtual.py.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from emulator.data import SMALL_MOE_DIR
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from loadgen.workloads.length_pairs import IndependentLengths
@@ -89,6 +91,47 @@ def test_every_step_every_token_and_every_joule_is_the_same(
     assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
     assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
     assert virtual.preemptions > 0 or "--num-gpu-blocks-override" not in flags
+
+
+@pytest.mark.long
+def test_a_drafting_model_takes_the_same_time_and_energy_step_by_step() -> None:
+    asked = Traffic.drawn(rate_per_s=60.0, lengths=LENGTHS, seed=5, requests=12)
+    partition = Partition(chips=2, ep=2, lnc=2)
+    drafts = {
+        "method": "draft_model",
+        "model": str(SMALL_MOE_DIR),
+        "num_speculative_tokens": 3,
+    }
+    live = serve_live(
+        asked,
+        *("--speculative-config", json.dumps(drafts), "--num-gpu-blocks-override", "200"),
+        *("--block-size", "16", "--max-num-seqs", "4", "--max-num-batched-tokens", "256"),
+        *("--max-model-len", "700"),
+        model=MODEL,
+        chips=2,
+        computes=True,  # by the weights that draft: all drafts are right
+    )
+    schedulers = SchedulerLimits(
+        speculative_tokens=3,
+        draft_method="draft_model",
+        draft_model=str(SMALL_MOE_DIR),
+        acceptance=(1.0,),
+        block_tokens=16,
+        max_num_seqs=4,
+        max_num_batched_tokens=256,
+        max_model_len=700,
+    )
+    deployment = SimulatedDeployment.of("trn3-nl72x2", MODEL, partition, schedulers=schedulers)
+    limits = replace(deployment.limits, kv_blocks_per_rank=live.kv_blocks)
+    steps = SeenSteps()
+    virtual = simulate(replace(deployment, limits=limits), asked, on_step=steps).served
+
+    assert live.steps == steps.seen
+    assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+    assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
+    # A pass over all new tokens, and two over one of each request that has got a token.
+    without = SimulatedDeployment.of("trn3-nl72x2", MODEL, partition)
+    assert virtual.steps < simulate(without, asked).served.steps
 
 
 def fault(at_s: float, kind: FaultKind, **of: Any) -> TimedCall:

@@ -63,7 +63,10 @@ def with_drafts(draw: st.DrawFn) -> RankConfig:
     config = draw(configs())
     rates = draw(st.lists(st.sampled_from([0.0, 0.4, 0.9, 1.0]), min_size=1, max_size=5))
     bounds = config.bounds._replace(
-        speculative_tokens=len(rates), context_tokens=draw(st.integers(240, 300))
+        speculative_tokens=len(rates),
+        draft_slots=draw(st.integers(0, 1)),
+        step_tokens=config.bounds.step_tokens + 1,
+        context_tokens=draw(st.integers(240, 300)),
     )
     return replace(config, bounds=bounds, acceptance=tuple(rates), policy="none")
 

@@ -190,7 +190,8 @@ def _vllm_scheduler(config: RankConfig) -> LockstepScheduler:
         max_model_len=min(bounds.context_tokens, 512),
     )
     if bounds.speculative_tokens:
-        made.speculative_config = _speculation(made, bounds.speculative_tokens)
+        method = "draft_model" if bounds.draft_slots else "eagle"
+        made.speculative_config = _speculation(made, bounds.speculative_tokens, method)
     return LockstepScheduler(
         vllm_config=made,
         kv_cache_config=kv_pool(made, config.kv_blocks),
@@ -200,15 +201,15 @@ def _vllm_scheduler(config: RankConfig) -> LockstepScheduler:
     )
 
 
-def _speculation(config: VllmConfig, draft_tokens: int) -> SpeculativeConfig:
-    """One that needs no draft model, under EAGLE's name: schedulers ask for no more."""
+def _speculation(config: VllmConfig, draft_tokens: int, method: str) -> SpeculativeConfig:
+    """One that needs no draft model, under another's name: schedulers ask for no more."""
     made = SpeculativeConfig(
         method="ngram",
         num_speculative_tokens=draft_tokens,
         target_model_config=config.model_config,
         target_parallel_config=config.parallel_config,
     )
-    made.method = "eagle"
+    made.method = method
     return made
 
 
