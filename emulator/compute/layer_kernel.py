@@ -101,7 +101,7 @@ def attend_heads(
     return attention_kernel.attend_heads(x, cache, weights, places, spans, scoring)
 
 
-@kept(_SOURCES, _ROWS, _CACHE, _LATENT, _PLACES, _SPANS, _SCORING)
+@kept(_SOURCES, _ROWS, _CACHE, _LATENT, PLACES, SPANS, _SCORING)
 def attend_latent(
     x: Float32s,
     cache: tuple[Float32s, Float32s],
