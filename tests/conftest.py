@@ -28,6 +28,7 @@ settings.load_profile("everyday")
 
 NOT_FAST = ("slow", "process", "long")
 OF_CHIPS = re.compile(r"\bmark\.(engine|fleet)\b")
+SLOW_TIMEOUT_S = 1_800  # the wall's, where other programs may have the processors too
 GUARD = pytest.StashKey[ProcessGuard]()
 
 
@@ -69,6 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if starts_processes(item):
             item.add_marker("process")
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     if config.getoption("--fast"):
         slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
         config.hook.pytest_deselected(items=slower)

@@ -24,7 +24,7 @@ from serving.engine.deployment import Deployment
 from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin.model_parsers import parser_arguments
 from serving.process.api_processes import ApiProcesses
-from serving.process.parent_death_watchdog import DIRECTORY_PREFIX, cleared_by_engine
+from serving.process.parent_death_watchdog import cleared_by_engine, sockets_prefix
 from serving.process.server_shutdown import ServerShutdown, server_shutdown
 from serving.process.start_signals import end_imports_on_signals, end_start_on_signals
 
@@ -91,7 +91,7 @@ def serve(
     end_start_on_signals()
     refuse_disallowed_flags(given_arguments)
     with (
-        tempfile.TemporaryDirectory(prefix=f"{DIRECTORY_PREFIX}vllm-") as sockets,
+        tempfile.TemporaryDirectory(prefix=sockets_prefix(os.getpid())) as sockets,
         cleared_by_engine(Path(sockets)),
     ):
         os.environ["VLLM_RPC_BASE_PATH"] = sockets

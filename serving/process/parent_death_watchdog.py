@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -88,6 +89,18 @@ def cleared_by_engine(path: Path, *, unless_held: Path | None = None) -> Iterato
         os.environ.pop(SERVER_FILES)
         if before is not None:
             os.environ[SERVER_FILES] = before
+
+
+def sockets_prefix(server: int) -> str:
+    """How the name of the directory begins that the process `server` has for vLLM's sockets."""
+    return f"{DIRECTORY_PREFIX}vllm-{server}-"
+
+
+def clear_sockets(server: int) -> None:
+    """Remove that directory, once `server` has ended: one killed with its engine leaves it."""
+    for path in Path(tempfile.gettempdir()).glob(f"{sockets_prefix(server)}*"):
+        with contextlib.suppress(OSError):
+            _clear(path, None)
 
 
 def _files_of(server: int | None) -> list[dict[str, Any]]:

@@ -94,3 +94,46 @@ def test_what_is_kept_beside_the_code_is_read_by_those_who_write_elsewhere(
 
 def test_of_processes_that_need_it_at_once_one_compiles(tmp_path: Path) -> None:
     assert sorted(answers(tmp_path, "Given", 2, SLOWLY, processes=3)) == ["42 0", "42 1", "42 1"]
+
+
+INTERRUPTED = """
+import signal, time
+from typing import NamedTuple
+import numpy as np
+from emulator.compiled import kept
+
+class Made(NamedTuple):
+    number: float
+    array: np.ndarray
+
+@kept(0)
+def run(number):
+    return Made(number, np.ones(2)), np.ones(3), Made(number, np.ones(4))
+
+class Interrupt(Exception):
+    pass
+
+def interrupt(*_):
+    raise Interrupt
+
+run(1.0)
+signal.signal(signal.SIGALRM, interrupt)
+interrupts = 0
+while interrupts < 3_000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2e-5 * (1 + interrupts % 11))
+        while True:
+            run(1.0)
+    except Interrupt:
+        interrupts += 1
+made, ones, _ = run(2.0)
+assert type(made) is Made and type(ones) is np.ndarray
+print(made.number, made.array.tolist(), ones.tolist())
+"""
+
+
+def test_an_exception_of_a_signal_is_raised_wherever_it_comes(tmp_path: Path) -> None:
+    main = tmp_path / "main.py"
+    main.write_text(INTERRUPTED)
+    done = subprocess.run([sys.executable, main], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2.0 [1.0, 1.0] [1.0, 1.0, 1.0]\n"), done.stderr

@@ -16,6 +16,7 @@ from typing import Final
 from emulator.memory.neuron_environment import NUM_CORES, VISIBLE_CORES
 from serving.access.process_listing import API_KEY_FLAG, API_KEY_VARIABLE
 from serving.process.child_launcher import launched
+from serving.process.parent_death_watchdog import clear_sockets
 from serving.server.replicas.replica_place import ReplicaPlace
 from startup.import_path import child_environment
 
@@ -110,11 +111,16 @@ class ReplicaProcess:
         return self._process is not None
 
     async def ended(self, wall_s: float | None = None) -> int | None:
-        """Its exit code once it has ended; None after `wall_s` without an end."""
+        """Its exit code once it has ended, and nothing is left of it; None after `wall_s` without
+        an end.
+        """
         assert self._process is not None
-        with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self._process.wait(), wall_s)
-        return None
+        try:
+            code = await asyncio.wait_for(self._process.wait(), wall_s)
+        except TimeoutError:
+            return None
+        clear_sockets(self._process.pid)
+        return code
 
     def signal(self, number: signal.Signals) -> None:
         """Signal it, if it runs; SIGKILL reaches all of its session's processes."""

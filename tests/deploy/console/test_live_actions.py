@@ -95,11 +95,14 @@ NIGHT = """() => {
 }"""
 
 
-def facts_of(said: dict[str, Any]) -> dict[str, float | str]:
+def facts_of(said: dict[str, Any]) -> dict[str, Any]:
     """What the card's list says, of the API's state: what is not known is left out."""
     names = ("load_per_s", "group_requests_per_s", "slo", "burst_response_s", "ttft_attainment")
     facts = {name: said[name] for name in names}
-    facts |= {"job_step": said["job"]["step"], "job_loss": said["job"]["loss"]}
+    job = said["job"]
+    facts |= {"job_step": job["step"], "job_loss": job["loss"]}
+    if job["emulated_s"] > 0:  # before that, no step has been made
+        facts["job_share"] = pytest.approx(job["emulated_s"] / (job["emulated_s"] + job["lag_s"]))
     return {name: value for name, value in facts.items() if value is not None}
 
 

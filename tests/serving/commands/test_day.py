@@ -57,7 +57,10 @@ def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
-    engine = ("--chips", "16", "--group-chips", "4", "--ep", "16", "--policy", "fixed:2")
+    engine = (
+        *("--chips", "16", "--group-chips", "4", "--ep", "16", "--policy", "fixed:2"),
+        *("--peak", "5"),  # a machine that hands over is simulated step by step
+    )
     args = parsed(*SMALL_DAY, *engine, *files, "--exact", "--train-recipe", "searched", "--json")
     assert args.run(args) == 0
     data = json.loads(capsys.readouterr().out)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,12 @@ import psutil
 import pytest
 
 from serving.access.control_claim import held_if_free
-from serving.process.parent_death_watchdog import SERVER_FILES, cleared_by_engine
+from serving.process.parent_death_watchdog import (
+    SERVER_FILES,
+    clear_sockets,
+    cleared_by_engine,
+    sockets_prefix,
+)
 
 WAIT_S = 60.0
 
@@ -268,6 +274,17 @@ def test_a_directory_that_is_not_ours_by_name_stays(
 
     assert comes_true(lambda: not server.child_runs())
     assert [path.exists() for path in server.left] == [True, False]
+
+
+def test_the_sockets_of_a_server_that_has_ended_are_removed_and_no_other_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own, other = (Path(tempfile.mkdtemp(prefix=sockets_prefix(pid))) for pid in (12, 123))
+    (own / "socket").touch()
+    clear_sockets(12)
+    clear_sockets(12)  # again: there is nothing
+    assert [own.exists(), other.exists()] == [False, True]
 
 
 def paths_in(told: str) -> list[str]:
