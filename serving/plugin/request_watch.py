@@ -4,7 +4,7 @@ Without streaming a request has one output, at its end, so two methods of vLLM's
 which gets every request and every token, are wrapped. A failing watcher is logged and dropped;
 vLLM's requests go on.
 
-A sequence's first tokens are reported at once, further ones up to 50 ms later: nothing is decided
+A sequence's first tokens are reported at once, further ones up to 0.1 s later: nothing is decided
 by one of them, and a report for each took a tenth of the API's process.
 """
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 _MARK: Final = "tells_watchers"
 
-_REPORT_EVERY_WALL_S: Final = 0.05
+_REPORT_EVERY_WALL_S: Final = 0.1
 
 _DROPPED: Final = "request %s is not accounted for any more"
 
@@ -101,7 +101,8 @@ class RequestWatch:
 
     def forget(self, name: str) -> bool:
         """Report this sequence for the last time; whether it was still watched."""
-        self._report(name)
+        if (sequence := self._sequences.get(name)) is not None:
+            self._report(name, sequence)
         return self._sequences.pop(name, None) is not None
 
     def _added(self, watcher: Watcher, request: Any, index: int) -> None:
@@ -132,21 +133,24 @@ class RequestWatch:
             counted.append(output)
             sequence.unreported_tokens += len(output.new_token_ids)
             if not sequence.has_begun:
-                self._report(name)
+                self._report(name, sequence)
         now_s = time.monotonic()
         if now_s >= self._reported_s + _REPORT_EVERY_WALL_S:
             self._reported_s = now_s
-            for name in list(sequences):
-                self._report(name)
+            for name, sequence in list(self._sequences.items()):
+                self._report(name, sequence)
         return counted
 
-    def _report(self, name: str) -> None:
-        sequence = self._sequences.get(name)
-        if sequence is None or not sequence.unreported_tokens:
+    def _report(self, name: str, sequence: _Sequence) -> None:
+        tokens, sequence.unreported_tokens = sequence.unreported_tokens, 0
+        if not tokens or name not in self._sequences:  # its watcher may have failed meanwhile
             return
-        tokens, sequence.unreported_tokens, sequence.has_begun = sequence.unreported_tokens, 0, True
-        with self._dropped_if_failing(sequence.watcher, name):
+        sequence.has_begun = True
+        try:  # for all that run: a context manager is dear
             sequence.watcher.made(name, tokens)
+        except Exception:
+            logger.exception(_DROPPED, name)
+            self._drop(sequence.watcher)
 
     def _ended(self, output: Any) -> None:
         name = output.request_id

@@ -39,7 +39,7 @@ _REST_TIMEOUT_S: Final = 180.0
 
 MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
-    *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "dilated:4"),
+    *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "dilated:2"),
     *("--max-model-len", "4096", "--max-num-seqs", "64", "--disable-uvicorn-access-log"),
 )
 BODIES: Final[dict[str, tuple[str, Callable[[int], dict[str, Any]]]]] = {
