@@ -67,7 +67,6 @@ class _DirectStream:
         self.state: Any = None
         self._template: ChunkTemplate | None = None
         self._chunk = ""
-        self._names_more = False  # weights that the template does not name
         self._waits = False
         self._unseen: list[int] = []
 
@@ -78,8 +77,6 @@ class _DirectStream:
         async with aclosing(made):
             async for item in made:
                 self._waits = False
-                if self._names_more:
-                    self._names_more, self._template = False, None
                 output = output_of(item)
                 if self._unseen and output.outputs:
                     first = output.outputs[0]
@@ -116,16 +113,13 @@ class _DirectStream:
 
     def takes(self, output: Any) -> bool:
         """Whether an engine's output can be written: tokens in the middle, and now."""
-        if output.kv_transfer_params is not None:
-            self._names_more = True
         return (
             self._waits
-            and self._template is not None
-            and not self._names_more
             and self.state.queue.output is None
             and bool(output.new_token_ids)
             and output.finish_reason is None
             and output.events is None
+            and output.kv_transfer_params is None  # or weights that the response does not name yet
             and output.prefill_stats is None
             and output.new_logprobs is None
             and output.new_prompt_logprobs_tensors is None

@@ -54,6 +54,9 @@ OURS: Final = (
     *("--chips", "4", "--engine", "fast", "--clock", "dilated:0.001"),
     *("--max-model-len", "4096", "--max-num-seqs", "64", "--disable-uvicorn-access-log"),
 )
+_PATIENT: Final = ("--health-check-interval-secs", "10", "--health-failure-threshold", "100")
+"""A gateway that gives up an engine that is late for its health check has none left here."""
+
 _VOCABULARY: Final = 32_768
 _READY_TIMEOUT_S: Final = 120.0
 _BEGIN_S: Final = 2.0
@@ -73,9 +76,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Tokens a second, and processor microseconds of a token: the server's and the clients'."""
+    """Tokens a second, and processor microseconds of a token: the server's and the clients'.
+
+    A server that is late joins tokens of a stream in a chunk.
+    """
 
     per_s: float
+    tokens_a_chunk: float
     server_us: float
     clients_us: float
 
@@ -160,7 +167,7 @@ def behind_gateway() -> Iterator[Peer]:
     with (
         ours("smg", "--grpc-port", str(port)) as engine,
         patch.dict(os.environ, {VARIABLE: program}),
-        gateway([f"grpc://{HOST}:{port}"]) as front,
+        gateway([f"grpc://{HOST}:{port}"], *_PATIENT) as front,
     ):
         front.wait_healthy(f"grpc://{HOST}:{port}")
         process = psutil.Process(front.pid)
@@ -186,10 +193,14 @@ async def turn(peer: Peer, seconds: float) -> Turn:
         stream.cancel()
         connection.close()
     assert not counts.failures, (peer.name, counts.failures[:3])
-    # A server that is late joins tokens of a stream in a chunk.
-    tokens = chunks * (counts.ended * TOKENS / counts.ended_chunks if counts.ended else 1.0)
-    server_us, clients_us = (1e6 * spent_s / tokens for spent_s in (server_s, clients_s))
-    return Turn(per_s=tokens / wall_s, server_us=server_us, clients_us=clients_us)
+    tokens_a_chunk = counts.ended * TOKENS / counts.ended_chunks if counts.ended else 1.0
+    tokens = chunks * tokens_a_chunk
+    return Turn(
+        per_s=tokens / wall_s,
+        tokens_a_chunk=tokens_a_chunk,
+        server_us=1e6 * server_s / tokens,
+        clients_us=1e6 * clients_s / tokens,
+    )
 
 
 async def _ask_on(connection: StreamConnection, peer: Peer, number: int) -> None:
@@ -227,8 +238,9 @@ def run(arguments: list[str]) -> None:
                 found = uvloop.run(turn(peer, args.seconds))
                 turns[peer.name].append(found)
                 print(
-                    f"{peer.name}: {found.per_s:,.0f} tokens/s; {found.server_us:.1f} us of the "
-                    f"server's and {found.clients_us:.1f} us of the clients' processor a token",
+                    f"{peer.name}: {found.per_s:,.0f} tokens/s, {found.tokens_a_chunk:.1f} a chunk; "
+                    f"{found.server_us:.1f} us of the server's and {found.clients_us:.1f} us of the "
+                    "clients' processor a token",
                     flush=True,
                 )
     _print_ratios(turns)
