@@ -238,9 +238,9 @@ def run(arguments: list[str]) -> None:
                 found = uvloop.run(turn(peer, args.seconds))
                 turns[peer.name].append(found)
                 print(
-                    f"{peer.name}: {found.per_s:,.0f} tokens/s, {found.tokens_a_chunk:.1f} a chunk; "
-                    f"{found.server_us:.1f} us of the server's and {found.clients_us:.1f} us of the "
-                    "clients' processor a token",
+                    f"{peer.name}: {found.per_s:,.0f} tokens/s, {found.tokens_a_chunk:.1f} a "
+                    f"chunk; {found.server_us:.1f} us of the server's and {found.clients_us:.1f} "
+                    "us of the clients' processor a token",
                     flush=True,
                 )
     _print_ratios(turns)
