@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -225,8 +226,8 @@ def test_first_tokens_are_counted_at_once_and_further_ones_together() -> None:
             task = asyncio.create_task(read(engine, max_tokens=6))
             await settle()
             counted = []
-            now_s = mock.patch.object(request_watch.time, "monotonic", side_effect=iter(times_s))
-            with now_s:
+            clock = SimpleNamespace(monotonic=mock.Mock(side_effect=times_s))
+            with mock.patch.object(request_watch, "time", clock):
                 for _ in times_s:
                     engine.step()
                     counted.append(permit.entry.made_tokens)
