@@ -64,12 +64,11 @@ class _DirectStream:
         self._field = field
         self._says_nothing = says_nothing
         self._name: str | None = None
-        self._state: Any = None
+        self.state: Any = None
         self._template: ChunkTemplate | None = None
         self._chunk = ""
         self._waits = False
         self._unseen: list[int] = []
-        self._params: Any = None
 
     async def outputs(
         self, made: AsyncGenerator[Any, None], output_of: Callable[[Any], Any]
@@ -109,39 +108,31 @@ class _DirectStream:
         if template is None or held is None:
             return
         self._template = template
-        self._name, self._state = held
+        self._name, self.state = held
         self._streams.enter(self._name, self)
 
-    def take(self, output: Any, timestamp: Any, stats: Any, weight_version: Any) -> bool:
-        """Write an engine's output; whether that was possible. Does as vLLM's `process_outputs`.
+    def takes(self, output: Any) -> bool:
+        """Whether an engine's output can be written: tokens in the middle, and now."""
+        return (
+            self._waits
+            and self.state.queue.output is None
+            and bool(output.new_token_ids)
+            and output.finish_reason is None
+            and output.events is None
+            and output.kv_transfer_params is None  # or weights that the response does not name yet
+            and output.prefill_stats is None
+            and output.new_logprobs is None
+            and output.new_prompt_logprobs_tensors is None
+            and output.new_sampling_mask is None
+            and self._body.is_open()
+        )
+
+    def write(self, token_ids: list[int]) -> None:
+        """Write tokens.
 
         The whole text of a stream, which vLLM's detokenizer keeps, is not: nothing reads it.
         """
-        state, token_ids = self._state, output.new_token_ids
-        if (
-            not self._waits
-            or state.queue.output is not None
-            or not token_ids
-            or output.finish_reason is not None
-            or output.events is not None
-            or output.prefill_stats is not None
-            or output.new_logprobs is not None
-            or output.new_prompt_logprobs_tensors is not None
-            or output.new_sampling_mask is not None
-            or not self._body.is_open()
-        ):
-            return False  # more than tokens in the middle of a sequence, or not now
-        if output.kv_transfer_params != self._params:  # weights that the response does not name yet
-            self._params = output.kv_transfer_params
-            return False
-        if stats is not None:
-            lora_states = self._streams.lora_states
-            stats.update_from_output(
-                output, timestamp, False, state.stats, lora_states, state.lora_name
-            )
-        if weight_version is not None:
-            state.track_weight_version(weight_version)
-        text, detokenizer = "", state.detokenizer
+        text, detokenizer = "", self.state.detokenizer
         for token_id in token_ids:
             detokenizer.token_ids.append(token_id)
             text += detokenizer.decode_next(token_id)
@@ -149,32 +140,53 @@ class _DirectStream:
         if text or self._says_nothing:
             assert self._template is not None
             self._body.write(self._template.chunk(text))
-        return True
 
 
 class DirectStreams:
-    """The direct streams of vLLM's `engine`, an AsyncLLM; `lora_states` are of its statistics."""
+    """The direct streams of vLLM's `engine`, an AsyncLLM."""
 
     def __init__(self, engine: Any) -> None:
         self._processor = engine.output_processor
         self._streams: dict[str, _DirectStream] = {}
-        self.lora_states = self._processor.lora_states
         process = self._processor.process_outputs
 
         def process_outputs(
             outputs: list[Any], timestamp: Any = None, stats: Any = None, weight_version: Any = None
         ) -> Any:
-            streams, held = self._streams, self._processor.request_states
-            left = [
-                output
-                for output in outputs
-                if (stream := streams.get(output.request_id)) is None
-                or output.request_id not in held
-                or not stream.take(output, timestamp, stats, weight_version)
-            ]
+            left = self._written(outputs, timestamp, stats, weight_version)
             return process(left, timestamp, stats, weight_version)
 
         self._processor.process_outputs = process_outputs
+
+    def _written(
+        self, outputs: list[Any], timestamp: Any, stats: Any, weight_version: Any
+    ) -> list[Any]:
+        """Write what can be; returns the other outputs.
+
+        Counts for vLLM what its `process_outputs` and `IterationStats.update_from_output` do.
+        """
+        streams, held = self._streams, self._processor.request_states
+        left, tokens, between_s = [], 0, []
+        for output in outputs:
+            name, token_ids = output.request_id, output.new_token_ids
+            stream = streams.get(name)
+            if stream is None or name not in held or not stream.takes(output):
+                left.append(output)
+                continue
+            state = stream.state
+            if stats is not None:
+                times = state.stats
+                between_s.append(timestamp - times.last_token_ts)
+                times.last_token_ts = timestamp
+                times.num_generation_tokens += len(token_ids)
+                tokens += len(token_ids)
+            if weight_version is not None:
+                state.track_weight_version(weight_version)
+            stream.write(token_ids)
+        if stats is not None:
+            stats.num_generation_tokens += tokens
+            stats.inter_token_latencies_iter += between_s
+        return left
 
     def begin(self, *, field: str, says_nothing: bool) -> _DirectStream | None:
         """A stream of this task's response, whose text is in `field` of vLLM's chunks.

@@ -33,7 +33,7 @@ from serving.engine.wake_request import wake_request_of
 from serving.plugin.fast_decision import FastDecision
 from serving.plugin.fast_requests import FastRequests
 from serving.plugin.merge import last_output, merge_client
-from serving.plugin.request_place import WEIGHTS_KEY
+from serving.plugin.request_place import WEIGHTS_KEY, is_plain
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
 from serving.settings import Settings
@@ -224,11 +224,8 @@ class FastScheduler(SchedulerInterface):
         drawn = self._words.draw(requests.keys[getting], records["tokens"][getting])
         clients = requests.clients[getting]
         token_ids = drawn.tolist()
-        mark = None
-        if report is not None and report.weights:
-            mark = {WEIGHTS_KEY: [report.weights[0]]}  # all ranks serve one version
         outputs = [
-            EngineCoreOutput(request_id=name, new_token_ids=[token_id], kv_transfer_params=mark)
+            EngineCoreOutput(request_id=name, new_token_ids=[token_id])
             for name, token_id in zip(requests.names[getting].tolist(), token_ids, strict=True)
         ]
         if self._stops:
@@ -237,11 +234,17 @@ class FastScheduler(SchedulerInterface):
         given = schedulers.give_tokens(end_ns, silent)
         assert len(given) == len(getting), "a token for each request that wants one"
         requests.note_tokens(getting, drawn)
-        for place in np.flatnonzero(requests.has_news[getting]).tolist():
+        has_news, ends = requests.has_news[getting], records["tokens_left"][getting] == 0
+        for place in np.flatnonzero(has_news).tolist():
             self._tell_news(int(getting[place]), outputs[place])
         if schedulers.ended:
-            for place in np.flatnonzero(records["tokens_left"][getting] == 0).tolist():
+            for place in np.flatnonzero(ends).tolist():
                 self._end(int(getting[place]), outputs[place])
+        if report is not None and report.weights:
+            mark = {WEIGHTS_KEY: [report.weights[0]]}  # all ranks serve one version
+            for place in np.flatnonzero(has_news | ends).tolist():
+                if not is_plain(outputs[place]):
+                    outputs[place].kv_transfer_params = mark
         return _by_client(outputs, clients)
 
     def _stop(self, rows: list[int], token_ids: list[int], outputs: list[EngineCoreOutput]) -> None:

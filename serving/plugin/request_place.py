@@ -32,17 +32,25 @@ class RequestPlace:
     left: int | None = None
 
 
+def is_plain(output: EngineCoreOutput) -> bool:
+    """Whether an output is no more than tokens in the middle of a request."""
+    return output.finish_reason is None and output.events is None and output.prefill_stats is None
+
+
 def name_weights(
     outputs: Iterable[EngineCoreOutput], name: str, places: Mapping[str, RequestPlace]
 ) -> None:
-    """Put the names of their request's weights on each output of a rank with weights `name`.
+    """Put the names of their request's weights on the outputs of a rank with weights `name`.
 
-    Every output has them, as any may be the last for the API process.
+    A plain output has none where they are the last output's: the API process remembers them
+    (`serving.plugin.response_model_version`), and they cost more than the token.
     """
     for output in outputs:
         place = places.get(output.request_id)
         if place is None:
             continue
-        if output.new_token_ids and place.weights[-1:] != [name]:
+        changes = output.new_token_ids and place.weights[-1:] != [name]
+        if changes:
             place.weights = [*place.weights, name]
-        output.kv_transfer_params = {WEIGHTS_KEY: place.weights}
+        if changes or not is_plain(output):
+            output.kv_transfer_params = {WEIGHTS_KEY: place.weights}

@@ -3,6 +3,9 @@
 vLLM makes one fingerprint at its start. Names of weights in the engine's outputs are gathered
 during an HTTP response and appended to it: `vllm-0.32.0-...-v3-1a2b3c4d`. A text whose rank was
 lost may have two.
+
+The engine says a request's names when they change. They are kept on vLLM's state of the request and
+put on the outputs that follow, of which vLLM joins some and takes the last one's.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -16,6 +19,9 @@ from vllm.entrypoints.serve.utils import fingerprint
 from serving.plugin.request_place import WEIGHTS_KEY
 
 _FIELD = "system_fingerprint"
+_KEPT = "ultraserve_params"
+"""Attribute of vLLM's state of a request: the parameters of its last output that had any."""
+
 _gathered: ContextVar[list[str] | None] = ContextVar(
     "ultraserve_response_model_version", default=None
 )
@@ -41,11 +47,30 @@ class _Fingerprint:
 
 
 def name_weights_in_responses(engine: Any) -> None:
-    """Patch vLLM's serving class and `engine.generate` to name weights; idempotent."""
+    """Patch vLLM's serving class and the engine's methods to name weights; idempotent."""
     if not isinstance(vars(GenerateBaseServing).get(_FIELD), _Fingerprint):
         setattr(GenerateBaseServing, _FIELD, _Fingerprint())
     if not hasattr(engine.generate, "tells_weights"):
         engine.generate = _telling(engine.generate)
+        _keep_names(engine.output_processor)
+
+
+def _keep_names(processor: Any) -> None:
+    """Have each output of a request say what the last one that said anything did."""
+    process = processor.process_outputs
+
+    def process_outputs(outputs: list[Any], *args: Any, **named: Any) -> Any:
+        held = processor.request_states
+        for output in outputs:
+            if (state := held.get(output.request_id)) is None:
+                continue
+            if output.kv_transfer_params is not None:
+                setattr(state, _KEPT, output.kv_transfer_params)
+            else:
+                output.kv_transfer_params = getattr(state, _KEPT, None)
+        return process(outputs, *args, **named)
+
+    processor.process_outputs = process_outputs
 
 
 def _telling(

@@ -25,6 +25,7 @@ from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWi
 from serving.telemetry.recorder import Recorder
 from serving.wire.engine_status import EngineStatus, StatusReader, status_path
 from serving.wire.machine_snapshot import MachineSnapshot
+from serving.wire.telemetry import Telemetry
 
 
 class OpCounters(PerfMetricsProm):
@@ -87,6 +88,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         self._status = StatusReader(path, keeps=processes is not None)
         # The first of several API processes asks the engine for all.
         self._is_asked = processes is not None and not processes.is_first
+        self._recorded: Telemetry | None = None
         self.latencies = LatencyWindow()
         self.on_times: Callable[[RequestTimes], None] = self.latencies.add
 
@@ -99,7 +101,9 @@ class EmulatedStatLogger(PrometheusStatLogger):
     ) -> None:
         """Record one iteration, converted to emulated time."""
         status = self.status
-        if not self._is_asked and (totals := self._status.totals) is not None:
+        totals = self._status.totals
+        if not self._is_asked and totals is not None and totals is not self._recorded:
+            self._recorded = totals
             self._recorder.record(totals)  # of stock vLLM: no gateway asks the engine
         epochs = None if status is None else status.epoch_map
         if iteration_stats is not None and status is not None and epochs is not None:

@@ -100,13 +100,12 @@ class StatusReader:
         self._bytes: bytes | None = None
         self._status: EngineStatus | None = None
         self._epochs: tuple[bytes, tuple[Epoch, ...]] = (b"", ())
-        self._totals = _NONE
+        self._totals: tuple[bytes, Telemetry | None] = (_NONE, None)
 
     @property
     def totals(self) -> Telemetry | None:
-        """The newest totals, as of the last `read`."""
-        totals: Telemetry | None = _TELEMETRY.decode(self._totals)
-        return totals
+        """The newest totals, as of the last `read`; the same object while unchanged."""
+        return self._totals[1]
 
     def read(self) -> EngineStatus | None:
         """The newest status, the same object while unchanged; None before the first."""
@@ -117,7 +116,9 @@ class StatusReader:
 
     def _decode(self, data: bytes) -> EngineStatus:
         record = _RECORDS.decode(data)
-        encoded, self._totals = bytes(record.epochs), bytes(record.totals)
+        encoded, totals = bytes(record.epochs), bytes(record.totals)
+        if totals != self._totals[0]:
+            self._totals = (totals, _TELEMETRY.decode(totals))
         if encoded != self._epochs[0]:
             self._epochs = (encoded, _EPOCHS.decode(encoded))
         return EngineStatus(

@@ -36,6 +36,7 @@ LONG_NAMES = (
     "clock",
     "live_against_virtual",
     "peers",
+    "dynamo_mocker",
     "prefix_hits",
     "exact_day",
     "day_policies",

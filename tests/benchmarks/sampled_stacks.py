@@ -31,7 +31,7 @@ PARTS: Final = (
     ("gateway's middlewares", ("/gateway/http/", "/server/control/")),
     (
         "vLLM's middlewares",
-        ("/starlette/", "/fastapi/", "/prometheus_fastapi", "/vllm/entrypoints/"),
+        ("/starlette/", "/fastapi/", "/prometheus_fastapi", "/entrypoints/serve/"),
     ),
 )
 """Parts by their files; the first that fits the innermost frame that fits any."""

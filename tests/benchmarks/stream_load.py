@@ -24,6 +24,8 @@ class StreamCounts:
 
     chunks: int = 0
     ended: int = 0
+    ended_chunks: int = 0
+    """Of streams that ended."""
     failures: list[str] = field(default_factory=list)
     first_chunk_s: list[float] = field(default_factory=list)
     """Wall seconds from sending to the first chunk."""
@@ -83,6 +85,7 @@ class StreamConnection(asyncio.Protocol):
             return
         if failure is None:
             self._counts.ended += 1
+            self._counts.ended_chunks += self._chunks
         else:
             self._counts.failures.append(failure)
         self._done.set_result(failure is None)
@@ -93,10 +96,12 @@ def get(url: str, path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n\r\n".encode()
 
 
-def post(url: str, path: str, body: dict[str, Any]) -> bytes:
-    """The bytes of a request."""
+def post(url: str, path: str, body: dict[str, Any], *, key: str | None = None) -> bytes:
+    """The bytes of a request, with a key if any."""
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n"
+    if key is not None:
+        head += f"Authorization: Bearer {key}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 

@@ -275,7 +275,7 @@ ATTRIBUTES: dict[str, str] = {
     ),
     # How a response's fingerprint gets the names of the weights.
     "vllm.outputs:RequestOutput": "kv_transfer_params",
-    PROCESSOR: "tracing_enabled request_states external_req_ids lora_states",
+    PROCESSOR: "tracing_enabled request_states external_req_ids",
     "vllm.v1.engine.output_processor:RequestState": (
         "detokenizer stats lora_name queue stream_interval"
     ),

@@ -53,8 +53,9 @@ class Worker:
 class GatewayProcess:
     """A running gateway; clients ask at `url`."""
 
-    def __init__(self, *, url: str, metrics_url: str, log: Path) -> None:
+    def __init__(self, *, url: str, metrics_url: str, log: Path, pid: int) -> None:
         self.url = url
+        self.pid = pid
         self._metrics_url = metrics_url
         self._log = log
         self._client = httpx.Client(
@@ -120,6 +121,7 @@ def gateway(urls: Sequence[str], *arguments: str) -> Iterator[GatewayProcess]:
                 url=f"http://{HOST}:{port}",
                 metrics_url=f"http://{HOST}:{metrics_port}/metrics",
                 log=log,
+                pid=process.pid,
             )
         finally:
             _kill(process)

@@ -63,11 +63,10 @@ class _Generation:
 
     def end(self) -> None:
         """Count unfinished sequences as aborted; idempotent."""
-        lasting, self._made_tokens = self._made_tokens, {}
-        for name, made_tokens in lasting.items():
+        for name in list(self._made_tokens):
             if self._watch.forget(name):
                 self._permit.cut(Outcome.ABORTED)
-            self._permit.end(made_tokens=made_tokens, by_itself=False)
+            self._permit.end(made_tokens=self._made_tokens.pop(name), by_itself=False)
 
 
 def admit_generation(engine: Any, admission: RequestAdmission) -> None:

@@ -127,7 +127,8 @@ class Machine:
                 assert output.request_id not in self.ended, "an output after the end"
                 self.received[output.request_id].extend(output.new_token_ids)
                 params: dict[str, Any] = output.kv_transfer_params or {}
-                self.weights[output.request_id] = params.get(WEIGHTS_KEY, [])
+                names = self.weights.get(output.request_id, [])
+                self.weights[output.request_id] = params.get(WEIGHTS_KEY, names)
                 if output.finish_reason is not None and output.request_id not in living:
                     self.ended[output.request_id] = output.finish_reason
 

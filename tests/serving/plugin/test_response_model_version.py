@@ -18,6 +18,11 @@ class AnEngine:
 
     def __init__(self) -> None:
         self.closed = 0
+        self.processed: list[Any] = []
+        self.output_processor = SimpleNamespace(
+            request_states={"a": SimpleNamespace(), "b": SimpleNamespace()},
+            process_outputs=self.processed.extend,
+        )
 
     async def generate(self, *names: str) -> AsyncGenerator[Any, None]:
         try:
@@ -54,6 +59,21 @@ async def answered(engine: Any, serving: GenerateBaseServing, *requests: tuple[s
 
     await asyncio.gather(*map(one, requests))
     return serving.system_fingerprint
+
+
+def test_every_output_says_what_its_request_s_last_one_said(engine: Any) -> None:
+    first, second = {WEIGHTS_KEY: ["v1-a"]}, {WEIGHTS_KEY: ["v1-a", "v2-b"]}
+    said = [("a", first), ("b", None), ("a", None), ("gone", None), ("a", second), ("a", None)]
+    outputs = [SimpleNamespace(request_id=name, kv_transfer_params=each) for name, each in said]
+    engine.output_processor.process_outputs(outputs)
+    assert engine.processed == outputs
+    assert [each.kv_transfer_params for each in outputs] == [
+        first,
+        None,
+        first,
+        None,
+        *[second] * 2,
+    ]
 
 
 def test_a_response_names_its_weights_behind_vllm_s_words(engine: Any, serving: Any) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
+from serving.plugin import request_watch
 from serving.plugin.requests import RefusedRequest
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.admission_limits import AdmissionLimits
@@ -213,6 +215,27 @@ def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itsel
         assert (left[Outcome.ABORTED], left[Outcome.FINISHED]) == (1, 0)
         assert not admission._admission._inside.expected.lengths._ended.any()
 
+    asyncio.run(runs())
+
+
+def test_first_tokens_are_counted_at_once_and_further_ones_together() -> None:
+    async def runs() -> None:
+        engine, admission = made()
+        with admission.enter(work()) as permit:
+            current_permit.set(permit)
+            task = asyncio.create_task(read(engine, max_tokens=6))
+            await settle()
+            counted = []
+            clock = SimpleNamespace(monotonic=mock.Mock(side_effect=times_s))
+            with mock.patch.object(request_watch, "time", clock):
+                for _ in times_s:
+                    engine.step()
+                    counted.append(permit.entry.made_tokens)
+            assert await task == 6
+        assert counted == [1, 1, 1, 4, 4, 6]
+
+    every_s = request_watch._REPORT_EVERY_WALL_S
+    times_s = [every_s * share for share in (10.0, 10.1, 10.9, 11.0, 11.1, 11.2)]
     asyncio.run(runs())
 
 

@@ -1,6 +1,7 @@
 """Streams whose middle is written past vLLM's app are byte for byte those that the app makes."""
 
 import asyncio
+import copy
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,6 +18,7 @@ from vllm.entrypoints.openai.completion.protocol import (
     CompletionStreamResponse,
 )
 from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.metrics.stats import IterationStats, LoRARequestStates
 
 from serving.plugin.direct_streams import ChunkTemplate, join_streams
 from serving.server.gateway.http.written_body import WrittenBody
@@ -199,6 +201,51 @@ def test_a_response_names_weights_that_change_within_its_stream() -> None:
         events = events_of((await going).text)
         assert events[-1]["system_fingerprint"].endswith("-v1-a+v2-b")
         assert len(events) == 60
+        assert len(written) > 50, "direct again"
+
+    run(use)
+
+
+@pytest.mark.long
+def test_a_step_counts_what_vllm_s_own_statistics_count() -> None:
+    async def use(server: HttpServer, written: Written) -> None:
+        processor = server.engine.output_processor
+        process = processor.process_outputs
+        steps = 0
+
+        def processed(outputs: list[Any], timestamp: float, stats: Any, **named: Any) -> Any:
+            nonlocal steps
+            theirs = IterationStats()
+            theirs.iteration_timestamp = stats.iteration_timestamp
+            states = {
+                each.request_id: processor.request_states[each.request_id] for each in outputs
+            }
+            times = {name: copy.deepcopy(state.stats) for name, state in states.items()}
+            for output in outputs:
+                name = output.request_id
+                theirs.update_from_output(
+                    output, timestamp, states[name].is_prefilling, times[name], lora, None
+                )
+            done = process(outputs, timestamp, stats, **named)
+            assert stats.num_generation_tokens == theirs.num_generation_tokens
+            assert stats.time_to_first_tokens_iter == theirs.time_to_first_tokens_iter
+            between_s = theirs.inter_token_latencies_iter
+            assert sorted(stats.inter_token_latencies_iter) == sorted(between_s)
+            assert {name: state.stats for name, state in states.items()} == times
+            steps += 1
+            return done
+
+        lora = LoRARequestStates(log_stats=False)
+        processor.process_outputs = processed
+        body = {"model": MODEL, "stream": True, "ignore_eos": True, "max_tokens": 30}
+        asked = [
+            server.http.post("/v1/completions", json=body | {"prompt": "a" * (1 + length)})
+            for length in range(4)
+        ]
+        for answer in await asyncio.gather(*asked):
+            assert len(events_of(answer.text)) == 30
+        assert steps >= 30
+        assert len(written) > 80
 
     run(use)
 
