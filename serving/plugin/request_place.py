@@ -45,4 +45,7 @@ def name_weights(
             continue
         if output.new_token_ids and place.weights[-1:] != [name]:
             place.weights = [*place.weights, name]
-        output.kv_transfer_params = {WEIGHTS_KEY: place.weights}
+        output.kv_transfer_params = {
+            **(output.kv_transfer_params or {}),
+            WEIGHTS_KEY: place.weights,
+        }
