@@ -13,7 +13,6 @@ from emulator.specs.fault import Fault, FaultKind
 from emulator.ultraserver.handover_cost import kv_between_engines
 from emulator.units import NS_PER_S
 from serving.engine.live_engine import LiveEngine
-from serving.plugin.translate import TimedOutput
 from serving.wire.control_call import FaultReport, InjectRequest
 from tests.e2e.server_process import free_port
 from tests.serving.plugin.core_engine import Engine
@@ -136,12 +135,10 @@ def test_a_transfer_takes_the_time_of_a_plans_link_and_both_sides_bear_its_joule
     params = prefilled(prefills, "one", 200)
     decodes.add("one", 200, max_tokens=2, kv_transfer_params=params)
     begin_ns = live(decodes)._time.now_ns
-    ends_s = []
+    computes_ns = []
     while decodes.scheduler.has_unfinished_requests():
-        _, result, outputs = decodes.turn()
-        assert isinstance(result, TimedOutput)
-        assert result.report is not None
-        ends_s += [result.report.begin_s for output in outputs if output.new_token_ids]
+        if decodes.turn()[2]:
+            computes_ns.append(live(decodes)._time.computes_ns)
     until_idle(prefills)
 
     machine = decodes.executor.machine
@@ -149,7 +146,7 @@ def test_a_transfer_takes_the_time_of_a_plans_link_and_both_sides_bear_its_joule
         machine.system, machine.model, tokens=200, from_chips=1, to_chips=1
     )
     within = machine.model.kv_bytes_per_token * 200
-    assert ends_s[0] == pytest.approx((begin_ns + received.duration_ns) / NS_PER_S, abs=1e-12)
+    assert computes_ns[0] == begin_ns + received.duration_ns
     for engine, cost in ((prefills, sent), (decodes, received)):
         telemetry = live(engine).telemetry()
         assert telemetry.kv_transfer_bytes == within
@@ -291,10 +288,10 @@ def test_kv_that_nobody_asks_for_is_freed_after_its_lease(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     prefills = make("kv_producer", lease_s=0.2, clock="real")
-    prefilled(prefills, "a", 90)
     began_s = time.monotonic()
+    prefilled(prefills, "a", 90)
     until_idle(prefills)
-    assert time.monotonic() - began_s >= 0.19
+    assert time.monotonic() - began_s >= 0.2
     assert not any(used_blocks(prefills))
     (line,) = _warnings(caplog)
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
