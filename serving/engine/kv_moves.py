@@ -27,8 +27,9 @@ from serving.engine.remote_kv.remote_kv import RemoteKv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvTotals:
-    """Requests whose KV was sent, or was lost, since the start; of two engines both count. Seconds
-    are those of each of their parts on idle links, side by side or not; joules are beyond idle chips.
+    """Transfers of requests' KV that were completed, or lost, since the start: one that goes again
+    counts again, and of two engines both count. Seconds are those of each of their parts on idle
+    links, side by side or not; joules are beyond idle chips.
     """
 
     kv_transfers: int = 0

@@ -147,6 +147,7 @@ class RankRoles:
         """Take other roles; where other ranks prefill, they share the prompts not begun anew."""
         before = self._prompts
         self._take(roles)
+        self._streams.keep_from(self._prefill.__getitem__)
         if (before == self._prompts).all():
             return
         moving = [

@@ -92,7 +92,9 @@ def streamed(engine: Engine, path: str, body: dict[str, Any]) -> str:
         for line in answer.iter_lines():
             if line.startswith("data: {"):
                 (choice,) = json.loads(line.removeprefix("data: "))["choices"]
-                text += choice["delta"].get("content") or "" if "delta" in choice else choice["text"]
+                text += (
+                    choice["delta"].get("content") or "" if "delta" in choice else choice["text"]
+                )
     return text
 
 
