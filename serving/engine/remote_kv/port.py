@@ -40,6 +40,7 @@ class KvPort:
         self._open = threading.Lock()
         self._readers: dict[str, KvConnection] = {}  # by request
         self._connections: set[KvConnection] = set()
+        self._served = 0  # with those that have yet to prove the key
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._listener = socket.create_server((host, port), family=family)
@@ -66,7 +67,11 @@ class KvPort:
                 connected, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            if threading.active_count() > CONNECTIONS_MAX:
+            with self._open:
+                is_full = self._served >= CONNECTIONS_MAX
+                self._served += not is_full
+            if is_full:
+                logger.warning("KV port: a connection beyond %d is closed", CONNECTIONS_MAX)
                 connected.close()
                 continue
             serve = threading.Thread(target=self._serve, args=(connected,), daemon=True)
@@ -74,11 +79,15 @@ class KvPort:
 
     def _serve(self, connected: socket.socket) -> None:
         try:
-            connection = accepted(connected, self._key)
+            self._talk(accepted(connected, self._key))
         except OSError as error:
             logger.warning("KV port: a connection is refused: %s", error)
             connected.close()
-            return
+        finally:
+            with self._open:
+                self._served -= 1
+
+    def _talk(self, connection: KvConnection) -> None:
         with self._open:
             self._connections.add(connection)
         try:

@@ -22,7 +22,7 @@ from serving.engine.remote_kv.messages import (
 )
 
 SOURCES_MAX: Final = 128
-"""Engines connected at a time; vLLM's own limit of peers that requests may name."""
+"""Connections that are kept to engines of which nothing is read; vLLM's own limit of peers."""
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -74,9 +74,9 @@ class KvSources:
         known = self._sources.get(address)
         if known is not None and not known.has_ended:
             return known
-        for other in [name for name, each in self._sources.items() if each.is_idle]:
-            if len(self._sources) >= SOURCES_MAX:
-                self._sources.pop(other).close()
+        idle = [name for name, each in self._sources.items() if each.is_idle and name != address]
+        for other in idle[: max(0, len(self._sources) + 1 - SOURCES_MAX)]:
+            self._sources.pop(other).close()
         self._sources[address] = made = _Source(address, self._key, self._facts)
         return made
 
