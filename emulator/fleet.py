@@ -38,7 +38,6 @@ from emulator.chip.effects import (
     ChipFailed,
     Condition,
     Effect,
-    KvBlocks,
     NotLoaded,
 )
 from emulator.compute.architecture import Architecture
@@ -47,6 +46,7 @@ from emulator.compute.host_memory import host_need
 from emulator.compute.stored_weights import maps_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import KvTransfer, RankOutput, RankStep
 from emulator.ultraserver.expert_transfers import load_commands, slots_to_send, take_commands

@@ -6,6 +6,7 @@ The layer of an effect to or about experts counts the layers with experts alone.
 from dataclasses import dataclass, field
 
 from emulator.arrays import Float32s, Int64s
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import RankOutput
 
 
@@ -67,14 +68,6 @@ class ExpertWeights:
     gate_up: Float32s
     down: Float32s
     biases: Float32s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvBlocks:
-    """Blocks of all layers, in the layout of the KV cache (`PagedKv.read_blocks`)."""
-
-    keys: Float32s
-    values: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

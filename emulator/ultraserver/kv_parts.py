@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.chip.effects import KvBlocks
+from emulator.specs.kv_blocks import KvBlocks
 
 _HEADS = 2  # the axis in keys and values (`PagedKv.read_blocks`)
 

@@ -235,7 +235,7 @@ class SimulatedEngine:
         self.log.begin(begin_ns, cost)
 
     def _decided(self) -> StepBatch | None:
-        """The next step's work; None where ranks wait for blocks that are kept for KV on its way."""
+        """The next step's work; None where ranks wait for blocks kept for KV on its way."""
         for _ in range(EMPTY_STEPS_MAX):
             batch = self.schedulers.schedule()
             if len(batch.rank):

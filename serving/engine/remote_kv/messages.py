@@ -9,7 +9,7 @@ import numpy as np
 
 from emulator.actors.codec import HEAD_BYTES
 from emulator.arrays import Float32s
-from emulator.chip.effects import KvBlocks
+from emulator.specs.kv_blocks import KvBlocks
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

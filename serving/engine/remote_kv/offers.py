@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-from emulator.chip.effects import KvBlocks
+from emulator.specs.kv_blocks import KvBlocks
 from serving.engine.remote_kv.connection import STALL_WALL_S
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.chip.effects import KvBlocks
 from emulator.errors import ChipLost
 from emulator.fleet import Fleet
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvPull, KvRelease
 from emulator.units import NS_PER_S
 from serving.engine.live_machine import LiveMachine

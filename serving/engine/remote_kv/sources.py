@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.chip.effects import KvBlocks
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvSource
 from serving.engine.remote_kv.connection import KvConnection, connected_to
 from serving.engine.remote_kv.messages import (

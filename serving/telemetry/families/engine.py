@@ -142,7 +142,7 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         "ultraserve_kv_transfers_failed",
-        "Transfers of KV that came to nothing, with a lost chip or engine; the request is computed again.",
+        "Transfers of KV that were lost with a chip or engine; the request is computed again.",
         kind="counter",
     ),
     SnapshotFamily(
