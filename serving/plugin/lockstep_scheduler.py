@@ -475,10 +475,8 @@ class LockstepScheduler(SchedulerInterface):
         if self._under_way is not None or self._roles.hold_kv:
             return False
         self._loads.forget()
-        each = [
-            rank.reset_prefix_cache(reset_running_requests, reset_connector) for rank in self.ranks
-        ]
-        return all(each)  # every rank is reset, also after one that could not
+        done = [each.reset_prefix_cache(reset_running_requests, reset_connector) for each in self.ranks]
+        return all(done)  # every rank is reset, also after one that could not
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""

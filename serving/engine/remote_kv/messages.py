@@ -12,11 +12,11 @@ from emulator.arrays import Float32s
 from emulator.specs.kv_blocks import KvBlocks
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class _ToEngine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One message."""
 
 
-class EngineFacts(_Message, frozen=True, kw_only=True):
+class EngineFacts(_ToEngine, frozen=True, kw_only=True):
     """The first message of both: what an engine's KV is of, and who it is.
 
     `model` and `system` are those that set bytes and time; `computes`: the blocks have numbers.
@@ -39,7 +39,7 @@ class EngineFacts(_Message, frozen=True, kw_only=True):
         return None
 
 
-class Pull(_Message, frozen=True, kw_only=True):
+class Pull(_ToEngine, frozen=True, kw_only=True):
     """Ask for the blocks of a request from `first_block` on; answered by `There` or `Gone`.
 
     `tokens`, `prompt` and `weights` are what they must be of: a prompt's length and digest, and the
@@ -53,7 +53,7 @@ class Pull(_Message, frozen=True, kw_only=True):
     weights: str
 
 
-class BlocksOfChip(_Message, frozen=True, kw_only=True):
+class BlocksOfChip(_ToEngine, frozen=True, kw_only=True):
     """`KvBlocks` of one of a rank's chips, as bytes of float32."""
 
     keys: bytes
@@ -79,28 +79,28 @@ class BlocksOfChip(_Message, frozen=True, kw_only=True):
         )
 
 
-class There(_Message, frozen=True, kw_only=True):
+class There(_ToEngine, frozen=True, kw_only=True):
     """The blocks asked for, of each chip that attends, in order; none where none has numbers."""
 
     request_id: str
     chips: list[BlocksOfChip]
 
 
-class Gone(_Message, frozen=True, kw_only=True):
+class Gone(_ToEngine, frozen=True, kw_only=True):
     """There is no such KV, or no longer."""
 
     request_id: str
     reason: str
 
 
-class Taken(_Message, frozen=True, kw_only=True):
+class Taken(_ToEngine, frozen=True, kw_only=True):
     """The transfer of `tokens` has ended, and the blocks are needed no more."""
 
     request_id: str
     tokens: int
 
 
-class Release(_Message, frozen=True, kw_only=True):
+class Release(_ToEngine, frozen=True, kw_only=True):
     """The blocks are needed no more; what went of them came to nothing."""
 
     request_id: str
