@@ -475,8 +475,8 @@ class LockstepScheduler(SchedulerInterface):
         if self._under_way is not None or self._roles.hold_kv:
             return False
         self._loads.forget()
-        done = [each.reset_prefix_cache(reset_running_requests, reset_connector) for each in self.ranks]
-        return all(done)  # every rank is reset, also after one that could not
+        how = reset_running_requests, reset_connector
+        return all([each.reset_prefix_cache(*how) for each in self.ranks])  # none is left out
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""
