@@ -476,7 +476,8 @@ class LockstepScheduler(SchedulerInterface):
             return False
         self._loads.forget()
         how = reset_running_requests, reset_connector
-        return all([each.reset_prefix_cache(*how) for each in self.ranks])  # none is left out
+        done = [each.reset_prefix_cache(*how) for each in self.ranks]
+        return all(done)  # every rank is reset, also after one that could not
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""
