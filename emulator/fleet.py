@@ -38,7 +38,6 @@ from emulator.chip.effects import (
     ChipFailed,
     Condition,
     Effect,
-    KvBlocks,
     NotLoaded,
 )
 from emulator.compute.architecture import Architecture
@@ -47,9 +46,11 @@ from emulator.compute.host_memory import host_need
 from emulator.compute.stored_weights import maps_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import KvTransfer, RankOutput, RankStep
 from emulator.ultraserver.expert_transfers import load_commands, slots_to_send, take_commands
+from emulator.ultraserver.kv_parts import divided_kv
 from emulator.ultraserver.lockstep import Interrupted, StepResult, UnfinishedStep, all_of
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
@@ -420,15 +421,26 @@ class Fleet:
 
         Raises ChipLost when a chip of either was lost; the receiver's blocks are then undefined.
         """
-        senders, receivers = self._rank(transfer.from_rank), self._rank(transfer.to_rank)
-        read = self._tell(dict.fromkeys(senders, SendKv(blocks=transfer.from_blocks)))
-        sent = all_of(KvBlocks, read)
+        kv = self.read_kv(transfer.from_rank, transfer.from_blocks)
+        self.write_kv(transfer.to_rank, transfer.to_blocks, kv)
+
+    def read_kv(self, rank: int, blocks: list[int]) -> tuple[KvBlocks, ...]:
+        """The KV of a rank's blocks, of each chip that attends; raises ChipLost."""
+        read = self._tell(dict.fromkeys(self._rank(rank), SendKv(blocks=blocks)))
+        return tuple(all_of(KvBlocks, read).values())
+
+    def write_kv(self, rank: int, blocks: list[int], kv: Sequence[KvBlocks]) -> None:
+        """Write what a rank of this model has read, of as many chips or not, into a rank's blocks.
+
+        Raises ChipLost when a chip was lost; the blocks are then undefined.
+        """
+        chips = self._rank(rank)
+        shared = self.architecture.latent is not None
+        divided = kv if len(kv) == len(chips) else divided_kv(kv, len(chips), shared=shared)
         self._tell(
             {
-                receiver: TakeKv(
-                    blocks=transfer.to_blocks, keys=sent[sender].keys, values=sent[sender].values
-                )
-                for sender, receiver in zip(senders, receivers, strict=True)
+                chip: TakeKv(blocks=blocks, keys=each.keys, values=each.values)
+                for chip, each in zip(chips, divided, strict=True)
             }
         )
 

@@ -63,6 +63,7 @@ _WORDS = {
     "quantization": "a format's name",
     "kv_cache_dtype": "auto, bf16 or fp8",
     "ray_address": "host:port",
+    "kv_key_file": "a file's path",
 }
 _SWITCHES = ("computes", "exclusive_cores")
 _WHOLE_NUMBERS = {
@@ -267,6 +268,12 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
         "need, by the load (default: 0, all do both)",
         type=parse_prefill_ranks,
         metavar="N",
+    )
+    kv_key_file: str | None = option(
+        None,
+        "private file with the key that engines prove to each other before KV goes between them, "
+        "with --kv-transfer-config (default: one of this user's on this machine)",
+        metavar="FILE",
     )
     engine: str = option(
         "default",

@@ -32,7 +32,6 @@ from emulator.chip.effects import (
     Effect,
     ExpertRows,
     ExpertWeights,
-    KvBlocks,
     PartialSums,
     StepDone,
     dispatched_tokens,
@@ -65,6 +64,7 @@ from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation
 from emulator.compute.token_batch import Span, TokenBatch, make_token_batch
 from emulator.compute.weights import ExpertSet, ModelShard, MoeWeights
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import RankOutput
 
 RunLayers = Callable[[Float32s, LayerTable, PagedKv, Places, Spans], Float32s]

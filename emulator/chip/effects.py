@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from emulator.arrays import Float32s, Int64s
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import RankOutput
 
 
@@ -69,14 +70,6 @@ class ExpertWeights:
     gate_up: Float32s
     down: Float32s
     biases: Float32s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvBlocks:
-    """Blocks of all layers, in the layout of the KV cache (`PagedKv.read_blocks`)."""
-
-    keys: Float32s
-    values: Float32s
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -78,6 +78,43 @@ class KvTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvSource:
+    """Where another engine holds a request's KV: its address and id, and the request's id there."""
+
+    host: str
+    port: int
+    engine_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPull:
+    """Keys and values of a prompt on their way from another engine into blocks of a rank, in order.
+
+    `tokens` of the `prompt_tokens` cross the links; the blocks go from the source's `first_block`
+    on. `prompt` is the prompt's digest; the source's rank has `from_chips`.
+    """
+
+    request_id: str
+    to_rank: int
+    to_blocks: list[int]
+    tokens: int
+    prompt_tokens: int
+    prompt: bytes
+    source: KvSource
+    first_block: int
+    from_chips: int
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRelease:
+    """Keys and values that another engine holds, and that are not needed here."""
+
+    source: KvSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowLogprobs:
     """Log-probabilities of some rows: the token itself first, then the most likely ones.
 

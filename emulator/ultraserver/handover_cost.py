@@ -16,8 +16,9 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.kv_transfer import prompt_kv_bytes, transfer_ns
+from emulator.fabric.kv_transfer import prompt_kv_bytes, prompt_transfer_ns, transfer_ns
 from emulator.faults.recovery_time import RecoveryRates, slowest_tray_ns
+from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.ultraserver.machine_layout import MachineLayout
@@ -70,6 +71,30 @@ def kv_sent(layout: MachineLayout, *, from_rank: int, to_rank: int, tokens: int)
     for place in range(tp):
         sent_bytes[from_rank * tp + place, to_rank * tp + place] = share
     return _over_links(layout.system, sent_bytes, transfer_ns(layout.all_to_all, sent_bytes))
+
+
+def kv_between_engines(
+    system: SystemSpec, model: ModelSpec, *, tokens: int, from_chips: int, to_chips: int
+) -> tuple[HandoverCost, HandoverCost]:
+    """What the rank that sends a prompt's keys and values, and the one of another engine that takes
+    them, each bear of it; joules are in sum those of `kv_sent`.
+
+    Each counts all bytes and the whole time. Raises ConfigError where the ranks do not fit.
+    """
+    moved = int(prompt_kv_bytes(model, np.array(tokens)))
+    duration_ns = prompt_transfer_ns(
+        system, model, prompt_tokens=tokens, from_chips=from_chips, to_chips=to_chips
+    )
+    energy = work_energy_of(system.chip)
+    sent, received = (
+        HandoverCost(
+            bytes_links=moved,
+            duration_ns=math.ceil(duration_ns),
+            joules=BITS_PER_BYTE * moved * PICO * bit_picojoules,
+        )
+        for bit_picojoules in (energy.link.value + energy.hbm.value, energy.hbm.value)
+    )
+    return sent, received
 
 
 def _over_links(system: SystemSpec, sent_bytes: Float64s, duration_ns: float) -> HandoverCost:

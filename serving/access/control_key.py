@@ -26,6 +26,8 @@ ENVIRONMENT: Final = "ULTRASERVE_CONTROL_KEY"
 KEY_LENGTH_MIN: Final = 32
 """Characters of a key that a user wrote into a file."""
 
+_FIELD: Final = "control_key_file"
+
 _FILE_BYTES_MAX: Final = 4_096
 
 
@@ -88,14 +90,16 @@ def find_console_port(port: int, environment: Mapping[str, str]) -> int | None:
     return int(data) if status.st_uid == os.getuid() and data.strip().isdigit() else None
 
 
-def read_control_key(path: Path) -> str:
-    """The key in the file; raises ConfigError, also for a file that other users can read."""
-    status, data = _read(path)
+def read_control_key(path: Path, *, field: str = _FIELD) -> str:
+    """The key in the file that `field` names; raises ConfigError, also for a file that other users
+    can read.
+    """
+    status, data = _read(path, field=field)
     # As ssh has it for private keys: what belongs to another user, such as a mounted secret of
     # root's, is that user's to protect.
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
-        raise _unusable(path, f"a file that nobody else can use: chmod 600 {path}")
-    return _checked(data, path)
+        raise ConfigError(field, path, f"a file that nobody else can use: chmod 600 {path}")
+    return _checked(data, path, field=field)
 
 
 def find_control_key(
@@ -125,11 +129,11 @@ def find_control_key(
         return None
     status, data = _read(path, follow=False)
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise _unusable(path, "a file of this user's own alone")
+        raise ConfigError(_FIELD, path, "a file of this user's own alone")
     return _checked(data, path)
 
 
-def _read(path: Path, *, follow: bool = True) -> tuple[os.stat_result, bytes]:
+def _read(path: Path, *, follow: bool = True, field: str = _FIELD) -> tuple[os.stat_result, bytes]:
     """The file's status and first bytes; does not block on a pipe or a device."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -137,19 +141,16 @@ def _read(path: Path, *, follow: bool = True) -> tuple[os.stat_result, bytes]:
             status = os.fstat(file.fileno())
             data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
-        raise _unusable(path, f"a file to read ({error.strerror})") from error
+        raise ConfigError(field, path, f"a file to read ({error.strerror})") from error
     return status, data
 
 
-def _checked(data: bytes, path: Path) -> str:
+def _checked(data: bytes, path: Path, *, field: str = _FIELD) -> str:
     try:
         secret = data.decode("ascii").strip()
     except UnicodeDecodeError:
         secret = ""
     if len(data) > _FILE_BYTES_MAX or len(secret) < KEY_LENGTH_MIN or not secret.isprintable():
-        raise _unusable(path, f"one line with a key of at least {KEY_LENGTH_MIN} characters")
+        expected = f"one line with a key of at least {KEY_LENGTH_MIN} characters"
+        raise ConfigError(field, path, expected)
     return secret
-
-
-def _unusable(path: Path, expected: str) -> ConfigError:
-    return ConfigError("control_key_file", path, expected)

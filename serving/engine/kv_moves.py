@@ -4,10 +4,11 @@ A transfer begins with the decision that gave it blocks, takes what it takes on 
 carried out by the chips at its end: its first rank holds the blocks until then, and a chip that is
 lost before takes them with it. Parts of a request follow each other; one that goes layer by layer
 with a step is timed when the step has ended, and may be read before its last layer is there. The
-scheduler hears of an end in a step's report.
+scheduler hears of an end in a step's report. What another engine computed comes by the same ways
+(`remote_kv`), and later than it would where its bytes are late.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,17 +17,19 @@ from emulator.errors import ChipLost
 from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
-from emulator.specs.step import KvTransfer
-from emulator.ultraserver.handover_cost import HandoverCost
+from emulator.specs.step import KvPull, KvRelease, KvTransfer
+from emulator.ultraserver.handover_cost import HandoverCost, kv_between_engines
 from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
+from serving.engine.remote_kv.remote_kv import RemoteKv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvTotals:
-    """Requests whose KV was sent, or was lost, since the start. Seconds are those of each of their
-    parts on idle links, side by side or not; joules are beyond idle chips.
+    """Transfers of requests' KV that were completed, or lost, since the start: one that goes again
+    counts again, and of two engines both count. Seconds are those of each of their parts on idle
+    links, side by side or not; joules are beyond idle chips.
     """
 
     kv_transfers: int = 0
@@ -38,17 +41,27 @@ class KvTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnderWay:
-    transfer: KvTransfer
+    transfer: KvTransfer | KvPull
     end_ns: int
     cost: HandoverCost
 
 
 class KvMoves:
-    """Transfers of a live machine, each booked once, at its end."""
+    """Transfers of a live machine, each booked once, at its end; to and from other engines by
+    `remote`. `weights` names each rank's.
+    """
 
-    def __init__(self, live: LiveMachine, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        live: LiveMachine,
+        ledger: Ledger,
+        remote: RemoteKv | None = None,
+        weights: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._live = live
         self._ledger = ledger
+        self._remote = remote
+        self._weights = weights
         self._under_way: list[_UnderWay] = []
         self._with_step: list[KvTransfer] = []
         self._received: list[str] = []
@@ -59,8 +72,18 @@ class KvMoves:
     @property
     def next_ns(self) -> int | None:
         """When the next request's KV is there, or, if none's ends, a part; None without any."""
-        ends = [(not each.transfer.is_last, each.end_ns) for each in self._under_way]
+        ends = [
+            (not each.transfer.is_last, each.end_ns)
+            for each in self._under_way
+            if self._is_here(each.transfer)
+        ]
         return min(ends)[1] if ends else None
+
+    @property
+    def remote(self) -> RemoteKv | None:
+        """The exchange with other engines while it goes on: KV is held for one, or comes."""
+        remote = self._remote
+        return remote if remote is not None and (remote.holds or self._under_way) else None
 
     @property
     def totals(self) -> KvTotals:
@@ -73,11 +96,16 @@ class KvMoves:
             kv_transfer_s=self._sent.duration_ns / NS_PER_S,
         )
 
-    def begin(self, transfers: Iterable[KvTransfer], now_ns: int) -> None:
+    def begin(self, transfers: Iterable[KvTransfer | KvPull | KvRelease], now_ns: int) -> None:
         """Let transfers begin now, or with the step that begins."""
         before_ns = self._last_ends_ns()
+        if self._remote is not None:
+            self._remote.look(self._live, self._weights_of, now_ns)
+            self._book_sent(self._remote)
         for each in transfers:
-            if each.with_step:
+            if isinstance(each, KvPull | KvRelease):
+                self._begin_remote(each, now_ns)
+            elif each.with_step:
                 self._with_step.append(each)
             else:
                 cost = self._cost(each)
@@ -104,6 +132,33 @@ class KvMoves:
             self._add(each, there_ns, cost)
         self._with_step = []
 
+    def _begin_remote(self, transfer: KvPull | KvRelease, now_ns: int) -> None:
+        assert self._remote is not None, "no other engine is known"
+        if isinstance(transfer, KvRelease):
+            self._remote.release(transfer)
+            return
+        self._remote.pull(transfer, self._weights_of(transfer.to_rank))
+        machine = self._live.machine
+        _, cost = kv_between_engines(
+            machine.system,
+            machine.model,
+            tokens=transfer.tokens,
+            from_chips=transfer.from_chips,
+            to_chips=machine.partition.tp,
+        )
+        self._add(transfer, now_ns + cost.duration_ns, cost)
+
+    def _weights_of(self, rank: int) -> str:
+        """The hash in the name of a rank's weights: engines number their versions each."""
+        return self._weights()[rank].rpartition("-")[2]
+
+    def _is_here(self, transfer: KvTransfer | KvPull) -> bool:
+        """Whether what a transfer brings is at hand, or will never be."""
+        if isinstance(transfer, KvTransfer):
+            return True
+        assert self._remote is not None
+        return self._remote.came(transfer)
+
     def _cost(self, transfer: KvTransfer) -> HandoverCost:
         return self._live.machine.sending_kv(
             from_rank=transfer.from_rank, to_rank=transfer.to_rank, tokens=transfer.tokens
@@ -113,7 +168,7 @@ class KvMoves:
         """When the parts under way of each request are there."""
         return {each.transfer.request_id: each.end_ns for each in self._under_way}
 
-    def _add(self, transfer: KvTransfer, end_ns: int, cost: HandoverCost) -> None:
+    def _add(self, transfer: KvTransfer | KvPull, end_ns: int, cost: HandoverCost) -> None:
         self._under_way.append(_UnderWay(transfer=transfer, end_ns=end_ns, cost=cost))
 
     def end(self, now_ns: int, lost_ranks: Collection[int]) -> tuple[int, ...]:
@@ -129,6 +184,7 @@ class KvMoves:
             (each for each in self._under_way if each.end_ns <= now_ns),
             key=lambda each: each.end_ns,
         )
+        due = [each for each in due if self._is_here(each.transfer)]
         found: tuple[int, ...] = ()
         for each in due:
             if each not in self._under_way:  # its rank was lost on the way of another
@@ -155,29 +211,55 @@ class KvMoves:
     def _fail(self, lost_ranks: Collection[int]) -> None:
         lost = {*lost_ranks, *np.flatnonzero(~self._live.machine.ranks_up).tolist()}
         transfers = [*(each.transfer for each in self._under_way), *self._with_step]
-        failed = [each.request_id for each in transfers if _is_of(each, lost)]
-        self._under_way = [each for each in self._under_way if not _is_of(each.transfer, lost)]
-        self._with_step = [each for each in self._with_step if not _is_of(each, lost)]
-        self._failed += failed
-        self._lost += len(set(failed))
+        failed = [each for each in transfers if self._has_failed(each, lost)]
+        self._under_way = [each for each in self._under_way if each.transfer not in failed]
+        self._with_step = [each for each in self._with_step if each not in failed]
+        self._failed += [each.request_id for each in failed]
+        self._lost += len({each.request_id for each in failed})
+        for each in failed:
+            if isinstance(each, KvPull) and self._remote is not None:
+                self._remote.end(each, taken=False)
 
-    def _carry_out(self, transfer: KvTransfer) -> None:
+    def _has_failed(self, transfer: KvTransfer | KvPull, lost: Collection[int]) -> bool:
+        if isinstance(transfer, KvTransfer):
+            return transfer.from_rank in lost or transfer.to_rank in lost
+        assert self._remote is not None
+        return transfer.to_rank in lost or self._remote.has_failed(transfer)
+
+    def _carry_out(self, transfer: KvTransfer | KvPull) -> None:
         fleet = self._live.tokens
-        if isinstance(fleet, Fleet):
+        if isinstance(transfer, KvPull):
+            assert self._remote is not None
+            self._remote.take(transfer, self._live)
+            self._remote.end(transfer, taken=True)
+        elif isinstance(fleet, Fleet):
             fleet.send_kv(transfer)
 
     def _book(self, ended: _UnderWay) -> None:
-        transfer, cost, machine = ended.transfer, ended.cost, self._live.machine
-        positions = [
-            chip
-            for rank in (transfer.from_rank, transfer.to_rank)
-            for chip in machine.partition.chips_of_rank(rank)
-        ]
+        transfer = ended.transfer
+        ranks = [transfer.to_rank]
+        if isinstance(transfer, KvTransfer):
+            ranks.append(transfer.from_rank)
+        self._charge(ended.cost, ranks)
+        self._done += transfer.is_last
+
+    def _book_sent(self, remote: RemoteKv) -> None:
+        """Book what has gone to other engines."""
+        machine = self._live.machine
+        for sent in remote.take_sent():
+            cost, _ = kv_between_engines(
+                machine.system,
+                machine.model,
+                tokens=sent.tokens,
+                from_chips=machine.partition.tp,
+                to_chips=sent.to_chips,
+            )
+            self._charge(cost, [sent.rank])
+            self._done += 1
+
+    def _charge(self, cost: HandoverCost, ranks: Iterable[int]) -> None:
+        machine = self._live.machine
+        positions = [chip for rank in ranks for chip in machine.partition.chips_of_rank(rank)]
         chips = machine.seating.chip_of_position[positions]
         self._ledger.charge(cost.joules, chips[chips != VACANT].tolist())
-        self._done += transfer.is_last
         self._sent += cost
-
-
-def _is_of(transfer: KvTransfer, ranks: Collection[int]) -> bool:
-    return transfer.from_rank in ranks or transfer.to_rank in ranks

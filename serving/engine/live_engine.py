@@ -36,6 +36,7 @@ from serving.engine.lease_checks import training_hbm
 from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording, RecordingQuestion
 from serving.engine.model_versions import ModelVersions
+from serving.engine.remote_kv.remote_kv import RemoteKv
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_batch import warm_up_step
 from serving.engine.step_report import StepEnergy, StepReport
@@ -64,6 +65,7 @@ class LiveEngine:
         kv_blocks: int,
         host_ratios: tuple[HostRatio, ...] = (),
         wake: WakeRequest | None = None,
+        remote_kv: RemoteKv | None = None,
     ) -> None:
         """With `host_ratios`, what this host was measured to need, the clock follows the load.
 
@@ -81,7 +83,7 @@ class LiveEngine:
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(DeployedExperts.of(deployment), self._live)
-        self._kv = KvMoves(self._live, self._meters.ledger)
+        self._kv = KvMoves(self._live, self._meters.ledger, remote_kv, lambda: self._versions.names)
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
@@ -92,10 +94,7 @@ class LiveEngine:
             meters=self._meters,
         )
         self._versions = ModelVersions(
-            deployment.weights_dir,
-            self._live,
-            time=self._time,
-            ledger=self._meters.ledger,
+            deployment.weights_dir, self._live, time=self._time, ledger=self._meters.ledger
         )
         self._leases = ChipLeases(
             self._live,
@@ -278,6 +277,8 @@ class LiveEngine:
         there_ns = self._kv.next_ns
         if there_ns is not None:
             self._steps.hold_until(there_ns)
+        elif self._kv.remote is not None:
+            self._kv.remote.rest()
         elif self._wake.waits and not self._wake.wanted:
             self._time.rest()
         lost_ranks = self._end_transfers(self._live.take_lost_ranks(), there_ns)
@@ -312,11 +313,10 @@ class LiveEngine:
         )
 
     def _described(self, _: calls.DescribeRequest) -> calls.DescribeReply:
-        return calls.DescribeReply(
-            description=describe_engine(
-                self._deployment, dilation=self._time.dilation, kv_blocks=self._kv_blocks
-            )
+        described = describe_engine(
+            self._deployment, dilation=self._time.dilation, kv_blocks=self._kv_blocks
         )
+        return calls.DescribeReply(description=described)
 
     def _placement(self, request: calls.PlacementRequest) -> calls.PlacementReply:
         """Raises ConfigError for a layer that there is not."""

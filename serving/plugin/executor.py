@@ -31,6 +31,7 @@ from serving.engine.step_report import StepReport
 from serving.engine.token_source import start_tokens
 from serving.engine.wake_request import wake_request_of
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
+from serving.plugin.kv_exchange import start_exchange
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.platform import deployment_of
 from serving.plugin.translate import (
@@ -95,6 +96,7 @@ class UltraServeExecutor(Executor):
         self._seed = self.model_config.seed or 0
         self._tokens: Fleet | SyntheticTokens | None = None
         self._engine: LiveEngine | None = None
+        self._remote_kv = start_exchange(self.vllm_config, self.deployment)
         self._status: StatusWriter | None = None
         self._totals_s = -math.inf
         self._pending: LockstepOutput | None = None
@@ -197,6 +199,7 @@ class UltraServeExecutor(Executor):
             kv_blocks=self._kv_blocks,
             host_ratios=ratios,
             wake=wake_request_of(self.vllm_config.instance_id),
+            remote_kv=self._remote_kv,
         )
         self._status = StatusWriter(status_path(self.vllm_config.instance_id))
         self._publish_status()
@@ -318,6 +321,7 @@ class UltraServeExecutor(Executor):
             "reset_encoder_cache": None,
             "synchronize_device": None,
             "supports_draft_weight_updates": False,
+            "get_kv_connector_handshake_metadata": None,  # the engine's port has its own
             "get_model_inspection": f"{self.deployment.weights_name} on emulated chips",
         }
         if method == CONTROL_METHOD:
@@ -344,6 +348,9 @@ class UltraServeExecutor(Executor):
 
     def shutdown(self) -> None:
         """Stop the chips and Ray; idempotent."""
+        remote_kv, self._remote_kv = getattr(self, "_remote_kv", None), None
+        if remote_kv is not None:
+            remote_kv.close()
         status, self._status = getattr(self, "_status", None), None
         if status is not None:
             status.close()

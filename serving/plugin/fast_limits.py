@@ -43,6 +43,7 @@ _FLAGS: Final[tuple[tuple[str, Callable[["VllmConfig"], bool]], ...]] = (
         "--kv-events-config",
         lambda c: c.kv_events_config is not None and c.kv_events_config.enable_kv_cache_events,
     ),
+    ("--kv-transfer-config", lambda c: c.kv_transfer_config is not None),
     (
         "--prefill-ranks",
         lambda c: bool(Settings.from_additional_config(c.additional_config).prefill_ranks),

@@ -8,6 +8,7 @@ engine times them, and its chips carry them out (`serving.engine.kv_moves`).
 
 import copy
 import logging
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from emulator.specs.step import KvTransfer
+from emulator.specs.step import KvPull, KvRelease, KvTransfer
 from serving.policy.kv_in_flight import KvInFlight
 
 if TYPE_CHECKING:
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
 
-def with_connector(vllm_config: "VllmConfig") -> "VllmConfig":
-    """A copy of the config for the ranks' schedulers, which then make connectors."""
+def with_connector(vllm_config: "VllmConfig", connector: type[KVConnectorBase_V1]) -> "VllmConfig":
+    """A copy of the config for the ranks' schedulers, which then make such connectors."""
+    given = vllm_config.kv_transfer_config or KVTransferConfig()
     # vLLM warns in every one that its interface may change.
     logging.getLogger(KVConnectorBase_V1.__module__).setLevel(logging.ERROR)
     config = copy.copy(vllm_config)
     config.kv_transfer_config = KVTransferConfig(
-        kv_connector=RankKvConnector.__name__,
-        kv_connector_module_path=RankKvConnector.__module__,
+        kv_connector=connector.__name__,
+        kv_connector_module_path=connector.__module__,
+        kv_connector_extra_config=given.kv_connector_extra_config,
+        engine_id=given.engine_id,
         kv_role="kv_both",
         kv_load_failure_policy="recompute",
     )
@@ -113,18 +117,59 @@ class PromptKv:
 class BegunTransfers(KVConnectorMetadata):
     """Transfers that begin with a rank's decision."""
 
-    transfers: tuple[KvTransfer, ...]
+    transfers: tuple[KvTransfer | KvPull | KvRelease, ...]
 
 
-class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
-    """The scheduler's side of a rank's connector; there is no worker's, as the engine moves the KV.
-
-    `join` comes before its first request.
-    """
+class SchedulerConnector(KVConnectorBase_V1, SupportsHMA):
+    """The scheduler's side of a rank's connector; no worker has one, as the engine moves the KV."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._begun: list[KvTransfer] = []
+        self._begun: list[KvTransfer | KvPull | KvRelease] = []
+
+    @abstractmethod
+    def brings_kv(self, request: Request) -> bool:
+        """Whether all tokens of a waiting request but one are held elsewhere."""
+
+    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> BegunTransfers:
+        """The transfers that begin with this decision."""
+        del scheduler_output
+        begun, self._begun = tuple(self._begun), []
+        return BegunTransfers(transfers=begun)
+
+    @abstractmethod
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """A request ends: whether vLLM is to keep its blocks, and parameters for its response."""
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """As `request_finished`; there is one group."""
+        return self.request_finished(request, block_ids[0])
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Not called: chips are not vLLM workers."""
+        raise AssertionError("there is no worker")
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Not called, as above."""
+        raise AssertionError("there is no worker")
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Not called, as above."""
+        raise AssertionError("there is no worker")
+
+    def wait_for_save(self) -> None:
+        """Not called, as above."""
+        raise AssertionError("there is no worker")
+
+
+class RankKvConnector(SchedulerConnector):
+    """Of a rank whose requests come with their KV from others; `join` comes before the first."""
 
     def join(self, number: int, kv: PromptKv) -> None:
         """Serve rank `number` of an engine whose ranks share `kv`."""
@@ -171,12 +216,6 @@ class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
             )
         )
 
-    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> BegunTransfers:
-        """The transfers that begin with this decision."""
-        del scheduler_output
-        begun, self._begun = tuple(self._begun), []
-        return BegunTransfers(transfers=begun)
-
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Free what was held for transfers that have ended, well or not."""
         for request_id in connector_output.finished_recving or ():
@@ -192,31 +231,7 @@ class RankKvConnector(KVConnectorBase_V1, SupportsHMA):
             self._kv.release(request.request_id)
         return False, None
 
-    def request_finished_all_groups(
-        self, request: Request, block_ids: tuple[list[int], ...]
-    ) -> tuple[bool, dict[str, Any] | None]:
-        """As `request_finished`; there is one group."""
-        return self.request_finished(request, block_ids[0])
-
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Not called: chips are not vLLM workers."""
-        raise AssertionError("there is no worker")
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Not called, as above."""
-        raise AssertionError("there is no worker")
-
-    def save_kv_layer(
-        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
-    ) -> None:
-        """Not called, as above."""
-        raise AssertionError("there is no worker")
-
-    def wait_for_save(self) -> None:
-        """Not called, as above."""
-        raise AssertionError("there is no worker")
-
 
 def brings_kv(rank: Scheduler, request: Request) -> bool:
     """Whether a request that waits on `rank` can load its KV from another."""
-    return isinstance(rank.connector, RankKvConnector) and rank.connector.brings_kv(request)
+    return isinstance(rank.connector, SchedulerConnector) and rank.connector.brings_kv(request)

@@ -216,6 +216,12 @@ class KvStreams:
             if not stream.has_left and not rank_is_open(stream.to_rank):
                 self._give_up(stream)
 
+    def keep_from(self, rank_prefills: Callable[[int], bool]) -> None:
+        """Give up ways from ranks that do not prefill any more, and so keep their requests."""
+        for stream in list(self._streams.values()):
+            if not stream.has_left and not rank_prefills(stream.from_rank):
+                self._give_up(stream)
+
     def abandon(self, request: Request) -> None:
         """Give up the way of a request that leaves its rank before its prompt is computed."""
         stream = self._streams.get(request.request_id)

@@ -28,7 +28,7 @@ from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
 from serving.plugin import request_migration as migration
-from serving.plugin.kv_connector import with_connector
+from serving.plugin.engine_kv_connector import with_connectors
 from serving.plugin.kv_events import publish_together, without_publishers
 from serving.plugin.merge import (
     LockstepOutput,
@@ -79,8 +79,7 @@ class LockstepScheduler(SchedulerInterface):
         log_stats: bool = False,
     ) -> None:
         settings = Settings.from_additional_config(vllm_config.additional_config)
-        config = without_publishers(vllm_config)
-        config = with_connector(config) if settings.prefill_ranks else config
+        config = with_connectors(without_publishers(vllm_config), settings.prefill_ranks)
         self.ranks = [
             Scheduler(
                 vllm_config=config,
@@ -100,8 +99,7 @@ class LockstepScheduler(SchedulerInterface):
         self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)
         self._log_stats = log_stats
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
-        own = self._ranks_with_its_weights
-        placing = Placing(own, self._put, self._send_again, self._arrival)
+        placing = Placing(self._open_own_ranks, self._put, self._send_again, self._arrival)
         self._roles = RankRoles(self.ranks, settings.prefill_ranks, kv_cache_config, placing)
         self._loads = RankLoads(self.ranks, self._roles)
         self._drafts = NgramDrafts.of(vllm_config)
@@ -124,6 +122,10 @@ class LockstepScheduler(SchedulerInterface):
     def kv_cache_manager(self) -> Any:
         """Rank 0's, which vLLM asks for block sizes; all ranks have the same."""
         return self.ranks[0].kv_cache_manager
+
+    def get_kv_connector(self) -> Any:
+        """Rank 0's where engines exchange KV; None elsewhere."""
+        return self._roles.exchange
 
     def schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
         """Schedule every rank and merge; a step under way is handed out again (`StillHeld`)."""
@@ -382,11 +384,11 @@ class LockstepScheduler(SchedulerInterface):
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
         """Ranks that may take it; for one with tokens, those with its last weights, if any."""
-        own = self._ranks_with_its_weights(request)
+        own = self._open_own_ranks(request)
         ranks = own if own.any() else self.ranks_up & ~self._closed
         return self._roles.takes(ranks)
 
-    def _ranks_with_its_weights(self, request: Request) -> NDArray[np.bool_]:
+    def _open_own_ranks(self, request: Request) -> NDArray[np.bool_]:
         """Open ranks with the weights of its last token; all that are open, if it has none."""
         ranks: NDArray[np.bool_] = self.ranks_up & ~self._closed
         place = self._places.get(request.request_id)
@@ -473,11 +475,9 @@ class LockstepScheduler(SchedulerInterface):
         if self._under_way is not None or self._roles.hold_kv:
             return False
         self._loads.forget()
-        # Every rank is reset, also after one that could not.
-        done = [
-            rank.reset_prefix_cache(reset_running_requests, reset_connector) for rank in self.ranks
-        ]
-        return all(done)
+        how = reset_running_requests, reset_connector
+        done = [each.reset_prefix_cache(*how) for each in self.ranks]
+        return all(done)  # every rank is reset, also after one that could not
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""

@@ -26,6 +26,8 @@ from serving.traffic.engine_limits import SchedulerLimits
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+NIXL: Final = "NixlConnector"
+"""vLLM's connector between engines whose protocol is spoken."""
 
 _STEPS_S: Final = (
     *(0.0001, 0.0002, 0.0003, 0.0005, 0.00075),
@@ -74,6 +76,9 @@ class UltraServePlatform(Platform):
     _is_fast = False
     """Whether this process' engine is the fast one: vLLM's checks of requests have no config."""
 
+    _kv_role: str | None = None
+    """vLLM's role of this process' engine, likewise."""
+
     @property
     def supported_dtypes(self) -> list[torch.dtype]:
         """The dtype that the chips compute tokens in."""
@@ -117,10 +122,12 @@ class UltraServePlatform(Platform):
         """Refuse sampling parameters that are not computed; raises ValueError (HTTP 400)."""
         # vLLM's config, which sampling parameters need, imports this file.
         from serving.plugin.fast_limits import refuse_parameters
+        from serving.plugin.kv_transfer_params import KEY, check_params
         from serving.plugin.requests import refuse_request
 
         del processed_inputs
         refuse_request(params)
+        check_params((params.extra_args or {}).get(KEY), cls._kv_role)
         if cls._is_fast:
             refuse_parameters(params)
 
@@ -152,6 +159,7 @@ class UltraServePlatform(Platform):
         keep_ending_start_on_signals()
         cls._is_fast = deployment.settings.engine == "fast"
         _configure_engine(vllm_config, is_fast=cls._is_fast)
+        cls._kv_role = _exchange_role(vllm_config)
         _configure_context(vllm_config, deployment)
         observability = vllm_config.observability_config
         observability.custom_histogram_buckets = fine_buckets(
@@ -243,8 +251,18 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ),
     (
         "--kv-transfer-config",
-        lambda c: c.kv_transfer_config is not None,
-        "KV does not move between engines on this platform, but between ranks: --prefill-ranks",
+        lambda c: c.kv_transfer_config is not None and c.kv_transfer_config.kv_connector != NIXL,
+        f"of its connectors {NIXL} is spoken alone",
+    ),
+    (
+        "--kv-transfer-config",
+        lambda c: c.kv_transfer_config is not None and bool(_settings_of(c).prefill_ranks),
+        "KV moves between engines, or with --prefill-ranks between the ranks of one",
+    ),
+    (
+        "--speculative-config",
+        lambda c: c.speculative_config is not None and c.kv_transfer_config is not None,
+        "drafts are not verified beside --kv-transfer-config",
     ),
     (
         # vLLM makes a transfer config of it after this look.
@@ -314,6 +332,17 @@ def _configure_engine(vllm_config: "VllmConfig", *, is_fast: bool) -> None:
             flag=f"--block-size {cache.block_size}",
             reason=f"expected a power of two up to {MAX_BLOCK_TOKENS}",
         )
+
+
+def _exchange_role(vllm_config: "VllmConfig") -> str | None:
+    """The engine's role among those that exchange KV, whose settings are checked; None without."""
+    from serving.plugin.kv_exchange import exchange_settings
+
+    config = vllm_config.kv_transfer_config
+    if config is None:
+        return None
+    exchange_settings(vllm_config)
+    return str(config.kv_role)
 
 
 def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> None:

@@ -15,7 +15,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from serving.plugin.kv_connector import RankKvConnector, brings_kv
+from serving.plugin.kv_connector import SchedulerConnector, brings_kv
 from serving.plugin.rank_roles import RankRoles
 from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 from serving.policy.rank_choice import choose_rank
@@ -218,7 +218,7 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
 
 def ready_kv(rank: Scheduler) -> list[Request]:
     """Waiting requests that decode next, as their KV has come from another rank."""
-    if not isinstance(rank.connector, RankKvConnector):
+    if not isinstance(rank.connector, SchedulerConnector):
         return []
     return [
         request

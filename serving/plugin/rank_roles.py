@@ -22,9 +22,10 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from emulator.errors import ConfigError
-from emulator.specs.step import KvTransfer
+from emulator.specs.step import KvPull, KvRelease, KvTransfer
 from serving.engine.step_report import StepReport
 from serving.plugin import request_migration as migration
+from serving.plugin.engine_kv_connector import EngineKvConnector
 from serving.plugin.kv_connector import BegunTransfers, PromptKv, RankKvConnector, brings_kv
 from serving.plugin.kv_streams import KvStreams
 from serving.policy.kv_in_flight import KvInFlight
@@ -82,14 +83,23 @@ class RankRoles:
         self._streams = KvStreams(ranks, in_flight)
         self._kv = PromptKv(in_flight)
         self._to_rank: dict[str, int] = {}  # of transfers under way
+        self._exchanges: list[EngineKvConnector] = []
         for number, rank in enumerate(ranks):
             if isinstance(rank.connector, RankKvConnector):
                 rank.connector.join(number, self._kv)
+            elif isinstance(rank.connector, EngineKvConnector):
+                rank.connector.join(number)
+                self._exchanges.append(rank.connector)
 
     def _take(self, roles: Roles) -> None:
         self.roles = roles
         self._prefill: Flags = np.array([role is RankRole.PREFILL for role in roles])
         self._prompts: Flags = np.array([role is not RankRole.DECODE for role in roles])
+
+    @property
+    def exchange(self) -> EngineKvConnector | None:
+        """The first rank's way to other engines, if there is one."""
+        return self._exchanges[0] if self._exchanges else None
 
     @property
     def are_apart(self) -> bool:
@@ -137,6 +147,7 @@ class RankRoles:
         """Take other roles; where other ranks prefill, they share the prompts not begun anew."""
         before = self._prompts
         self._take(roles)
+        self._streams.keep_from(self._prefill.__getitem__)
         if (before == self._prompts).all():
             return
         moving = [
@@ -175,9 +186,9 @@ class RankRoles:
         self,
         decisions: Sequence[SchedulerOutput],
         choose: Callable[[Request, Flags], int | None],
-    ) -> tuple[KvTransfer, ...]:
+    ) -> tuple[KvTransfer | KvPull | KvRelease, ...]:
         """The transfers that begin with a lockstep's decisions; `choose` gives one of the ranks."""
-        if not self.may_change:
+        if not (self.may_change or self._exchanges):
             return ()
 
         def next_rank(request: Request) -> int | None:
@@ -185,11 +196,13 @@ class RankRoles:
                 return None
             return choose(request, self._placing.open_ranks(request) & ~self._prefill)
 
-        begun: list[KvTransfer] = []
+        begun: list[KvTransfer | KvPull | KvRelease] = []
         for decision in decisions:
             meta = decision.kv_connector_metadata
             begun += meta.transfers if isinstance(meta, BegunTransfers) else ()
-        self._to_rank |= {each.request_id: each.to_rank for each in begun}
+        self._to_rank |= {
+            each.request_id: each.to_rank for each in begun if not isinstance(each, KvRelease)
+        }
         begun += self._streams.begin_rests()
         for number in np.flatnonzero(self._prefill).tolist():
             begun += self._streams.begin(number, decisions[number], next_rank)
@@ -211,8 +224,8 @@ class RankRoles:
 
     @property
     def hold_kv(self) -> bool:
-        """Whether blocks of a rank are held for a request of another."""
-        return bool(self._kv) or bool(self._streams)
+        """Whether blocks of a rank are held for a request of another, or of another engine."""
+        return bool(self._kv or self._streams) or any(each.holds_kv for each in self._exchanges)
 
     @property
     def coming(self) -> Iterator[tuple[int, Request, int]]:
@@ -223,6 +236,8 @@ class RankRoles:
         """Forget what ranks hold that lost it."""
         for rank in ranks:
             self._kv.lose(rank)
+        for each in (self._exchanges[rank] for rank in ranks if self._exchanges):
+            each.lose()
         self._streams.lose(set(ranks))
 
 

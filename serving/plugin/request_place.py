@@ -53,4 +53,5 @@ def name_weights(
         if changes:
             place.weights = [*place.weights, name]
         if changes or not is_plain(output):
-            output.kv_transfer_params = {WEIGHTS_KEY: place.weights}
+            own = output.kv_transfer_params or {}
+            output.kv_transfer_params = {**own, WEIGHTS_KEY: place.weights}

@@ -16,6 +16,7 @@ from typing import Any
 from vllm.entrypoints.generate.base.serving import GenerateBaseServing
 from vllm.entrypoints.serve.utils import fingerprint
 
+from serving.engine.request_trace import TRACE_KEY
 from serving.plugin.request_place import WEIGHTS_KEY
 
 _FIELD = "system_fingerprint"
@@ -91,7 +92,8 @@ def take_names(output: Any) -> None:
     params = output.kv_transfer_params
     if not params or WEIGHTS_KEY not in params:
         return
-    output.kv_transfer_params = None
+    others = {name: value for name, value in params.items() if name not in (WEIGHTS_KEY, TRACE_KEY)}
+    output.kv_transfer_params = others or None
     gathered = _gathered.get()
     if gathered is not None:
         gathered.extend(name for name in params[WEIGHTS_KEY] if name not in gathered)

@@ -113,9 +113,14 @@ class PrefillRanks:
     def waits_until_ns(self) -> int | None:
         """When the next step can begin, if every request is on its way; None if others are not."""
         left = len(self._on_way) + len(self._rests)
-        if not left or left != self._schedulers.requests:
-            return None
-        return self._on_way[0].there_ns if self._on_way else self._parts[0].there_ns
+        return self.next_ns if left and left == self._schedulers.requests else None
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next request's KV is there, or, if none's ends, a part; None without any."""
+        if self._on_way:
+            return self._on_way[0].there_ns
+        return self._parts[0].there_ns if self._parts else None
 
     def begin_step(self) -> None:
         """After a decision: prompts of ranks that prefill get a next rank, and what they compute
@@ -241,10 +246,13 @@ class PrefillRanks:
         stream.sent, stream.there_ns = end, there_ns
 
     def _drop_ended(self, end_ns: int) -> None:
-        """Give up ways of requests that have ended, and to ranks that decode no more."""
+        """Give up ways of requests that have ended, from ranks that prefill no more, and to ranks
+        that decode no more.
+        """
         rank_of, decode = self._schedulers.arrays.requests["rank"], self._open & ~self._prefill
         for request, stream in list(self._streams.items()):
-            leads = rank_of[request] == stream.from_rank and decode[stream.to_rank]
+            stays = rank_of[request] == stream.from_rank and self._prefill[stream.from_rank]
+            leads = stays and decode[stream.to_rank]
             if not leads and not stream.is_void:
                 self._count(request, stream.to_rank, -1, stream.tokens)
                 stream.is_void = True
@@ -320,6 +328,7 @@ class PrefillRanks:
             part = heappop(self._parts)
             self._in_flight.end(part.from_rank, part.tokens)
             self.joules += part.joules
+        self._drop_ended(now_ns)
         waiting, self._rests = self._rests, []
         for rest in waiting:
             request, stream, tokens = rest

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from emulator.arrays import Int32s
+from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
@@ -215,13 +216,9 @@ class SimulatedEngine:
             self.paused_ns = self._roles.waits_until_ns
             if self.paused_ns is not None:
                 return
-        for _ in range(EMPTY_STEPS_MAX):
-            batch = self.schedulers.schedule()
-            if len(batch.rank):
-                break
-        if not len(batch.rank):
-            self.schedulers.refuse_own_policy()
-            raise AssertionError("requests wait and no rank takes any")
+        batch = self._decided()
+        if batch is None:
+            return
         if self._roles is not None:
             self._roles.begin_step()
         begin_ns = now_ns
@@ -236,6 +233,18 @@ class SimulatedEngine:
             self._count(cost.duration_ns, self._step_joules + cost.chip_joules)
         self._begin_ns, self.end_ns = begin_ns, begin_ns + cost.duration_ns
         self.log.begin(begin_ns, cost)
+
+    def _decided(self) -> StepBatch | None:
+        """The next step's work; None where ranks wait for blocks kept for KV on its way."""
+        for _ in range(EMPTY_STEPS_MAX):
+            batch = self.schedulers.schedule()
+            if len(batch.rank):
+                return batch
+        self.paused_ns = None if self._roles is None else self._roles.next_ns
+        if self.paused_ns is None:
+            self.schedulers.refuse_own_policy()
+            raise AssertionError("requests wait and no rank takes any")
+        return None
 
     def give_tokens(self) -> Int32s:
         """The requests that get a token by the step, which ends; see `LockstepSchedulers`."""

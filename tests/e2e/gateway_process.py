@@ -97,7 +97,9 @@ class GatewayProcess:
 
 @contextlib.contextmanager
 def gateway(urls: Sequence[str], *arguments: str) -> Iterator[GatewayProcess]:
-    """Start it for the running engines at `urls`; kills it at the end."""
+    """Start it for the running engines at `urls`, or those that `arguments` name; kills it at the
+    end.
+    """
     program = find_gateway()
     assert program is not None
     port, metrics_port = free_port(), free_port()
@@ -108,7 +110,8 @@ def gateway(urls: Sequence[str], *arguments: str) -> Iterator[GatewayProcess]:
                 [
                     *(program, "launch", "--host", HOST, "--port", str(port)),
                     *("--prometheus-host", HOST, "--prometheus-port", str(metrics_port)),
-                    *("--worker-urls", *urls, "--api-key", KEY, *FLAGS),
+                    *(("--worker-urls", *urls) if urls else ()),
+                    *("--api-key", KEY, *FLAGS),
                     *("--log-level", "warn", *arguments),
                 ],
                 cwd=folder,

@@ -137,17 +137,17 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         "ultraserve_kv_transfers",
-        "Requests whose KV moved from the rank that computed their prompt to one that decodes.",
+        "Transfers of a request's KV to the rank that decodes it, or between engines, at both.",
         kind="counter",
     ),
     SnapshotFamily(
         "ultraserve_kv_transfers_failed",
-        "Transfers of KV that ended with a lost chip; the request is computed again.",
+        "Transfers of KV that were lost with a chip or engine; the request is computed again.",
         kind="counter",
     ),
     SnapshotFamily(
         "ultraserve_kv_transfer_bytes",
-        "Bytes of KV that moved between ranks.",
+        "Bytes of KV that moved between ranks, or engines.",
         kind="counter",
     ),
     SnapshotFamily(

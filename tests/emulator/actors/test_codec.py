@@ -39,7 +39,6 @@ from emulator.chip.effects import (
     Dispatch,
     ExpertRows,
     ExpertWeights,
-    KvBlocks,
     NotLoaded,
     PartialSums,
     StepBroken,
@@ -64,6 +63,7 @@ from emulator.chip.training_effects import (
     TrainingStateRead,
 )
 from emulator.errors import ChannelError
+from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from vllm.config import KVTransferConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.metrics.stats import SchedulerStats
@@ -31,11 +32,14 @@ BLOCKS = 64
 
 
 def executor(
-    speculative_config: Mapping[str, Any] | None = None, **settings: Any
+    speculative_config: Mapping[str, Any] | None = None,
+    kv_transfer_config: KVTransferConfig | None = None,
+    **settings: Any,
 ) -> UltraServeExecutor:
     config = engine_config(
         additional_config={"ultraserve": {"clock": "virtual"} | settings},
         speculative_config=speculative_config and dict(speculative_config),
+        kv_transfer_config=kv_transfer_config,
     )
     return UltraServeExecutor(config)
 
@@ -87,11 +91,20 @@ class Engine:
         )
         return decision, result, [one for part in outputs.values() for one in part.outputs]
 
-    def add(self, name: str, tokens: int, *, first: int = 50, max_tokens: int = 3) -> None:
+    def add(
+        self,
+        name: str,
+        tokens: int,
+        *,
+        first: int = 50,
+        max_tokens: int = 3,
+        kv_transfer_params: Mapping[str, Any] | None = None,
+    ) -> None:
         prompt = tuple(range(first, first + tokens))
         request = Arrival(name=name, prompt=prompt, max_tokens=max_tokens).request()
         assert request.sampling_params is not None
         request.sampling_params.temperature = 0.0
+        request.kv_transfer_params = kv_transfer_params and dict(kv_transfer_params)
         self.scheduler.add_request(request)
 
     def control(self, request: ControlRequest) -> ControlReply:

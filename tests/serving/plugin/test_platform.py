@@ -98,6 +98,46 @@ def test_drafts_beside_ranks_that_prefill_are_refused() -> None:
     assert text == "--speculative-config: drafts are not verified beside --prefill-ranks"
 
 
+def exchange(**more: object) -> str:
+    return json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"} | more)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--additional-config", '{"ultraserve": {"chips": 2, "prefill_ranks": 1}}'],
+            "--kv-transfer-config: KV moves between engines, or with --prefill-ranks",
+        ),
+        (
+            ["--additional-config", '{"ultraserve": {"engine": "fast", "computes": false}}'],
+            "--kv-transfer-config: not with --engine fast",
+        ),
+        (["--speculative-config", NGRAMS], "--speculative-config: drafts are not verified beside"),
+    ],
+)
+def test_what_an_exchange_of_kv_does_not_go_with_is_refused(flags: list[str], words: str) -> None:
+    assert refusal("--kv-transfer-config", exchange(), *flags).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"kv_lease_duration": 0}, "kv_lease_duration=0: expected emulated seconds above 0"),
+        ({"bidirectional_kv_xfer": True}, "bidirectional_kv_xfer=True: expected false"),
+    ],
+)
+def test_an_exchange_is_checked_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, extra: dict[str, object], words: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=words):
+        config_from_flags("--kv-transfer-config", exchange(kv_connector_extra_config=extra))
+    taken = config_from_flags("--kv-transfer-config", exchange()).kv_transfer_config
+    assert taken is not None
+    assert taken.kv_connector == "NixlConnector", "which routers look for"
+
+
 @pytest.mark.parametrize("tokens", ["48", "100", "512"])
 def test_a_block_size_that_chips_cannot_lay_out_is_refused(tokens: str) -> None:
     text = refusal("--block-size", tokens)

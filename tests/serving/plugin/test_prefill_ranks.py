@@ -8,6 +8,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.request import RequestStatus
 
 from serving.policy import kv_in_flight
+from serving.policy.rank_roles import RankRole
 from tests.serving.plugin.engine_config import BLOCK_TOKENS
 from tests.serving.plugin.lockstep_machine import (
     Machine,
@@ -256,3 +257,21 @@ def test_a_random_workload_has_the_same_text_with_losses(
     assert moves.sent_tokens > 0
     for name in arrivals.keys() - aborted:
         assert moves.received[name] == expected_tokens(arrivals[name]), name
+
+
+def test_a_rank_that_prefills_no_more_keeps_no_blocks_elsewhere_for_what_it_has_begun() -> None:
+    moves = machine(ranks=3)
+    one = long_arrival("one", 150)
+    moves.scheduler.add_request(one.request())
+    moves.step()
+    next_rank, other = (1, 2) if moves.scheduler.ranks[1].kv_cache_manager.usage else (2, 1)
+    pool = moves.scheduler.ranks[next_rank].kv_cache_manager.block_pool
+    assert pool.num_gpu_blocks - 1 - pool.get_num_free_blocks() == 10, "kept for all 150 tokens"
+
+    swapped = ((other, RankRole.PREFILL), (0, RankRole.DECODE))
+    moves.step(role_changes=swapped)
+    moves.step()
+    assert rank_of(moves, "one") == 0, "what it has begun stays"
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    moves.finish()
+    assert moves.received["one"] == expected_tokens(one)

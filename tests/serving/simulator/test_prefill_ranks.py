@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.assumptions import with_assumptions
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.traffic import Traffic
@@ -126,3 +128,22 @@ def test_roles_that_do_not_fit_are_refused(prefill_ranks: int) -> None:
         SimulatedDeployment.of(
             "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks=prefill_ranks
         )
+
+
+def test_a_prompt_waits_for_blocks_that_are_kept_while_kv_is_on_a_slow_way() -> None:
+    links = ["link_tray_bytes_per_s=0.00001x", "link_backplane_bytes_per_s=0.00001x"]
+    deployment = SimulatedDeployment.of(
+        with_assumptions(system_by_name("trn3-nl72x2"), links),
+        MODEL,
+        Partition(chips=4, ep=4, lnc=2),
+        schedulers=SchedulerLimits(max_num_batched_tokens=256, max_num_seqs=8),
+        prefill_ranks=1,
+    )
+    tight = replace(deployment.limits, kv_blocks_per_rank=20, max_model_len=576)
+    deployment = replace(deployment, limits=tight)
+    lengths = IndependentLengths(
+        prompt=parse_lengths("uniform:1-526"), output=parse_lengths("uniform:1-40")
+    )
+    asked = Traffic.drawn(rate_per_s=5.0, lengths=lengths, seed=0, requests=40)
+    served = simulate(deployment, asked).served
+    assert (served.last_token_s >= served.first_token_s).all()

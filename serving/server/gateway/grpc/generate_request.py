@@ -46,9 +46,10 @@ _NOT_HERE: Final[Mapping[str, str]] = {
     "mm_inputs": "tokens or text: this engine reads no media",
     "extra_mm_inputs": "tokens or text: this engine reads no media",
     "media_refs": "tokens or text: this engine reads no media",
-    "kv_transfer_params": "nothing: KV does not move between engines here",
-    "kv_transfer_params_json": "nothing: KV does not move between engines here",
+    "kv_transfer_params": "nothing: it is of connectors that do not go here",
 }
+
+_NO_EXCHANGE: Final = "nothing: this engine exchanges no KV, having no --kv-transfer-config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,18 @@ class Asked:
     work: Work
 
 
-def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tokens: int) -> Asked:
+def asked_of(
+    message: Any,
+    client: Client,
+    work_class: WorkClass,
+    *,
+    context_tokens: int,
+    exchanges_kv: bool = False,
+) -> Asked:
     """Check a GenerateRequest of `client`; raises CallRefused, INVALID_ARGUMENT.
 
-    `context_tokens` bounds prompt and answer together. `message` is changed: its id becomes the
+    `context_tokens` bounds prompt and answer together; `exchanges_kv`: the engine does so with
+    others. `message` is changed: its id becomes the
     engine's, by which no other client's request can be named.
     """
     _refuse_id(message.request_id)
@@ -71,6 +80,8 @@ def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tok
     for name, expected in _NOT_HERE.items():
         if name in present:
             raise _wrong(name, expected)
+    if not exchanges_kv and "kv_transfer_params_json" in present:
+        raise _wrong("kv_transfer_params_json", _NO_EXCHANGE)
     _refuse_numbers(message.sampling_params)
     prompt_tokens = _prompt_tokens(message, context_tokens)
     sequences = max(1, message.sampling_params.n)

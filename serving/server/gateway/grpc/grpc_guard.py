@@ -62,7 +62,8 @@ _PROBES: Final = "/grpc.health.v1.Health/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """Limits of one call: bytes of its message, wall seconds, tokens of its context.
+    """Limits of one call: bytes of its message, wall seconds, tokens of its context, whether its KV
+    may be another engine's.
 
     `queue_wall_s_max` bounds batch work's wait for its turn, before its time begins.
     """
@@ -71,6 +72,7 @@ class CallLimits:
     wall_s_max: float
     queue_wall_s_max: float
     context_tokens: int
+    exchanges_kv: bool = False
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
@@ -202,7 +204,11 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE", "the deadline was over on arrival"
             )
         asked = asked_of(
-            message, caller.client, caller.work_class, context_tokens=self._limits.context_tokens
+            message,
+            caller.client,
+            caller.work_class,
+            context_tokens=self._limits.context_tokens,
+            exchanges_kv=self._limits.exchanges_kv,
         )
         if asked.engine_id in self._generating:
             raise refused(

@@ -217,6 +217,7 @@ def call_limits(engine: Any, settings: GatewaySettings) -> CallLimits:
         wall_s_max=settings.request_wall_s_max,
         queue_wall_s_max=settings.limits.batch_wait_s * _dilation_max(engine),
         context_tokens=engine.model_config.max_model_len,
+        exchanges_kv=engine.vllm_config.kv_transfer_config is not None,
     )
 
 

@@ -171,3 +171,12 @@ def test_the_metadata_says_the_class_of_work_else_the_key_does() -> None:
 def test_an_abort_of_more_requests_than_a_log_line_holds_is_refused() -> None:
     with pytest.raises(CallRefused):
         aborted_ids(pb.AbortRequest(request_ids=["r"] * 1_025), ALICE)
+
+
+def test_an_engine_that_exchanges_kv_takes_the_parameters_of_a_router() -> None:
+    message = request(kv_transfer_params_json='{"do_remote_decode": true}')
+    taken = asked_of(
+        message, ALICE, WorkClass.INTERACTIVE, context_tokens=512, exchanges_kv=True
+    ).message
+    assert taken.kv_transfer_params_json == '{"do_remote_decode": true}'
+    assert refused(message).field == "kv_transfer_params_json"

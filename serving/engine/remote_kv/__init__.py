@@ -1,0 +1,1 @@
+"""Keys and values that go from engine to engine, which prefill and decode apart."""

@@ -1,0 +1,87 @@
+"""A connection of two engines that have proved the operator's key to each other.
+
+As on the chips' channel, what follows the proof is neither encrypted nor signed: between hosts the
+network must be trusted.
+"""
+
+import contextlib
+import select
+import socket
+import threading
+from typing import Final
+
+from emulator.actors.handshake import (
+    CLAIM_BYTES,
+    GREETING_BYTES,
+    WELCOME_BYTES,
+    ClientHandshake,
+    ServerHandshake,
+)
+from emulator.actors.packet_socket import PacketSocket
+from serving.engine.remote_kv.messages import KvMessage, message_of, packet_of
+
+STALL_WALL_S: Final = 10.0
+"""Wall seconds until an engine is given up that does not answer, or stops within a packet."""
+
+_NO_CHIP: Final = 0
+
+
+class KvConnection:
+    """Messages over a `connected` socket, which it owns; any thread may send, one receives."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._packets = PacketSocket(connected, STALL_WALL_S)
+        self._sending = threading.Lock()
+
+    def send(self, message: KvMessage) -> None:
+        """Raises OSError where the other end is gone or stalls."""
+        packet = packet_of(message)
+        with self._sending:
+            self._packets.send(packet)
+
+    def receive(self) -> KvMessage:
+        """Wait for a message; raises EOFError or OSError at the connection's end."""
+        ready = select.poll()
+        ready.register(self._packets, select.POLLIN)
+        ready.poll()
+        return message_of(self._packets.receive())
+
+    def close(self) -> None:
+        """End it, also under a thread that waits for a message."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._packets.close()
+
+
+def accepted(connected: socket.socket, key: bytes) -> KvConnection:
+    """The answering side; raises OSError, also for a stranger."""
+    handshake = ServerHandshake(key)
+    connected.settimeout(STALL_WALL_S)
+    connected.sendall(handshake.greeting)
+    _, welcome = handshake.welcome(_read(connected, CLAIM_BYTES))
+    connected.sendall(welcome)
+    return KvConnection(connected)
+
+
+def connected_to(host: str, port: int, key: bytes) -> KvConnection:
+    """The asking side; raises OSError, also for a stranger."""
+    connected = socket.create_connection((host, port), timeout=STALL_WALL_S)
+    try:
+        handshake = ClientHandshake(key, _NO_CHIP)
+        connected.sendall(handshake.claim(_read(connected, GREETING_BYTES)))
+        handshake.check(_read(connected, WELCOME_BYTES))
+    except BaseException:
+        connected.close()
+        raise
+    return KvConnection(connected)
+
+
+def _read(connected: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connected.recv(size - len(data))
+        if not part:
+            raise ConnectionError("it closed before the key was proved: has it another one?")
+        data += part
+    return data

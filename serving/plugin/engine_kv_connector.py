@@ -1,0 +1,167 @@
+"""vLLM's KV connector of a rank whose engine exchanges KV with others, by the NIXL connector's
+parameters.
+
+A request with `do_remote_decode` leaves its blocks held when it ends, until another engine has read
+them or nobody did in time (`serving.engine.remote_kv`). One with `do_remote_prefill` gets blocks
+and waits for what they are read from; if that fails, vLLM computes the prompt here.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm import envs
+from vllm.v1.request import Request, RequestStatus
+
+from emulator.specs.step import KvPull, KvRelease
+from serving.engine.remote_kv.offers import KvOffer, kv_offers_of
+from serving.plugin.kv_connector import RankKvConnector, SchedulerConnector, with_connector
+from serving.plugin.kv_transfer_params import asks_to_hold, held_elsewhere, prompt_digest
+from serving.settings import Settings
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    from serving.plugin.kv_connector import BegunTransfers
+
+_ENDED_WELL: Final = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+
+
+class EngineKvConnector(SchedulerConnector):
+    """Of one rank; `join` comes before its first request."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        config = self._vllm_config
+        self._offers = kv_offers_of(config.instance_id)
+        self._tp = Settings.from_additional_config(config.additional_config).tp
+        self._held: dict[str, list[KVCacheBlock]] = {}
+        self._number = 0
+        self._address = envs.VLLM_NIXL_SIDE_CHANNEL_HOST, envs.VLLM_NIXL_SIDE_CHANNEL_PORT
+
+    def join(self, number: int) -> None:
+        """Serve rank `number`."""
+        self._number = number
+
+    @property
+    def holds_kv(self) -> bool:
+        """Whether blocks of the rank are held for another engine."""
+        return bool(self._held)
+
+    def lose(self) -> None:
+        """Free all that is held: the rank has lost it."""
+        for name in list(self._held):
+            self._offers.lose(name)
+            self._free(name)
+        self._offers.take_ended(self._number)
+
+    def brings_kv(self, request: Request) -> bool:
+        """Whether the prompt of a waiting request is held by another engine."""
+        return held_elsewhere(request) is not None
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens of the prompt that another engine holds beyond this rank's own prefix hit."""
+        if held_elsewhere(request) is None:
+            return 0, False
+        tokens = max(0, request.num_prompt_tokens - num_computed_tokens)
+        return tokens, tokens > 0
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: "KVCacheBlocks", num_external_tokens: int
+    ) -> None:
+        """Begin to read into `blocks`, or, without tokens, say that nothing is needed; once."""
+        remote = held_elsewhere(request)
+        if remote is None:
+            return
+        _forget(request)
+        if not num_external_tokens:
+            self._begun.append(KvRelease(source=remote.source))
+            return
+        block_tokens = self._vllm_config.cache_config.block_size
+        first = (request.num_prompt_tokens - num_external_tokens) // block_tokens
+        (to_blocks,) = blocks.get_block_ids()
+        self._begun.append(
+            KvPull(
+                request_id=request.request_id,
+                to_rank=self._number,
+                to_blocks=to_blocks[first : -(-request.num_prompt_tokens // block_tokens)],
+                tokens=num_external_tokens,
+                prompt_tokens=request.num_prompt_tokens,
+                prompt=prompt_digest(request),
+                source=remote.source,
+                first_block=first,
+                from_chips=remote.chips,
+            )
+        )
+
+    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> "BegunTransfers":
+        """The transfers that begin with this decision; blocks are freed that nobody reads more."""
+        for name in self._offers.take_ended(self._number):
+            self._free(name)
+        return super().build_connector_meta(scheduler_output)
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Hold the prompt's blocks where another engine decodes, and say where they are; give up
+        those of another engine that are not asked for yet.
+        """
+        params = request.kv_transfer_params
+        remote = held_elsewhere(request)
+        if remote is not None:
+            _forget(request)
+            self._begun.append(KvRelease(source=remote.source))
+        if not asks_to_hold(params) or request.status not in _ENDED_WELL or not block_ids:
+            return False, None
+        tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
+        block_tokens = self._vllm_config.cache_config.block_size
+        assert self._kv_cache_manager is not None
+        (blocks,) = self._kv_cache_manager.get_blocks(request.request_id).blocks
+        held = list(blocks[: -(-tokens // block_tokens)])
+        self._kv_cache_manager.block_pool.touch(held)
+        self._held[request.request_id] = held
+        ids = [block.block_id for block in held]
+        self._offers.add(
+            KvOffer(
+                request_id=request.request_id,
+                rank=self._number,
+                blocks=ids,
+                tokens=tokens,
+                prompt=prompt_digest(request),
+            )
+        )
+        host, port = self._address
+        return False, {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [ids],
+            "remote_engine_id": self._vllm_config.kv_transfer_config.engine_id,
+            "remote_request_id": request.request_id,
+            "remote_host": host,
+            "remote_port": port,
+            "tp_size": self._tp,
+            "remote_num_tokens": tokens,
+        }
+
+    def _free(self, name: str) -> None:
+        held = self._held.pop(name)
+        assert self._kv_cache_manager is not None
+        self._kv_cache_manager.block_pool.free_blocks(reversed(held))
+
+
+def _forget(request: Request) -> None:
+    """The request's KV is asked for once: what it computes again is its own."""
+    assert request.kv_transfer_params is not None
+    request.kv_transfer_params["do_remote_prefill"] = False
+
+
+def with_connectors(vllm_config: "VllmConfig", prefill_ranks: int | str) -> "VllmConfig":
+    """The config of the ranks' schedulers: their connectors lead to each other, or out, or none."""
+    if prefill_ranks:
+        return with_connector(vllm_config, RankKvConnector)
+    if vllm_config.kv_transfer_config is not None:
+        return with_connector(vllm_config, EngineKvConnector)
+    return vllm_config

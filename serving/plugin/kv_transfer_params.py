@@ -1,0 +1,93 @@
+"""`kv_transfer_params` of a request, by which vLLM's NIXL connector has prefill and decode apart.
+
+A router asks one engine for a token with `do_remote_decode`, and another one for the text with the
+parameters of the first one's response, which have `do_remote_prefill`.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from vllm.v1.request import Request
+
+from emulator.specs.step import KvSource
+from serving.plugin.requests import NotComputed
+
+KEY: Final = "kv_transfer_params"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePrefill:
+    """Where the KV of a request's prompt is; a rank of `chips` computed it."""
+
+    source: KvSource
+    chips: int
+
+
+def asks_to_hold(params: Mapping[str, Any] | None) -> bool:
+    """Whether the KV of its prompt is for another engine."""
+    return params is not None and bool(params.get("do_remote_decode"))
+
+
+def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
+    """Where a request's KV is; None where it computes its own. Raises NotComputed (HTTP 400)."""
+    if not params or not params.get("do_remote_prefill"):
+        return None
+    if asks_to_hold(params):
+        raise _wrong("do_remote_decode", True, "false beside do_remote_prefill")
+    port, chips = params.get("remote_port"), params.get("tp_size", 1)
+    if not (type(port) is int and 1 <= port <= 65535):
+        raise _wrong("remote_port", port, "1 to 65535")
+    if not (type(chips) is int and chips >= 1):
+        raise _wrong("tp_size", chips, "a whole number of at least 1")
+    source = KvSource(
+        host=_text(params, "remote_host"),
+        port=port,
+        engine_id=_text(params, "remote_engine_id"),
+        request_id=_text(params, "remote_request_id"),
+    )
+    return RemotePrefill(source=source, chips=chips)
+
+
+def held_elsewhere(request: Request) -> RemotePrefill | None:
+    """Where a request's KV is; None too for parameters that were refused: vLLM lets the engine know
+    of the end of such a request.
+    """
+    try:
+        return remote_prefill(request.kv_transfer_params)
+    except NotComputed:
+        return None
+
+
+def check_params(params: Any, role: str | None) -> None:
+    """Refuse what an engine of vLLM's `role` does not do; raises NotComputed."""
+    if params is None or role is None:
+        return  # without a role, vLLM warns and computes all itself
+    if not isinstance(params, Mapping):
+        raise NotComputed(f"{KEY}: expected an object, not {params!r:.80}", parameter=KEY)
+    remote = remote_prefill(params)
+    if remote is not None and role == "kv_producer":
+        raise _wrong("do_remote_prefill", True, "false: this engine computes prompts (kv_producer)")
+    if asks_to_hold(params) and role == "kv_consumer":
+        raise _wrong("do_remote_decode", True, "false: this engine decodes (kv_consumer)")
+
+
+def prompt_digest(request: Request) -> bytes:
+    """16 bytes by which two engines know that they mean the same prompt."""
+    tokens = np.array(request.prompt_token_ids, dtype="<i8")
+    return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
+
+
+def _text(params: Mapping[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str) or not value:
+        raise _wrong(name, value, "a text, as the prefilling engine's response has it")
+    return value
+
+
+def _wrong(name: str, value: Any, expected: str) -> NotComputed:
+    return NotComputed(
+        f"{KEY}.{name}={value!r:.80}: expected {expected}", parameter=f"{KEY}.{name}"
+    )

@@ -1,0 +1,332 @@
+"""Two whole engines, one that prefills and one that decodes: KV goes over a socket between them."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.config import KVTransferConfig
+from vllm.v1.request import RequestStatus
+
+from emulator.specs.fault import Fault, FaultKind
+from emulator.ultraserver.handover_cost import kv_between_engines
+from emulator.units import NS_PER_S
+from serving.engine.live_engine import LiveEngine
+from serving.wire.control_call import FaultReport, InjectRequest
+from tests.e2e.server_process import free_port
+from tests.serving.plugin.core_engine import Engine
+
+pytestmark = pytest.mark.long
+
+ASKED = {"do_remote_decode": True, "do_remote_prefill": False}
+KEY = "k" * 40
+PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (10, 20)}
+"""Tokens of each prompt and its first one: the prefixes of a and c are shared."""
+
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
+    """Makes engines of a role that share a key; their ports are closed at the end."""
+    made: list[Engine] = []
+    key_file = tmp_path / "kv.key"
+    key_file.write_text(KEY)
+    key_file.chmod(0o600)
+
+    def engine(role: str, chips: int = 1, *, lease_s: float = 30.0, **settings: Any) -> Engine:
+        monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
+        config = KVTransferConfig(
+            kv_connector="NixlConnector",
+            kv_role=role,
+            kv_connector_extra_config={"kv_lease_duration": lease_s},
+        )
+        settings = {"kv_key_file": str(key_file)} | settings
+        made.append(Engine(monkeypatch, chips, kv_transfer_config=config, **settings))
+        return made[-1]
+
+    yield engine
+    for each in made:
+        each.executor.shutdown()
+
+
+def live(engine: Engine) -> LiveEngine:
+    return engine.executor.live_engine()
+
+
+def prefilled(engine: Engine, name: str, tokens: int, *, first: int = 50) -> dict[str, Any]:
+    """The parameters in the response of a prompt."""
+    engine.add(name, tokens, first=first, max_tokens=1, kv_transfer_params=ASKED)
+    while True:
+        for output in engine.turn()[2]:
+            if output.finish_reason is not None:
+                assert output.kv_transfer_params is not None
+                engine.turn()  # an engine that holds KV goes on
+                return dict(output.kv_transfer_params)
+
+
+def until_idle(*engines: Engine) -> None:
+    """Let engines go on until no request and no KV is left."""
+    for engine in engines:
+        for _ in range(2_000):
+            if not engine.scheduler.has_requests():
+                break
+            engine.turn()
+        assert not engine.scheduler.has_requests()
+
+
+def used_blocks(engine: Engine) -> list[int]:
+    """Blocks of each rank that are in use."""
+    pools = [rank.kv_cache_manager.block_pool for rank in engine.scheduler.ranks]
+    return [pool.num_gpu_blocks - 1 - pool.get_num_free_blocks() for pool in pools]
+
+
+def texts_apart(prefills: Engine, decodes: Engine) -> dict[str, list[int]]:
+    for name, (tokens, first) in PROMPTS.items():
+        params = prefilled(prefills, name, tokens, first=first)
+        decodes.add(name, tokens, first=first, max_tokens=12, kv_transfer_params=params)
+    return decodes.serve({})
+
+
+def texts_together(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> dict[str, list[int]]:
+    engine = Engine(monkeypatch, **settings)
+    for name, (tokens, first) in PROMPTS.items():
+        engine.add(name, tokens, first=first, max_tokens=12)
+    return engine.serve({})
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        ({"chips": 1}, {"chips": 1}),
+        ({"chips": 2}, {"chips": 2}),
+        ({"chips": 2, "tp": 2}, {"chips": 1}),
+        ({"chips": 1}, {"chips": 4, "tp": 2}),
+        ({"chips": 2, "model": "qwen3-30b-a3b"}, {"chips": 1, "model": "qwen3-30b-a3b"}),
+        ({"chips": 1, "computes": False}, {"chips": 1, "computes": False}),
+    ],
+)
+def test_greedy_text_is_that_of_one_engine_and_no_prompt_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Make,
+    prefill: dict[str, Any],
+    decode: dict[str, Any],
+) -> None:
+    expected = texts_together(monkeypatch, **decode)
+    prefills, decodes = make("kv_producer", **prefill), make("kv_consumer", **decode)
+
+    assert texts_apart(prefills, decodes) == expected
+    until_idle(prefills, decodes)
+    for engine in (prefills, decodes):
+        assert live(engine).telemetry().kv_transfers == len(PROMPTS)
+        assert not live(engine).telemetry().kv_transfers_failed
+        assert not any(used_blocks(engine))
+    if decode.get("computes", True):
+        computed = [item for steps in decodes.heard for step in steps for item in step.scheduled]
+        assert {item.new_tokens for item in computed} == {1}
+
+
+def test_a_transfer_takes_the_time_of_a_plans_link_and_both_sides_bear_its_joules(
+    make: Make,
+) -> None:
+    shape = {"computes": False, "model": "qwen3-30b-a3b"}
+    prefills, decodes = make("kv_producer", **shape), make("kv_consumer", **shape)
+    params = prefilled(prefills, "one", 200)
+    decodes.add("one", 200, max_tokens=2, kv_transfer_params=params)
+    begin_ns = live(decodes)._time.now_ns
+    computes_ns = []
+    while decodes.scheduler.has_unfinished_requests():
+        if decodes.turn()[2]:
+            computes_ns.append(live(decodes)._time.computes_ns)
+    until_idle(prefills)
+
+    machine = decodes.executor.machine
+    sent, received = kv_between_engines(
+        machine.system, machine.model, tokens=200, from_chips=1, to_chips=1
+    )
+    within = machine.model.kv_bytes_per_token * 200
+    assert computes_ns[0] == begin_ns + received.duration_ns
+    for engine, cost in ((prefills, sent), (decodes, received)):
+        telemetry = live(engine).telemetry()
+        assert telemetry.kv_transfer_bytes == within
+        assert telemetry.kv_transfer_joules == pytest.approx(cost.joules)
+        assert telemetry.kv_transfer_s == pytest.approx(cost.duration_ns / NS_PER_S)
+
+
+def test_what_is_cached_where_it_decodes_does_not_cross(make: Make) -> None:
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    sent = []
+    for name in ("first", "again"):
+        params = prefilled(prefills, name, 90)
+        decodes.add(name, 90, kv_transfer_params=params)
+        decodes.serve({})
+        until_idle(prefills)
+        sent.append(live(prefills).telemetry().kv_transfer_bytes)
+    token_bytes = prefills.executor.machine.model.kv_bytes_per_token
+    assert sent == [90 * token_bytes, (90 + 10) * token_bytes], "five blocks of 16 are there"
+
+
+def test_an_engine_that_ends_in_the_middle_of_a_transfer_costs_no_text(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    expected = texts_together(monkeypatch, chips=1)["a"]
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    decodes.add("a", 90, max_tokens=12, kv_transfer_params=prefilled(prefills, "a", 90))
+    monkeypatch.setattr("serving.engine.kv_moves.KvMoves.end", lambda *_: ())
+    decodes.turn()  # begins; nothing ends
+    (way,) = live(decodes)._kv._under_way
+    remote = live(decodes)._kv.remote
+    assert remote is not None
+    _wait(lambda: remote.came(way.transfer))
+    assert not remote.has_failed(way.transfer), "its bytes are here, its time has not passed"
+    monkeypatch.undo()
+    prefills.executor.shutdown()
+    _wait(lambda: remote.has_failed(way.transfer))
+
+    assert decodes.serve({}) == {"a": expected}
+    assert live(decodes).telemetry().kv_transfers_failed == 1
+    assert not any(used_blocks(decodes))
+
+
+def test_an_engine_that_has_ended_before_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    expected = texts_together(monkeypatch, chips=1)["a"]
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    params = prefilled(prefills, "a", 90)
+    prefills.executor.shutdown()
+    decodes.add("a", 90, max_tokens=12, kv_transfer_params=params)
+    assert decodes.serve({}) == {"a": expected}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"remote_engine_id": "another"}, "is there now, not another"),
+        ({"remote_request_id": "another"}, "it is not held here, or no longer"),
+        ({"remote_port": 1}, "Connection refused"),
+    ],
+)
+def test_stale_parameters_are_one_line_and_the_prompt_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    wrong: dict[str, Any],
+    words: str,
+) -> None:
+    expected = texts_together(monkeypatch, chips=1)["a"]
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    params = prefilled(prefills, "a", 90) | wrong
+    decodes.add("a", 90, max_tokens=12, kv_transfer_params=params)
+    assert decodes.serve({}) == {"a": expected}
+    (line,) = _warnings(caplog)
+    assert line.startswith("request a is computed here, as its KV does not come: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "words"),
+    [
+        ((90, 300), {}, "it is of another prompt"),
+        ((120, 50), {}, "it is of 90 tokens, the prompt has 120"),
+        ((90, 50), {"kv_cache_dtype": "fp8"}, "its token_bytes is"),
+        ((90, 50), {"computes": False}, "its computes is True, here it is False"),
+    ],
+)
+def test_kv_that_does_not_fit_is_not_read(
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    prompt: tuple[int, int],
+    settings: dict[str, Any],
+    words: str,
+) -> None:
+    prefills, decodes = make("kv_producer"), make("kv_consumer", **settings)
+    params = prefilled(prefills, "a", 90)
+    tokens, first = prompt
+    decodes.add("a", tokens, first=first, kv_transfer_params=params)
+    assert len(decodes.serve({})["a"]) == 3
+    (line,) = _warnings(caplog)
+    assert words in line
+
+
+def test_an_engine_with_another_key_gets_nothing(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other.key"
+    other.write_text("o" * 40)
+    other.chmod(0o600)
+    prefills = make("kv_producer")
+    decodes = make("kv_consumer", kv_key_file=str(other))
+    decodes.add("a", 90, kv_transfer_params=prefilled(prefills, "a", 90))
+    assert len(decodes.serve({})["a"]) == 3
+    refused, computed = sorted(_warnings(caplog))
+    assert refused == "KV port: a connection is refused: a stranger does not know the key"
+    assert "has it another one?" in computed
+
+
+def test_a_request_that_is_cancelled_at_any_moment_leaves_no_blocks(make: Make) -> None:
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    prefills.add("early", 90, max_tokens=1, kv_transfer_params=ASKED)
+    prefills.turn()
+    prefills.scheduler.finish_requests("early", RequestStatus.FINISHED_ABORTED)
+    until_idle(prefills)
+    assert not any(used_blocks(prefills))
+    for turns in range(4):
+        name = f"after{turns}"
+        params = prefilled(prefills, name, 90 + turns, first=200 * turns)
+        assert any(used_blocks(prefills)), "held"
+        decodes.add(name, 90 + turns, first=200 * turns, kv_transfer_params=params)
+        for _ in range(turns):
+            decodes.turn()
+        decodes.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        until_idle(decodes, prefills)
+        assert not any(used_blocks(decodes) + used_blocks(prefills)), turns
+
+
+def test_kv_that_nobody_asks_for_is_freed_after_its_lease(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefills = make("kv_producer", lease_s=0.2, clock="real")
+    began_s = time.monotonic()
+    prefilled(prefills, "a", 90)
+    until_idle(prefills)
+    assert time.monotonic() - began_s >= 0.2
+    assert not any(used_blocks(prefills))
+    (line,) = _warnings(caplog)
+    assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+@pytest.mark.parametrize("side", ["prefills", "decodes"])
+def test_a_chip_that_is_lost_on_either_side_changes_no_text(
+    monkeypatch: pytest.MonkeyPatch, make: Make, side: str, turns: int
+) -> None:
+    expected = texts_together(monkeypatch, chips=2)["a"]
+    prefills = make("kv_producer", 2, spares=1)
+    decodes = make("kv_consumer", 2, spares=1)
+    params = prefilled(prefills, "a", 90)
+    decodes.add("a", 90, max_tokens=12, kv_transfer_params=params)
+    texts: list[int] = []
+    for _ in range(turns):
+        texts += [token for output in decodes.turn()[2] for token in output.new_token_ids]
+    hit = prefills if side == "prefills" else decodes
+    reply = hit.control(InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0)))
+    assert isinstance(reply, FaultReport)
+    assert reply.accepted
+    prefills.turn()
+    assert texts + decodes.serve({}).get("a", []) == expected
+    until_idle(prefills, decodes)
+    assert not any(used_blocks(decodes) + used_blocks(prefills))
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    names = ("vllm.serving.engine.remote_kv",)
+    return [each.getMessage() for each in caplog.records if each.name.startswith(names)]
