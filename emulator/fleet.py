@@ -34,12 +34,7 @@ from emulator.chip.commands import (
     SendKv,
     TakeKv,
 )
-from emulator.chip.effects import (
-    ChipFailed,
-    Condition,
-    Effect,
-    NotLoaded,
-)
+from emulator.chip.effects import ChipFailed, Condition, Effect, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.compute.host_memory import host_need

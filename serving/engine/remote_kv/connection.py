@@ -43,7 +43,10 @@ class KvConnection:
     def receive(self) -> KvMessage:
         """Wait for a message; raises EOFError or OSError at the connection's end."""
         ready = select.poll()
-        ready.register(self._packets, select.POLLIN)
+        try:
+            ready.register(self._packets, select.POLLIN)
+        except ValueError as error:  # it has no number any more
+            raise EOFError("closed on this side") from error
         ready.poll()
         return message_of(self._packets.receive())
 
