@@ -98,7 +98,9 @@ class ChipExchange:
         at, rank = self._segment.handle, self._rank
         outcome, x = run_layers(at, rank, x, table, *kv.pools, places, spans)
         _check(outcome)
-        self._layer = len(table.arrays)
+        self._layer = layers = len(table.arrays)
+        if rank.chips > 1:
+            self._rank = rank._replace(added=rank.added + layers)
         return x
 
     def _run_experts(self) -> None:

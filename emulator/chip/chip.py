@@ -148,7 +148,7 @@ class Chip:
         self._moe_layer = {layer: place for place, layer in enumerate(self._expert_layers)}
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
-        self.table = layer_table(self._layers)
+        self.table = self._as_table()
         self._head = OutputHead(shard)
         self.run_layers: RunLayers | None = None
 
@@ -195,8 +195,12 @@ class Chip:
         assert (shard.drafts is None) == (self._shard.drafts is None)
         self._shard = shard
         self._layers = decoder_layers(shard)
-        self.table = layer_table(self._layers)
+        self.table = self._as_table()
         self._head = OutputHead(shard)
+
+    def _as_table(self) -> LayerTable | None:
+        """All layers for `run_layers`, but where one that drafts follows them."""
+        return layer_table(self._layers) if self._shard.drafts is None else None
 
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"

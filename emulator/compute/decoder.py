@@ -255,20 +255,23 @@ def layer_table(layers: Sequence[DecoderLayer]) -> LayerTable | None:
 
 
 class OutputHead:
-    """The end of a shard's model, prepared: its final norm, and the projection to logits."""
+    """The end of a shard's model: its final norm, and the projection to logits.
+
+    Laid out in panels when first asked: not every chip samples.
+    """
 
     __slots__ = ("_panels", "_shard")
 
     def __init__(self, shard: ModelShard) -> None:
         self._shard = shard
         self._panels: Float32s | None = None
-        if are_compiled(shard.lm_head, shard.formats.plain_products):
-            self._panels = panels_of(shard.lm_head)
 
     def logits(self, x: Float32s) -> Float32s:
         """Project final hidden states [rows, hidden] to [rows, vocab]."""
         shard, eps = self._shard, self._shard.architecture.norm_eps
-        if self._panels is not None:
+        if are_compiled(shard.lm_head, shard.formats.plain_products):
+            if self._panels is None:
+                self._panels = panels_of(shard.lm_head)
             vocab = shard.architecture.vocab
             return norm_and_project(x, shard.final_norm, eps, self._panels, vocab)
         normed = rms_norm(x, shard.final_norm, eps)

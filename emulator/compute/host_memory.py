@@ -97,7 +97,7 @@ def host_need(
             for _, shape in tensors(arch, layer)
         )
         experts = 3 * arch.hidden * arch.expert_intermediate + arch.expert_bias_width
-        ends = 2 * (1 + drafts) * arch.vocab * arch.hidden
+        ends = (3 + 2 * drafts) * arch.vocab * arch.hidden  # the head twice, once in panels
         own = of_layers // arch.attending_chips(tp)
         copied = ends + own + (len(arch.expert_layers) + drafts) * slots * experts
     sizes = ExchangeSizes.of(

@@ -50,6 +50,11 @@ class LayerTable(NamedTuple):
 TABLE: Final = types.NamedTuple([types.int64[:, :, ::1], types.float64[:, ::1]], LayerTable)
 
 
+_DIMENSIONS: Final = (1, 3, 2, 2, 3, 1, 1, 1, 3, 1, 1, 3, 3, 2)
+_NUMBERS: Final = 13
+"""Of a layer's arrays, and how many numbers, as `layer_of` reads them."""
+
+
 def table_of(layers: Sequence[ExpertLayer]) -> LayerTable:
     """The table of `layers`, whose arrays may be overwritten in place."""
     arrays, numbers = [], []
@@ -57,8 +62,10 @@ def table_of(layers: Sequence[ExpertLayer]) -> LayerTable:
         leaves = list(_leaves(layer))
         own = [each for each in leaves if isinstance(each, np.ndarray)]
         assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in own)
+        assert tuple(each.ndim for each in own) == _DIMENSIONS, "layer_of has others"
         arrays.append([_place_of(each) for each in own])
         numbers.append([float(each) for each in leaves if not isinstance(each, np.ndarray)])
+        assert len(numbers[-1]) == _NUMBERS, "layer_of has others"
     return LayerTable(np.array(arrays, dtype=np.int64), np.array(numbers, dtype=np.float64))
 
 

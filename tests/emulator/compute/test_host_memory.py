@@ -42,7 +42,7 @@ def test_a_small_checkpoint_is_copied_by_each_chip() -> None:
     hidden, heads, head_dim, experts, width = 112, 8, 16, 144, 16
     attention = hidden * head_dim * (heads + 2 * 4) + heads * head_dim * hidden + 2 * head_dim
     layer = attention + 2 * hidden + experts * hidden
-    ends, expert = 2 * 1024 * hidden, 3 * hidden * width
+    ends, expert = 3 * 1024 * hidden, 3 * hidden * width  # the head as it is, and in panels
 
     found = need(chips=3, slots=5)
 

@@ -315,7 +315,9 @@ def test_the_wait_of_batch_work_is_bounded_at_every_pace_of_the_clock(
     clock: str, wait_s: float
 ) -> None:
     engine = SimpleNamespace(
-        vllm_config=SimpleNamespace(additional_config={"ultraserve": {"clock": clock}}),
+        vllm_config=SimpleNamespace(
+            additional_config={"ultraserve": {"clock": clock}}, kv_transfer_config=None
+        ),
         model_config=SimpleNamespace(max_model_len=512),
     )
     settings = GatewaySettings(limits=AdmissionLimits(batch_wait_s=100.0))
