@@ -8,12 +8,13 @@ scheduler hears of an end in a step's report. What another engine computed comes
 (`remote_kv`), and later than it would where its bytes are late.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.errors import ChipLost
+from emulator.errors import ChipLost, ConfigError
 from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
@@ -23,6 +24,8 @@ from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.remote_kv.remote_kv import RemoteKv
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +140,26 @@ class KvMoves:
         if isinstance(transfer, KvRelease):
             self._remote.release(transfer)
             return
-        self._remote.pull(transfer, self._weights_of(transfer.to_rank))
         machine = self._live.machine
-        _, cost = kv_between_engines(
-            machine.system,
-            machine.model,
-            tokens=transfer.tokens,
-            from_chips=transfer.from_chips,
-            to_chips=machine.partition.tp,
-        )
+        try:
+            _, cost = kv_between_engines(
+                machine.system,
+                machine.model,
+                tokens=transfer.tokens,
+                from_chips=transfer.from_chips,
+                to_chips=machine.partition.tp,
+            )
+        except ConfigError as error:  # no such engine is in this system
+            self._give_up(transfer, str(error))
+            return
+        self._remote.pull(transfer, self._weights_of(transfer.to_rank))
         self._add(transfer, now_ns + cost.duration_ns, cost)
+
+    def _give_up(self, transfer: KvTransfer | KvPull, reason: str) -> None:
+        """Have the prompt of a transfer that cannot be computed here."""
+        logger.warning("KV of %s is computed here: %s", transfer.request_id, reason)
+        self._failed.append(transfer.request_id)
+        self._lost += 1
 
     def _weights_of(self, rank: int) -> str:
         """The hash in the name of a rank's weights: engines number their versions each."""
@@ -187,10 +200,16 @@ class KvMoves:
         due = [each for each in due if self._is_here(each.transfer)]
         found: tuple[int, ...] = ()
         for each in due:
-            if each not in self._under_way:  # its rank was lost on the way of another
+            self._fail(())  # whose source another one's end has let go
+            if each not in self._under_way:  # or its rank was lost on the way of another
                 continue
             try:
                 self._carry_out(each.transfer)
+            except ValueError as error:  # another engine's blocks do not fit
+                self._under_way.remove(each)
+                self._give_up(each.transfer, str(error))
+                if isinstance(each.transfer, KvPull) and self._remote is not None:
+                    self._remote.end(each.transfer, taken=False)
             except ChipLost as loss:
                 self._live.meet(loss.chips)
                 more = self._live.take_lost_ranks()

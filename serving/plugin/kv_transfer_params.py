@@ -17,6 +17,13 @@ from serving.plugin.requests import NotComputed
 
 KEY: Final = "kv_transfer_params"
 
+_CHIPS_MAX: Final = 144
+"""Of the largest UltraServer."""
+
+_HOST_MAX: Final = 253
+_OF_HOSTS: Final = ".-:_%"
+"""What a host's name or address has beside letters and digits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePrefill:
@@ -40,10 +47,13 @@ def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
     port, chips = params.get("remote_port"), params.get("tp_size", 1)
     if not (type(port) is int and 1 <= port <= 65535):
         raise _wrong("remote_port", port, "1 to 65535")
-    if not (type(chips) is int and chips >= 1):
-        raise _wrong("tp_size", chips, "a whole number of at least 1")
+    if not (type(chips) is int and 1 <= chips <= _CHIPS_MAX):
+        raise _wrong("tp_size", chips, f"1 to {_CHIPS_MAX}")
+    host = _text(params, "remote_host")
+    if len(host) > _HOST_MAX or not all(each.isalnum() or each in _OF_HOSTS for each in host):
+        raise _wrong("remote_host", host, "a host's name or address")
     source = KvSource(
-        host=_text(params, "remote_host"),
+        host=host,
         port=port,
         engine_id=_text(params, "remote_engine_id"),
         request_id=_text(params, "remote_request_id"),

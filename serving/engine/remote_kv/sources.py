@@ -31,10 +31,17 @@ Address = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameKv:
-    """What came of a read: the numbers by chip of the source, or why there are none."""
+    """What came of a read: the numbers by chip of the source, or why there are none.
+
+    One that is `refused` has nothing to be released: its blocks may be another reader's.
+    """
 
     kv: tuple[KvBlocks, ...] = ()
     reason: str | None = None
+    refused: bool = False
+
+
+_NOT_READ: Final = CameKv(reason="another request with the same parameters has ended it")
 
 
 class KvSources:
@@ -57,12 +64,12 @@ class KvSources:
     def end(self, source: KvSource, *, taken_tokens: int) -> None:
         """Tell a source that its blocks are needed no more; without tokens, none came."""
         at, name = self._at(source), source.request_id
+        came = at.came(name)
         at.forget(name)
-        at.send(
-            Taken(request_id=name, tokens=taken_tokens)
-            if taken_tokens
-            else Release(request_id=name)
-        )
+        if taken_tokens:
+            at.send(Taken(request_id=name, tokens=taken_tokens))
+        elif came is None or not came.refused:
+            at.send(Release(request_id=name))
 
     def close(self) -> None:
         """Close all connections."""
@@ -120,7 +127,7 @@ class _Source:
 
     def came(self, request_id: str) -> CameKv | None:
         with self._lock:
-            return self._came[request_id]
+            return self._came.get(request_id, _NOT_READ)
 
     def forget(self, request_id: str) -> None:
         with self._lock:
@@ -142,7 +149,7 @@ class _Source:
                     self._take(connection.receive())
             finally:
                 connection.close()
-        except (OSError, EOFError) as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, who waits must hear of it
             self._fail(str(error) or type(error).__name__)
 
     def _greet(self, connection: KvConnection) -> None:
@@ -170,7 +177,7 @@ class _Source:
                 except ValueError as error:
                     raise ConnectionError(f"blocks of a wrong shape: {error}") from error
             case Gone():
-                came = CameKv(reason=message.reason)
+                came = CameKv(reason=message.reason, refused=True)
             case _:
                 raise ConnectionError("a message that only this side sends")
         with self._lock:

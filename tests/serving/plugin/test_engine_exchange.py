@@ -206,6 +206,7 @@ def test_an_engine_that_has_ended_before_is_not_waited_for(
         ({"remote_engine_id": "another"}, "is there now, not another"),
         ({"remote_request_id": "another"}, "it is not held here, or no longer"),
         ({"remote_port": 1}, "Connection refused"),
+        ({"remote_host": "a..b"}, "a..b"),
     ],
 )
 def test_stale_parameters_are_one_line_and_the_prompt_is_computed(
@@ -223,6 +224,34 @@ def test_stale_parameters_are_one_line_and_the_prompt_is_computed(
     (line,) = _warnings(caplog)
     assert line.startswith("request a is computed here, as its KV does not come: ")
     assert words in line
+
+
+def test_parameters_of_an_engine_that_no_system_has_cost_no_more_than_the_prompt(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    expected = texts_together(monkeypatch, chips=1)["a"]
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    params = prefilled(prefills, "a", 90) | {"tp_size": 144}
+    decodes.add("a", 90, max_tokens=12, kv_transfer_params=params)
+    assert decodes.serve({}) == {"a": expected}
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_two_requests_with_the_same_parameters_both_have_their_text(
+    monkeypatch: pytest.MonkeyPatch, make: Make, cancelled: bool
+) -> None:
+    expected = texts_together(monkeypatch, chips=1)["a"]
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    params = prefilled(prefills, "a", 90)
+    for name in ("a", "again"):
+        decodes.add(name, 90, max_tokens=12, kv_transfer_params=dict(params))
+    if cancelled:
+        decodes.turn()
+        decodes.scheduler.finish_requests("again", RequestStatus.FINISHED_ABORTED)
+    names = ("a",) if cancelled else ("a", "again")
+    assert decodes.serve({}) == dict.fromkeys(names, expected)
+    until_idle(decodes)
+    assert not any(used_blocks(decodes))
 
 
 @pytest.mark.parametrize(
