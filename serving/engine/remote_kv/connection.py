@@ -25,11 +25,22 @@ STALL_WALL_S: Final = 10.0
 
 _NO_CHIP: Final = 0
 
+_KEPT_ALIVE: Final = {
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
+"""A host that is gone without a word is found so in half a minute: s, s, times, ms."""
+
 
 class KvConnection:
     """Messages over a `connected` socket, which it owns; any thread may send, one receives."""
 
     def __init__(self, connected: socket.socket) -> None:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEPT_ALIVE.items():
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
         self._socket = connected
         self._packets = PacketSocket(connected, STALL_WALL_S)
         self._sending = threading.Lock()
