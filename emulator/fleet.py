@@ -482,7 +482,7 @@ class Fleet:
         return range(rank * self.tp, rank * self.tp + self._attending)
 
     def cpu_s(self) -> float:
-        """CPU seconds of all live chips' computing, without messages; raises ChipLost."""
+        """CPU seconds of all live chips' commands, without messages; raises ChipLost."""
         return sum(each.cpu_s for each in self.conditions())
 
     def conditions(self) -> list[Condition]:

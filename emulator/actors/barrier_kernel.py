@@ -52,12 +52,12 @@ def closing_of(socket: int) -> int:
     return (socket & 0xFFFF_FFFF) | _CLOSED
 
 
-def instruction(function: Callable[..., Any]) -> Any:
+def _instruction(function: Callable[..., Any]) -> Any:
     """Numba's `intrinsic`, which returns what has no type."""
     return intrinsic(function)
 
 
-@instruction
+@_instruction
 def _load(_context: Any, _address: Any) -> Any:
     """The word at an address, and what was written before it came to be."""
 
@@ -68,7 +68,7 @@ def _load(_context: Any, _address: Any) -> Any:
     return types.uint32(types.uintp), generate
 
 
-@instruction
+@_instruction
 def _replace(_context: Any, _address: Any, _before: Any, _after: Any) -> Any:
     """Write `after` if the word at an address is `before`; returns what it was."""
 

@@ -17,7 +17,7 @@ from typing import Final
 from emulator.actors.chip_server import ChipServer
 from emulator.actors.codec import Codec, Message
 from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, ClientHandshake
-from emulator.actors.packet_socket import PacketSocket
+from emulator.actors.packet_socket import PacketSocket, read_exactly
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ChannelError, ChipLost, ChipSilent, chip_names
 
@@ -30,6 +30,8 @@ _STALL_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 600.0
 """A chip's wait for the hub's handshake, which may await the slowest of 144 chips to load."""
 
+
+_CLOSED: Final = "the hub has closed the channel"
 
 _EARLY_MESSAGES_MAX: Final = 16
 """Unread answers per chip, which answers each command once; more drop the chip."""
@@ -260,15 +262,6 @@ def _connect(address: str) -> socket.socket:
 
 
 def _introduce(connected: socket.socket, handshake: ClientHandshake) -> None:
-    connected.sendall(handshake.claim(_read(connected, GREETING_BYTES)))
-    handshake.check(_read(connected, WELCOME_BYTES))
-
-
-def _read(connected: socket.socket, size: int) -> bytes:
-    got = b""
-    while len(got) < size:
-        more = connected.recv(size - len(got))
-        if not more:
-            raise ConnectionError("the hub has closed the channel")
-        got += more
-    return got
+    greeting = read_exactly(connected, GREETING_BYTES, closed=_CLOSED)
+    connected.sendall(handshake.claim(greeting))
+    handshake.check(read_exactly(connected, WELCOME_BYTES, closed=_CLOSED))

@@ -99,8 +99,7 @@ class ChipExchange:
         outcome, x = run_layers(at, rank, x, table, *kv.pools, places, spans)
         _check(outcome)
         self._layer = layers = len(table.arrays)
-        if rank.chips > 1:
-            self._rank = rank._replace(added=rank.added + layers)
+        self._rank = rank._replace(added=rank.added + layers)
         return x
 
     def _run_experts(self) -> None:

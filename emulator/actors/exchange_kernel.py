@@ -33,17 +33,20 @@ from emulator.actors.exchange_segment import (
     SLOTS,
     SOURCES,
     TURNS,
-    WORD_STRIDE,
     Areas,
 )
 from emulator.arrays import Float32s, Int64s
 from emulator.compiled import allocating, compiled, given, kept, sources_of
-from emulator.compute import vectors
+from emulator.compute import exchange_sizes, vectors
+from emulator.compute.exchange_sizes import WORD_STRIDE
 from emulator.compute.vectors import pointer
 from emulator.specs import placement
 from emulator.specs.placement import EMPTY
 
-_SOURCES: Final = sources_of(barrier_kernel, exchange_segment, vectors, placement)
+PARTS: Final = (barrier_kernel, exchange_segment, exchange_sizes, vectors, placement)
+"""Modules that kernels of an exchange are made of, beside this one."""
+
+_SOURCES: Final = sources_of(*PARTS)
 
 UNPLACED: Final = 3
 """An outcome: tokens for an expert that no chip holds."""
@@ -52,12 +55,8 @@ _WORD_BYTES: Final = 4
 _INT64_BYTES: Final = 8
 
 _INT: Final = types.int64
-_INTS_1: Final = given(_INT, 1)
 _HANDLE: Final = given(_INT, 2)
-_ROWS: Final = given(types.float32, 2)
 _LAYERS: Final = given(_INT, 3)
-_SUMS: Final = given(types.float32, 1)
-_INTO: Final = types.Array(types.float32, 1, "C")
 
 
 @allocating

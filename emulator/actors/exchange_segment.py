@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from emulator.actors.barrier_kernel import closing_of
 from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.chip.commands import JoinExchange
-from emulator.compute import exchange_sizes
+from emulator.compute.exchange_sizes import OF_TOKENS, WORD_STRIDE
 from emulator.errors import ChannelError
 
 UInt32s = NDArray[np.uint32]
-
-WORD_STRIDE: Final = exchange_sizes.WORD_STRIDE
 
 SOURCES, MEMBERS, SLOTS, LAYERS, TURNS, LIMIT = range(6)
 """Columns of `Areas.step`, of which the last is two."""
@@ -94,7 +92,7 @@ class ExchangeSegment:
         start = 0
         for name, (dtype, shape) in sizes.shapes().items():
             arrays[name] = np.ndarray(shape, dtype, self._memory, start)
-            if name in exchange_sizes.OF_TOKENS and size_of[name]:
+            if name in OF_TOKENS and size_of[name]:
                 self._rows.append((start, size_of[name]))
             start += size_of[name]
         self.areas = Areas(**arrays)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from emulator.actors import barrier_kernel, exchange_kernel, exchange_segment
+from emulator.actors import exchange_kernel
 from emulator.actors.barrier_kernel import DONE
 from emulator.actors.exchange_kernel import RankPlace, Work
 from emulator.arrays import Float32s, Int64s
@@ -21,7 +21,6 @@ from emulator.compute import (
     feed_forward_kernel,
     layer_table,
     product_kernel,
-    vectors,
 )
 from emulator.compute.attention_kernel import Places, Spans
 from emulator.compute.feed_forward_kernel import Experts, Gate
@@ -34,12 +33,11 @@ from emulator.compute.layer_table import (
     gate_of,
     layer_of,
 )
-from emulator.specs import placement
 
-_EXCHANGE: Final = (barrier_kernel, exchange_segment, exchange_kernel, placement)
+_EXCHANGE: Final = (*exchange_kernel.PARTS, exchange_kernel)
 _SOURCES: Final = sources_of(*_EXCHANGE)
 _LAYER_SOURCES: Final = sources_of(
-    *_EXCHANGE, vectors, product_kernel, attention_kernel, feed_forward_kernel, layer_table
+    *_EXCHANGE, product_kernel, attention_kernel, feed_forward_kernel, layer_table
 )
 
 _INT: Final = types.int64

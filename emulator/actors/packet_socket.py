@@ -14,6 +14,17 @@ PACKET_BYTES_MAX: Final = 1 << 31
 """Far more than a prefill of 8,192 tokens to 8 experts each of 4,096 values (1 GiB)."""
 
 
+def read_exactly(connected: socket.socket, size: int, *, closed: str) -> bytes:
+    """The next `size` bytes, before any packet; raises ConnectionError, which says `closed`."""
+    data = b""
+    while len(data) < size:
+        part = connected.recv(size - len(data))
+        if not part:
+            raise ConnectionError(closed)
+        data += part
+    return data
+
+
 class PacketSocket:
     """Sends and receives packets over `connected`, a stream socket that it owns.
 

@@ -22,13 +22,13 @@ from emulator.actors.exchange_segment import (
     SLOTS,
     SOURCES,
     TURNS,
-    WORD_STRIDE,
     ExchangeSegment,
 )
 from emulator.arrays import Int64s
 from emulator.chip.commands import BeginStep, Command, JoinExchange, JoinStep, RepeatStep
 from emulator.chip.effects import Effect, dispatched_tokens
 from emulator.compute.architecture import Architecture
+from emulator.compute.exchange_sizes import WORD_STRIDE
 from emulator.errors import ChipLost
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.placement import ExpertPlacement

@@ -135,8 +135,7 @@ class Chip:
         draft_tokens: int = 0,
         draft_model: DraftModel | None = None,
     ) -> None:
-        self._shard = shard
-        self._layers = decoder_layers(shard)
+        self._hold(shard)
         self._kv = kv
         self._tp = tp
         self._tp_index = tp_index
@@ -148,8 +147,6 @@ class Chip:
         self._moe_layer = {layer: place for place, layer in enumerate(self._expert_layers)}
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
-        self.table = self._as_table()
-        self._head = OutputHead(shard)
         self.run_layers: RunLayers | None = None
 
     def handle(self, command: Command) -> Effect:
@@ -193,14 +190,14 @@ class Chip:
         assert shard.architecture == self._shard.architecture
         assert shard.groups == self._shard.groups
         assert (shard.drafts is None) == (self._shard.drafts is None)
+        self._hold(shard)
+
+    def _hold(self, shard: ModelShard) -> None:
+        """Prepare the weights; with a layer that drafts there is no `table`."""
         self._shard = shard
         self._layers = decoder_layers(shard)
-        self.table = self._as_table()
         self._head = OutputHead(shard)
-
-    def _as_table(self) -> LayerTable | None:
-        """All layers for `run_layers`, but where one that drafts follows them."""
-        return layer_table(self._layers) if self._shard.drafts is None else None
+        self.table = layer_table(self._layers) if shard.drafts is None else None
 
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"

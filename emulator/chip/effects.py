@@ -97,7 +97,9 @@ class NotLoaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """CPU seconds of the chip's computing; its process's proportional and resident size."""
+    """CPU seconds of the chip's commands, its exchange of rows included; its process's proportional
+    and resident size.
+    """
 
     cpu_s: float
     pss_bytes: int

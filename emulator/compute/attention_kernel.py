@@ -326,12 +326,17 @@ def _turn_head(own: Float32s, turn: TurnedBy, head: int, token: int, out: Float3
     """Normalise `own` [head_dim] in place, and rotate it: to `out`."""
     if len(turn.norms):
         normalise(own, own, turn.norms[head], np.float32(turn.eps))
-    half = len(own) // 2
+    turn_pairs(own, out, turn.cos[token], turn.sin[token])
+
+
+@inlined
+def turn_pairs(x: Float32s, out: Float32s, cos: Float32s, sin: Float32s) -> None:
+    """Rotate `x` [2 * pairs], whose halves are pairs, by `cos` and `sin` [pairs]: to `out`."""
+    half = len(cos)
     for place in range(half):
-        one, other = own[place], own[half + place]
-        along, across = turn.cos[token, place], turn.sin[token, place]
-        out[place] = one * along - other * across
-        out[half + place] = other * along + one * across
+        one, other = x[place], x[half + place]
+        out[place] = one * cos[place] - other * sin[place]
+        out[half + place] = other * cos[place] + one * sin[place]
 
 
 @inlined

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Float32s
-from emulator.compiled import allocating, inlined
+from emulator.compiled import allocating
 from emulator.compute.attention_kernel import (
     Places,
     Scoring,
@@ -18,6 +18,7 @@ from emulator.compute.attention_kernel import (
     attend,
     norm_rows,
     normalise,
+    turn_pairs,
     write_slots,
 )
 from emulator.compute.product_kernel import multiply_groups
@@ -95,7 +96,7 @@ def turn_shared(
     for token in range(tokens):
         own = keys[token, 0]
         normalise(shared[token], own, norm, np.float32(eps))
-        _turn(shared[token, kv_rank:], own[kv_rank:], cos[token], sin[token])
+        turn_pairs(shared[token, kv_rank:], own[kv_rank:], cos[token], sin[token])
     return keys
 
 
@@ -117,15 +118,5 @@ def join_queries(query: Float32s, folded: Float32s, cos: Float32s, sin: Float32s
             for place in range(kv_rank):
                 own[place] = folded[head, token, place]
             turning = query[group, token, first : first + rope_dim]
-            _turn(turning, own[kv_rank:], cos[token], sin[token])
+            turn_pairs(turning, own[kv_rank:], cos[token], sin[token])
     return queries
-
-
-@inlined
-def _turn(x: Float32s, out: Float32s, cos: Float32s, sin: Float32s) -> None:
-    """Rotate `x` [2 * pairs], whose halves are pairs: to `out`."""
-    half = len(cos)
-    for place in range(half):
-        one, other = x[place], x[half + place]
-        out[place] = one * cos[place] - other * sin[place]
-        out[half + place] = other * cos[place] + one * sin[place]

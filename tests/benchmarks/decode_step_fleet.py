@@ -22,7 +22,7 @@ PROMPT_TOKENS, WARM_UP, STEPS = 64, 3, 15
 def run(sizes: tuple[int, ...]) -> None:
     print(
         f"{'chips':>5} {'each':>4} {'step ms, median':>15} {'highest':>8} {'hub CPU':>8} "
-        f"{'chips CPU':>10} {'of it computing':>15} {'elsewhere':>9}"
+        f"{'chips CPU':>10} {'of it commands':>15} {'elsewhere':>9}"
     )
     for chips in sizes:
         fleet = small_moe_fleet(chips, kv_blocks=64)
