@@ -4,6 +4,7 @@ Engines of one user on one machine share a file that the first of them draws; on
 each is given one.
 """
 
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -41,8 +42,7 @@ def _draw(path: Path) -> None:
     draft = path.with_name(f"kv-{secrets.token_hex(8)}.key")
     replace_file(draft, f"{draw_secret()}\n".encode())
     try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
+        with contextlib.suppress(FileExistsError):  # another's stands
+            os.link(draft, path)
     finally:
         draft.unlink()

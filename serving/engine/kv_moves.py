@@ -11,6 +11,7 @@ scheduler hears of an end in a step's report. What another engine computed comes
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.remote_kv.remote_kv import RemoteKv
+
+_NOT_HERE: Final = "KV of %s is computed here: %s"
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -150,16 +153,19 @@ class KvMoves:
                 to_chips=machine.partition.tp,
             )
         except ConfigError as error:  # no such engine is in this system
-            self._give_up(transfer, str(error))
+            logger.warning(_NOT_HERE, transfer.request_id, error)
+            self._give_up([transfer])
             return
         self._remote.pull(transfer, self._weights_of(transfer.to_rank))
         self._add(transfer, now_ns + cost.duration_ns, cost)
 
-    def _give_up(self, transfer: KvTransfer | KvPull, reason: str) -> None:
-        """Have the prompt of a transfer that cannot be computed here."""
-        logger.warning("KV of %s is computed here: %s", transfer.request_id, reason)
-        self._failed.append(transfer.request_id)
-        self._lost += 1
+    def _give_up(self, transfers: Sequence[KvTransfer | KvPull]) -> None:
+        """Have the prompts of transfers that failed computed again."""
+        self._failed += [each.request_id for each in transfers]
+        self._lost += len({each.request_id for each in transfers})
+        for each in transfers:
+            if isinstance(each, KvPull) and self._remote is not None:
+                self._remote.end(each, taken=False)
 
     def _weights_of(self, rank: int) -> str:
         """The hash in the name of a rank's weights: engines number their versions each."""
@@ -200,16 +206,14 @@ class KvMoves:
         due = [each for each in due if self._is_here(each.transfer)]
         found: tuple[int, ...] = ()
         for each in due:
-            self._fail(())  # whose source another one's end has let go
-            if each not in self._under_way:  # or its rank was lost on the way of another
+            if each not in self._under_way:  # its rank was lost on the way of another
                 continue
             try:
                 self._carry_out(each.transfer)
             except ValueError as error:  # another engine's blocks do not fit
+                logger.warning(_NOT_HERE, each.transfer.request_id, error)
                 self._under_way.remove(each)
-                self._give_up(each.transfer, str(error))
-                if isinstance(each.transfer, KvPull) and self._remote is not None:
-                    self._remote.end(each.transfer, taken=False)
+                self._give_up([each.transfer])
             except ChipLost as loss:
                 self._live.meet(loss.chips)
                 more = self._live.take_lost_ranks()
@@ -233,11 +237,7 @@ class KvMoves:
         failed = [each for each in transfers if self._has_failed(each, lost)]
         self._under_way = [each for each in self._under_way if each.transfer not in failed]
         self._with_step = [each for each in self._with_step if each not in failed]
-        self._failed += [each.request_id for each in failed]
-        self._lost += len({each.request_id for each in failed})
-        for each in failed:
-            if isinstance(each, KvPull) and self._remote is not None:
-                self._remote.end(each, taken=False)
+        self._give_up(failed)
 
     def _has_failed(self, transfer: KvTransfer | KvPull, lost: Collection[int]) -> bool:
         if isinstance(transfer, KvTransfer):

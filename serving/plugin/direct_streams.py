@@ -21,6 +21,7 @@ from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 from vllm.parser.abstract_parser import DelegatingParser
 from vllm.parser.engine.adapters import ParserEngineToolAdapter
 
+from serving.plugin.request_place import is_plain
 from serving.process.direct_body import DirectBody, direct_body
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -117,10 +118,8 @@ class _DirectStream:
             self._waits
             and self.state.queue.output is None
             and bool(output.new_token_ids)
-            and output.finish_reason is None
-            and output.events is None
+            and is_plain(output)
             and output.kv_transfer_params is None  # or weights that the response does not name yet
-            and output.prefill_stats is None
             and output.new_logprobs is None
             and output.new_prompt_logprobs_tensors is None
             and output.new_sampling_mask is None

@@ -2,7 +2,7 @@
 parameters.
 
 A request with `do_remote_decode` leaves its blocks held when it ends, until another engine has read
-them or nobody did in time (`serving.engine.remote_kv`). One with `do_remote_prefill` gets blocks
+them or none did in time (`serving.engine.remote_kv`). One with `do_remote_prefill` gets blocks
 and waits for what they are read from; if that fails, vLLM computes the prompt here.
 """
 
@@ -98,7 +98,7 @@ class EngineKvConnector(SchedulerConnector):
         )
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> "BegunTransfers":
-        """The transfers that begin with this decision; blocks are freed that nobody reads more."""
+        """The transfers that begin with this decision; frees blocks that no engine reads more."""
         for name in self._offers.take_ended(self._number):
             self._free(name)
         return super().build_connector_meta(scheduler_output)

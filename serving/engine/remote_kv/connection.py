@@ -17,13 +17,17 @@ from emulator.actors.handshake import (
     ClientHandshake,
     ServerHandshake,
 )
-from emulator.actors.packet_socket import PacketSocket
+from emulator.actors.packet_socket import PacketSocket, read_exactly
 from serving.engine.remote_kv.messages import KvMessage, message_of, packet_of
 
 STALL_WALL_S: Final = 10.0
-"""Wall seconds until an engine is given up that does not answer, or stops within a packet."""
+"""Wall seconds until an engine is given up that stops within the proof of the key or a packet, and
+that a port waits for numbers that its engine is about to read.
+"""
 
 _NO_CHIP: Final = 0
+
+_CLOSED: Final = "it closed before the key was proved: has it another one?"
 
 _KEPT_ALIVE: Final = {
     socket.TCP_KEEPIDLE: 10,
@@ -73,7 +77,7 @@ def accepted(connected: socket.socket, key: bytes) -> KvConnection:
     handshake = ServerHandshake(key)
     connected.settimeout(STALL_WALL_S)
     connected.sendall(handshake.greeting)
-    _, welcome = handshake.welcome(_read(connected, CLAIM_BYTES))
+    _, welcome = handshake.welcome(read_exactly(connected, CLAIM_BYTES, closed=_CLOSED))
     connected.sendall(welcome)
     return KvConnection(connected)
 
@@ -83,19 +87,10 @@ def connected_to(host: str, port: int, key: bytes) -> KvConnection:
     connected = socket.create_connection((host, port), timeout=STALL_WALL_S)
     try:
         handshake = ClientHandshake(key, _NO_CHIP)
-        connected.sendall(handshake.claim(_read(connected, GREETING_BYTES)))
-        handshake.check(_read(connected, WELCOME_BYTES))
+        greeting = read_exactly(connected, GREETING_BYTES, closed=_CLOSED)
+        connected.sendall(handshake.claim(greeting))
+        handshake.check(read_exactly(connected, WELCOME_BYTES, closed=_CLOSED))
+        return KvConnection(connected)
     except BaseException:
         connected.close()
         raise
-    return KvConnection(connected)
-
-
-def _read(connected: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connected.recv(size - len(data))
-        if not part:
-            raise ConnectionError("it closed before the key was proved: has it another one?")
-        data += part
-    return data

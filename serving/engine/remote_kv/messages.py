@@ -42,11 +42,13 @@ class EngineFacts(_ToEngine, frozen=True, kw_only=True):
 class Pull(_ToEngine, frozen=True, kw_only=True):
     """Ask for the blocks of a request from `first_block` on; answered by `There` or `Gone`.
 
+    `read` is the reader's name for it: several may ask for the same blocks, of which one gets them.
     `tokens`, `prompt` and `weights` are what they must be of: a prompt's length and digest, and the
     hash of the weights.
     """
 
     request_id: str
+    read: str
     first_block: int
     tokens: int
     prompt: bytes
@@ -82,14 +84,14 @@ class BlocksOfChip(_ToEngine, frozen=True, kw_only=True):
 class There(_ToEngine, frozen=True, kw_only=True):
     """The blocks asked for, of each chip that attends, in order; none where none has numbers."""
 
-    request_id: str
+    read: str
     chips: list[BlocksOfChip]
 
 
 class Gone(_ToEngine, frozen=True, kw_only=True):
     """There is no such KV, or no longer."""
 
-    request_id: str
+    read: str
     reason: str
 
 
@@ -97,13 +99,15 @@ class Taken(_ToEngine, frozen=True, kw_only=True):
     """The transfer of `tokens` has ended, and the blocks are needed no more."""
 
     request_id: str
+    read: str
     tokens: int
 
 
 class Release(_ToEngine, frozen=True, kw_only=True):
-    """The blocks are needed no more; what went of them came to nothing."""
+    """The blocks are needed no more: a `read` came to nothing, or a request had no need of one."""
 
     request_id: str
+    read: str | None = None
 
 
 KvMessage = EngineFacts | Pull | There | Gone | Taken | Release

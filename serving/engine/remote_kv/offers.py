@@ -85,7 +85,7 @@ class KvOffers:
             self._changed.notify_all()
 
     def expire(self, now_ns: int) -> list[str]:
-        """Give up what nobody has asked for in time (engine)."""
+        """Give up what no engine has asked for in time (engine)."""
         with self._changed:
             late = [
                 each

@@ -25,6 +25,9 @@ from serving.engine.remote_kv.offers import KvOffer, KvOffers
 CONNECTIONS_MAX: Final = 128
 """Engines, and strangers that have yet to prove the key, at a time."""
 
+_Reader = tuple[KvConnection, str]
+"""A reader's connection, and its name for the read."""
+
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 
@@ -38,7 +41,7 @@ class KvPort:
         self._facts = facts
         self._offers = offers
         self._open = threading.Lock()
-        self._readers: dict[str, KvConnection] = {}  # by request
+        self._readers: dict[str, _Reader] = {}  # by request
         self._connections: set[KvConnection] = set()
         self._served = 0  # with those that have yet to prove the key
         try:
@@ -106,12 +109,11 @@ class KvPort:
         match message:
             case Pull():
                 connection.send(self._blocks(connection, message))
-            case Taken():
-                self._forget(message.request_id)
-                self._offers.end(message.request_id, sent_tokens=message.tokens, to_chips=other.tp)
-            case Release():
-                self._forget(message.request_id)
-                self._offers.end(message.request_id)
+            case Taken() | Release():
+                if not self._ends(connection, message):
+                    return
+                sent_tokens = message.tokens if isinstance(message, Taken) else 0
+                self._offers.end(message.request_id, sent_tokens=sent_tokens, to_chips=other.tp)
             case _:
                 raise ConnectionError("a message that only this side sends")
 
@@ -121,28 +123,36 @@ class KvPort:
         if offer is None or reason is not None:
             if offer is not None:
                 self._offers.put_back(pull.request_id)
-            return Gone(request_id=pull.request_id, reason=str(reason))
+            return Gone(read=pull.read, reason=str(reason))
         with self._open:
-            self._readers[pull.request_id] = connection
+            self._readers[pull.request_id] = connection, pull.read
         chips = [BlocksOfChip.of(each, pull.first_block) for each in offer.kv or ()]
-        return There(request_id=pull.request_id, chips=chips)
+        return There(read=pull.read, chips=chips)
 
-    def _forget(self, request_id: str) -> None:
+    def _ends(self, connection: KvConnection, message: Taken | Release) -> bool:
+        """Whether it ends what is held: its reader's word, or, while none reads, a request's that
+        has no need of it.
+        """
+        said = None if message.read is None else (connection, message.read)
         with self._open:
-            self._readers.pop(request_id, None)
+            if self._readers.get(message.request_id) != said:
+                return False
+            self._readers.pop(message.request_id, None)
+        return True
 
     def _tell_loss(self, request_id: str) -> None:
         with self._open:
-            connection = self._readers.pop(request_id, None)
-        if connection is not None:
+            reader = self._readers.pop(request_id, None)
+        if reader is not None:
+            connection, read = reader
             with contextlib.suppress(OSError):  # it is gone itself
-                connection.send(Gone(request_id=request_id, reason="a chip that held it was lost"))
+                connection.send(Gone(read=read, reason="a chip that held it was lost"))
 
     def _leave(self, connection: KvConnection) -> None:
         connection.close()
         with self._open:
             self._connections.discard(connection)
-            left = [name for name, each in self._readers.items() if each is connection]
+            left = [name for name, (each, _) in self._readers.items() if each is connection]
             for name in left:
                 del self._readers[name]
         for name in left:

@@ -92,6 +92,7 @@ class RemoteKv:
         """Begin to read."""
         message = Pull(
             request_id=pull.source.request_id,
+            read=pull.request_id,
             first_block=pull.first_block,
             tokens=pull.prompt_tokens,
             prompt=pull.prompt,
@@ -101,15 +102,15 @@ class RemoteKv:
 
     def release(self, release: KvRelease) -> None:
         """Tell another engine that what it holds is not needed."""
-        self._sources.end(release.source, taken_tokens=0)
+        self._sources.release(release.source)
 
     def came(self, pull: KvPull) -> bool:
         """Whether a read has ended, well or not."""
-        return self._sources.came(pull.source) is not None
+        return self._sources.came(pull.source, pull.request_id) is not None
 
     def has_failed(self, pull: KvPull) -> bool:
         """Whether a read has come to nothing; says why."""
-        came = self._sources.came(pull.source)
+        came = self._sources.came(pull.source, pull.request_id)
         if came is None or came.reason is None:
             return False
         logger.warning(
@@ -121,14 +122,15 @@ class RemoteKv:
 
     def take(self, pull: KvPull, live: LiveMachine) -> None:
         """Write what came into the rank's blocks; raises ChipLost."""
-        came = self._sources.came(pull.source)
+        came = self._sources.came(pull.source, pull.request_id)
         assert came is not None
         if isinstance(live.tokens, Fleet):
             live.tokens.write_kv(pull.to_rank, pull.to_blocks, came.kv)
 
     def end(self, pull: KvPull, *, taken: bool) -> None:
         """Tell the source that its blocks are needed no more."""
-        self._sources.end(pull.source, taken_tokens=pull.tokens if taken else 0)
+        taken_tokens = pull.tokens if taken else 0
+        self._sources.end(pull.source, pull.request_id, taken_tokens=taken_tokens)
 
 
 def _read(live: LiveMachine, rank: int, blocks: list[int]) -> tuple[KvBlocks, ...]:

@@ -31,17 +31,10 @@ Address = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameKv:
-    """What came of a read: the numbers by chip of the source, or why there are none.
-
-    One that is `refused` has nothing to be released: its blocks may be another reader's.
-    """
+    """What came of a read: the numbers by chip of the source, or why there are none."""
 
     kv: tuple[KvBlocks, ...] = ()
     reason: str | None = None
-    refused: bool = False
-
-
-_NOT_READ: Final = CameKv(reason="another request with the same parameters has ended it")
 
 
 class KvSources:
@@ -56,20 +49,22 @@ class KvSources:
         """Begin to read; `came` has what comes of it."""
         self._at(source).send(message)
 
-    def came(self, source: KvSource) -> CameKv | None:
-        """What came of the read of a source's request, as long as that is not told; else None."""
-        at = self._sources.get(_address(source))
-        return CameKv(reason="it was never asked") if at is None else at.came(source.request_id)
+    def came(self, source: KvSource, read: str) -> CameKv | None:
+        """What came of a read that has begun, as long as it has not ended; None before."""
+        return self._sources[_address(source)].came(read)
 
-    def end(self, source: KvSource, *, taken_tokens: int) -> None:
-        """Tell a source that its blocks are needed no more; without tokens, none came."""
+    def end(self, source: KvSource, read: str, *, taken_tokens: int) -> None:
+        """End a read, and tell the source so; without tokens, none came."""
         at, name = self._at(source), source.request_id
-        came = at.came(name)
-        at.forget(name)
+        at.forget(read)
         if taken_tokens:
-            at.send(Taken(request_id=name, tokens=taken_tokens))
-        elif came is None or not came.refused:
-            at.send(Release(request_id=name))
+            at.send(Taken(request_id=name, read=read, tokens=taken_tokens))
+        else:
+            at.send(Release(request_id=name, read=read))
+
+    def release(self, source: KvSource) -> None:
+        """Tell a source that a request has no need of its blocks."""
+        self._at(source).send(Release(request_id=source.request_id))
 
     def close(self) -> None:
         """Close all connections."""
@@ -114,7 +109,7 @@ class _Source:
         with self._lock:
             if isinstance(message, Pull):
                 ended = None if self._end is None else CameKv(reason=self._end)
-                self._came[message.request_id] = ended
+                self._came[message.read] = ended
             if self._connection is None and self._end is None:
                 self._waiting.append(message)
                 return
@@ -125,13 +120,13 @@ class _Source:
             except OSError as error:
                 self._fail(str(error))
 
-    def came(self, request_id: str) -> CameKv | None:
+    def came(self, read: str) -> CameKv | None:
         with self._lock:
-            return self._came.get(request_id, _NOT_READ)
+            return self._came[read]
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, read: str) -> None:
         with self._lock:
-            self._came.pop(request_id, None)
+            self._came.pop(read, None)
 
     def close(self) -> None:
         with self._lock:
@@ -177,12 +172,12 @@ class _Source:
                 except ValueError as error:
                     raise ConnectionError(f"blocks of a wrong shape: {error}") from error
             case Gone():
-                came = CameKv(reason=message.reason, refused=True)
+                came = CameKv(reason=message.reason)
             case _:
                 raise ConnectionError("a message that only this side sends")
         with self._lock:
-            if message.request_id in self._came:
-                self._came[message.request_id] = came
+            if message.read in self._came:
+                self._came[message.read] = came
 
     def _fail(self, reason: str) -> None:
         """All reads under way have failed, those whose blocks are here too: their way has not ended

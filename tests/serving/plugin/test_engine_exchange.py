@@ -250,8 +250,12 @@ def test_two_requests_with_the_same_parameters_both_have_their_text(
         decodes.scheduler.finish_requests("again", RequestStatus.FINISHED_ABORTED)
     names = ("a",) if cancelled else ("a", "again")
     assert decodes.serve({}) == dict.fromkeys(names, expected)
-    until_idle(decodes)
-    assert not any(used_blocks(decodes))
+    until_idle(decodes, prefills)
+    assert live(decodes).telemetry().kv_transfers == 1
+    assert live(decodes).telemetry().kv_transfers_failed == 1
+    assert live(prefills).telemetry().kv_transfers == 1
+    for engine in (prefills, decodes):
+        assert not any(used_blocks(engine))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +317,7 @@ def test_a_request_that_is_cancelled_at_any_moment_leaves_no_blocks(make: Make) 
         assert not any(used_blocks(decodes) + used_blocks(prefills)), turns
 
 
-def test_kv_that_nobody_asks_for_is_freed_after_its_lease(
+def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     prefills = make("kv_producer", lease_s=0.2, clock="real")

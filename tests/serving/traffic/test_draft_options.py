@@ -47,8 +47,8 @@ def test_options_that_make_no_sense_together_are_refused(
 
 
 def test_a_model_that_is_not_there_or_of_another_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"draft_model=nobody: expected one of .*directory"):
-        by_model(draft_model="nobody").drafter(LLAMA)
+    with pytest.raises(ConfigError, match=r"draft_model=unknown: expected one of .*directory"):
+        by_model(draft_model="unknown").drafter(LLAMA)
     with pytest.raises(ConfigError, match=r"one that is computed: .*config\.json"):
         by_model(draft_model=str(tmp_path)).drafter(LLAMA)
 
