@@ -268,7 +268,7 @@ def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
             f"  {term.reached_words} "
             f"({_ranged(term, error)}limit {term.limit_s * 1e3:g} ms); {_bound(term)}"
             f"{100 * term.share:.4g} % of {_judged(term)} within it"
-            f"{_confidence(term)}"
+            f"{_confidence(term)}{term.again_words}"
         )
     for name, times_s in check.percentiles_s.items():
         if any(time_s is not None for time_s in times_s):
@@ -426,6 +426,7 @@ def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
         *shares,
         "kept",
         "is_sure",
+        "again",
     )
     return {
         **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy", "limits"),
