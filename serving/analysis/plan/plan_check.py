@@ -218,8 +218,12 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     )
     deployment = deployment_of(task, shares[0].traffic)
     if task.prompts_alone:
-        parts = (deployment.parts_of(share.traffic)[-1] for share in shares)
-        shares, (deployment, *_) = zip(*parts, strict=True)
+        parts = [deployment.parts_of(share.traffic)[-1] for share in shares]
+        deployment = parts[0][0]
+        shares = tuple(
+            replace(share, traffic=prompts)
+            for share, (_, prompts) in zip(shares, parts, strict=True)
+        )
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = task.terms.early_end and len(shares) == 1
     return [_serve(share, deployment, task, early_end=early_end) for share in shares]
