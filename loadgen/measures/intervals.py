@@ -209,11 +209,11 @@ def again_low_at_most(
     gain = more / count  # of the mean, for each of `above`, by which the others exceed it
     weight = len(values) * gain  # of its square, among the squares of deviations
     loss = student_quantile(count - 1, tail) ** 2 * (1 + 1 / count) / (count - 1)  # for each
-    above = most - mean
+    above = most - mean if more else 0.0
     if (steeper := weight * (weight * loss - gain**2)) > 0:
         above = min(above, gain * math.sqrt(squares / steeper))
     if math.isinf(above):
-        return math.inf if more else float(np.mean(values))
+        return math.inf
     return mean + gain * above - math.sqrt(loss * (squares + weight * above**2))
 
 

@@ -262,7 +262,7 @@ def _reached(check: Check) -> str:
 
 def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
     """A size's verdict, its limits, percentiles and run, in lines."""
-    yield f"{what}: {_verdict(check)}"
+    yield f"{what}: {check.verdict}"
     for term in check.terms:
         yield (
             f"  {term.reached_words} "
@@ -305,12 +305,6 @@ def _unit(check: Check) -> str:
 def _policy(check: Check) -> str:
     policy = f", prefill policy {check.prefill_policy}" if check.prefill is None else ""
     return f"{policy}, {check.limits.words}"
-
-
-def _verdict(check: Check) -> str:
-    if check.surely_meets:
-        return "meets the target"
-    return "does not surely meet the target" if check.meets else "DOES NOT MEET the target"
 
 
 def _ranged(term: TermCheck, error: ModelError) -> str:

@@ -17,6 +17,7 @@ from serving.analysis.plan.class_demand import long_run
 from serving.analysis.plan.plan_check import SizeTask
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.size_check import STANDS_TAIL
 from serving.analysis.plan.timed_run import unix_s
 
 LEAD_BY_JUDGED: Final = 3
@@ -33,10 +34,6 @@ ANEW_TIMES: Final = 2
 """Times as many runs, of other seeds, and of fresh runs in each, judge what was found: what comes
 before them is simulated once for both.
 """
-FRESH_PASSED: Final = 10
-"""Fresh runs in a row that all keep a limit of the answer."""
-STANDS_TAIL: Final = 0.05 / FRESH_PASSED
-"""So that they do with 95 % confidence."""
 FEWER: Final = 2  # and longer runs, where the lead of one has more requests than are judged in it
 
 

@@ -1,6 +1,7 @@
 """What the simulation of a size has shown, limit by limit of the target."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from loadgen.records.estimate import Estimate
 from reporting.numbers import four_digits
@@ -9,6 +10,11 @@ from serving.analysis.plan.plan_options import unit_chips
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.traffic.engine_limits import BatchLimits
 from serving.traffic.serving_run import Ending
+
+FRESH_PASSED: Final = 10
+"""Further runs in a row that all keep a limit of a plan's answer,"""
+STANDS_TAIL: Final = 0.05 / FRESH_PASSED
+"""with 95 % confidence: of one more run so little is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +161,18 @@ class Check:
     def surely_meets(self) -> bool:
         """Whether it does with 95 % confidence."""
         return self.load_share <= 1 and all(term.is_surely_kept for term in self.terms)
+
+    @property
+    def verdict(self) -> str:
+        """As `meets the target`; few runs only seem to show it."""
+        again = (term.again for term in self.terms)
+        if not self.meets:
+            return "DOES NOT MEET the target"
+        if not self.surely_meets:
+            return "does not surely meet the target"
+        if any(each is not None and each.confidence < 1 - STANDS_TAIL for each in again):
+            return "seems to meet the target, by few runs"
+        return "meets the target"
 
     @property
     def may_meet(self) -> bool:

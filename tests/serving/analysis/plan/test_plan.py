@@ -110,7 +110,7 @@ def test_machines_are_as_few_as_hold_the_replicas() -> None:
         question(
             sweep=replace(ONE_CHIP, system=two_chips),
             slo=Slo.parse("ttft=400ms@p90"),
-            demand=replace(DEMAND, rate_per_s=100.0),
+            demand=replace(DEMAND, rate_per_s=90.0),
             check=replace(CHECK, judged=40),
             search=SearchTerms(policies=("balanced:64:256:1024",), tries=1),
         )

@@ -155,4 +155,10 @@ def test_a_search_without_time_has_an_answer_that_stands(monkeypatch: pytest.Mon
 
     assert not found.is_whole
     assert found.check.surely_meets
-    assert found.check.requests == ANEW_TIMES * FRESH_RUNS * FRESH_TIMES * ASKED.check.judged
+    runs, judged = ANEW_TIMES * FRESH_RUNS, ANEW_TIMES * FRESH_TIMES * ASKED.check.judged
+    assert found.check.requests == runs * judged
+    assert found.check.verdict == "meets the target"
+    for term in found.check.terms:
+        assert term.again is not None
+        assert term.again.requests == FRESH_TIMES * ASKED.check.judged
+        assert term.again.confidence == 0.995
