@@ -192,14 +192,17 @@ def _may_be_sure(task: SizeTask, runs: Sequence[Sequence[ShareRun]]) -> bool:
     """Whether all runs of the terms may show it, of which these are some."""
     if any(run.ending is Ending.HOPELESS for run in chain.from_iterable(runs)):
         return False
-    for bound in task.slo.bounds:
-        known = _window_margins(task, runs, bound)
-        count = round(len(known) * task.terms.runs / len(runs))
-        if count > 1 and known:
-            most = again_low_at_most(known, count, tail=task.terms.again_tail)
-            if min(most, *known) < 0:
-                return False
-    return True
+    return all(_may_pass(task, runs, bound) for bound in task.slo.bounds)
+
+
+def _may_pass(task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound) -> bool:
+    """Whether windows of all runs of the terms may bound it, of which these are some."""
+    known = _window_margins(task, runs, bound)
+    count = round(len(known) * task.terms.runs / len(runs))
+    if count < 2:
+        return True
+    most = again_low_at_most(known, count, tail=task.terms.again_tail)
+    return min(most, *known) >= 0
 
 
 def _least_margin(task: SizeTask, run: Sequence[ShareRun]) -> float:
@@ -380,6 +383,7 @@ def _terms(
                 share_low=share.low,
                 share_high=share.high,
                 again=_again(task, of_seeds, bound),
+                may_pass=_may_pass(task, of_seeds, bound),
             )
         )
     return tuple(checks)

@@ -363,7 +363,9 @@ class Race:
         self._refuted.add((setting.replicas, setting.kind))
         side = prompt_side(setting.option, setting.replicas)
         terms = self.checks[setting].terms
-        if side is not None and any(t.name == "ttft" and not t.is_surely_kept for t in terms):
+        if side is not None and any(
+            t.name == "ttft" and not (t.kept and t.may_pass) for t in terms
+        ):
             self._sides.late.add(side)
         if setting in self.passed:
             self.passed = self._unrefuted(self.passed)
