@@ -99,8 +99,7 @@ def _standardised(config: Mapping[str, Any], path: str, default_theta: float) ->
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = dict(config.get(key) or {})
     nested = [name for name, value in rope.items() if isinstance(value, Mapping)]
-    kinds = config.get("layer_types")
-    nested += [name for name in rope if isinstance(kinds, list) and name in kinds]
+    nested += [name for name in rope if name in (config.get("layer_types") or ())]
     if nested:
         raise CheckpointError(
             f"{path}: {key}.{nested[0]}: settings by layer type are not computed here; all layers"

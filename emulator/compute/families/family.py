@@ -55,6 +55,8 @@ class ModelFamily(ABC):
         """The fields of `Architecture` that every family reads alike."""
         config.require("hidden_act", ("silu", "swish"))  # one function
         layers = config.whole("num_hidden_layers", most=_LAYERS_MAX)
+        if not isinstance(config.values.get("layer_types") or [], list):
+            raise config.refusal("layer_types", "must be a list")
         return {
             "family": config.values["architectures"][0],
             "layers": layers,

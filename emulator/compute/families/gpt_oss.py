@@ -67,8 +67,7 @@ class GptOss(ModelFamily):
             "full_attention": 0,
             "sliding_attention": config.whole("sliding_window", default=128),
         }
-        known_ones = isinstance(kinds, list) and all(kind in (*known,) for kind in kinds)
-        if not known_ones or len(kinds) != layers:
+        if len(kinds) != layers or any(kind not in (*known,) for kind in kinds):
             raise config.refusal("layer_types", f"must be {layers} of {' or '.join(known)}")
         return tuple(known[kind] for kind in kinds)
 

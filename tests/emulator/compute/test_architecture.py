@@ -191,6 +191,7 @@ def test_nvfp4_is_refused_with_the_reason(config: dict[str, Any], stored: dict[s
         (DEEPSEEK, "quantization_config", "fp8"),
         (GPT_OSS, "quantization_config", [1]),
         (GPT_OSS, "layer_types", 5),
+        (LLAMA, "layer_types", 5),
         (GPT_OSS, "layer_types", [["full_attention"]]),
         (LLAMA, "architectures", [["LlamaForCausalLM"]]),
         (LLAMA, "num_hidden_layers", 10**30),
