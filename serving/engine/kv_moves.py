@@ -210,7 +210,7 @@ class KvMoves:
                 continue
             try:
                 self._carry_out(each.transfer)
-            except ValueError as error:  # another engine's blocks do not fit
+            except ConnectionError as error:  # another engine's blocks are lost
                 logger.warning(_NOT_HERE, each.transfer.request_id, error)
                 self._under_way.remove(each)
                 self._give_up([each.transfer])

@@ -6,6 +6,7 @@ them or none did in time (`serving.engine.remote_kv`). One with `do_remote_prefi
 and waits for what they are read from; if that fails, vLLM computes the prompt here.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm import envs
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
     from serving.plugin.kv_connector import BegunTransfers
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 _ENDED_WELL: Final = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
@@ -118,9 +121,16 @@ class EngineKvConnector(SchedulerConnector):
             return False, None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
         block_tokens = self._vllm_config.cache_config.block_size
+        count = -(-tokens // block_tokens)
+        if not self._offers.has_room(count):
+            logger.warning(
+                "KV of request %s is not held for another engine: the host's memory for it is full",
+                request.request_id,
+            )
+            return False, None
         assert self._kv_cache_manager is not None
         (blocks,) = self._kv_cache_manager.get_blocks(request.request_id).blocks
-        held = list(blocks[: -(-tokens // block_tokens)])
+        held = list(blocks[:count])
         self._kv_cache_manager.block_pool.touch(held)
         self._held[request.request_id] = held
         ids = [block.block_id for block in held]
