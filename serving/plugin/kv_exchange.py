@@ -85,6 +85,7 @@ def _held_bytes_max(
     if layout is None:
         return 0
     block_tokens: int = vllm_config.cache_config.block_size
-    context_blocks = -(-vllm_config.model_config.max_model_len // block_tokens)
+    context_tokens: int = vllm_config.model_config.max_model_len
+    context_blocks = -(-context_tokens // block_tokens)
     left_bytes = psutil.virtual_memory().available - deployment.host_need.total_bytes
     return max(context_blocks * layout.block_bytes(block_tokens), round(_HELD_SHARE * left_bytes))

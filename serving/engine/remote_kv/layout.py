@@ -68,7 +68,7 @@ def numbers_of(
     for part in kv:
         for array in (part.keys, part.values):
             for layer in array[:, first_block:]:
-                numbers = memoryview(np.ascontiguousarray(layer)).cast("B")
+                numbers = np.ascontiguousarray(layer).data.cast("B")
                 for begin in range(0, len(numbers), most_bytes):
                     yield numbers[begin : begin + most_bytes]
 

@@ -81,11 +81,6 @@ class RemoteKv:
         """Sleep a moment, where an engine has nothing to do but to hold KV, or to wait for some."""
         time.sleep(_REST_WALL_S)
 
-    @property
-    def over_ns(self) -> int | None:
-        """When the lease ends, or has ended, that is over by the wall; None without any."""
-        return self._offers.over_ns()
-
     def look(self, live: LiveMachine, weights_of: Callable[[int], str], now_ns: int) -> None:
         """Read the blocks that have come to be held, and give up what is held for too long."""
         for offer in self._offers.unread_blocks():
@@ -95,6 +90,20 @@ class RemoteKv:
                 self._offers.end(offer.request_id)
                 continue
             self._offers.has_read(offer, kv, weights=weights_of(offer.rank))
+        self._expire(now_ns)
+
+    def end_leases_by_wall(self) -> int:
+        """Give up what was held for as many seconds by the wall: where emulated time passes in steps
+        alone, and there are none. Returns the emulated end of the first lease that is over, 0
+        without one.
+        """
+        over_ns = self._offers.over_ns()
+        if over_ns is None:
+            return 0
+        self._expire(over_ns)
+        return over_ns
+
+    def _expire(self, now_ns: int) -> None:
         for late in self._offers.expire(now_ns, self._lease_ns):
             logger.warning(
                 "KV of request %s is freed: %s within kv_lease_duration, %g emulated seconds",
