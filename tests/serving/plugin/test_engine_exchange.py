@@ -1,6 +1,8 @@
 """Two whole engines, one that prefills and one that decodes: KV goes over a socket between them."""
 
+import logging
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
         )
         settings = {"kv_key_file": str(key_file)} | settings
         made.append(Engine(monkeypatch, chips, kv_transfer_config=config, **settings))
+        monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)  # to caplog
         return made[-1]
 
     yield engine
@@ -61,9 +64,8 @@ def prefilled(engine: Engine, name: str, tokens: int, *, first: int = 50) -> dic
     while True:
         for output in engine.turn()[2]:
             if output.finish_reason is not None:
-                assert output.kv_transfer_params is not None
                 engine.turn()  # an engine that holds KV goes on
-                return dict(output.kv_transfer_params)
+                return dict(output.kv_transfer_params or {})
 
 
 def until_idle(*engines: Engine) -> None:
@@ -328,6 +330,31 @@ def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     assert not any(used_blocks(prefills))
     (line,) = _warnings(caplog)
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
+
+
+def test_an_idle_engine_whose_time_does_not_pass_ends_a_lease_by_the_wall(make: Make) -> None:
+    prefills = make("kv_producer", lease_s=0.2)
+    began_s = time.monotonic()
+    prefilled(prefills, "a", 90)
+    held_ns = live(prefills)._time.now_ns
+    until_idle(prefills)
+    assert time.monotonic() - began_s >= 0.2
+    assert not any(used_blocks(prefills))
+    prefills.add("b", 20, first=300)
+    prefills.serve({})
+    assert live(prefills)._time.now_ns - held_ns >= 0.2 * NS_PER_S, "the machine has waited"
+
+
+def test_kv_that_the_host_has_no_memory_for_is_not_offered(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    available = namedtuple("available", "available")(0)
+    monkeypatch.setattr("serving.plugin.kv_exchange.psutil.virtual_memory", lambda: available)
+    prefills = make("kv_producer")  # one context of 512 tokens in any case
+    params = [prefilled(prefills, name, 300, first=100) for name in ("a", "b")]
+    assert params[0]["do_remote_prefill"]
+    assert "do_remote_prefill" not in params[1]
+    assert "KV of request b is not held for another engine" in caplog.text
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
