@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm import envs
 from vllm.v1.request import Request, RequestStatus
 
-from emulator.specs.step import KvPull, KvRelease
+from emulator.specs.step import KvAwait, KvPull, KvRelease
 from serving.engine.remote_kv.offers import KvOffer, kv_offers_of
 from serving.plugin.kv_connector import RankKvConnector, SchedulerConnector, with_connector
 from serving.plugin.kv_transfer_params import asks_to_hold, held_elsewhere, prompt_digest
@@ -63,6 +63,12 @@ class EngineKvConnector(SchedulerConnector):
         """Whether the prompt of a waiting request is held by another engine."""
         return held_elsewhere(request) is not None
 
+    def on_new_request(self, request: Request) -> None:
+        """Ask another engine to hold the request's KV while it waits for room here."""
+        remote = held_elsewhere(request)
+        if remote is not None:
+            self._begun.append(KvAwait(request_id=request.request_id, source=remote.source))
+
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
@@ -81,7 +87,7 @@ class EngineKvConnector(SchedulerConnector):
             return
         _forget(request)
         if not num_external_tokens:
-            self._begun.append(KvRelease(source=remote.source))
+            self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))
             return
         block_tokens = self._vllm_config.cache_config.block_size
         first = (request.num_prompt_tokens - num_external_tokens) // block_tokens
@@ -116,7 +122,7 @@ class EngineKvConnector(SchedulerConnector):
         remote = held_elsewhere(request)
         if remote is not None:
             _forget(request)
-            self._begun.append(KvRelease(source=remote.source))
+            self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))
         if not asks_to_hold(params) or request.status not in _ENDED_WELL or not block_ids:
             return False, None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)

@@ -95,6 +95,12 @@ class Taken(_ToEngine, frozen=True, kw_only=True):
     tokens: _Count
 
 
+class Waits(_ToEngine, frozen=True, kw_only=True):
+    """Requests wait for these, or read them: their leases begin anew."""
+
+    request_ids: list[str]
+
+
 class Release(_ToEngine, frozen=True, kw_only=True):
     """The blocks are needed no more: a `read` came to nothing, or a request had no need of one."""
 
@@ -102,7 +108,7 @@ class Release(_ToEngine, frozen=True, kw_only=True):
     read: str | None = None
 
 
-KvMessage = EngineFacts | Pull | Part | There | Gone | Taken | Release
+KvMessage = EngineFacts | Pull | Part | There | Gone | Taken | Waits | Release
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[KvMessage]] = msgspec.msgpack.Decoder(KvMessage)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
@@ -17,9 +17,8 @@ class KvOffer:
     """The first `tokens` tokens of a request, in `blocks` of a rank, held.
 
     `prompt` is their digest. The engine adds `weights`, the hash of those that computed it; `kv`,
-    the numbers by part (none where none are computed); and until when it is held, which begins anew
-    with a reader: in emulated time, and, for an engine whose time passes in steps alone, by the
-    wall.
+    the numbers by part (none where none are computed); and until when it is held, in emulated time
+    and by the wall: a lease that begins anew with a reader, and with each heartbeat.
     """
 
     request_id: str
@@ -138,6 +137,13 @@ class KvOffers:
         """One reader has it, and the lease begins anew."""
         with self._lock:
             offer.is_read, offer.until_ns = True, None
+
+    def renew(self, request_ids: Iterable[str]) -> None:
+        """Let leases begin anew."""
+        with self._lock:
+            for name in request_ids:
+                if (offer := self._offers.get(name)) is not None:
+                    offer.until_ns = None
 
     def put_back(self, request_id: str) -> None:
         """Its reader is gone: another may have it, until its lease ends."""

@@ -23,6 +23,7 @@ from serving.engine.remote_kv.messages import (
     Release,
     Taken,
     There,
+    Waits,
 )
 from serving.engine.remote_kv.offers import KvOffer, KvOffers
 
@@ -101,6 +102,8 @@ class KvPort:
         match message:
             case Pull():
                 await self._give(connection, message)
+            case Waits():
+                self._offers.renew(message.request_ids)
             case Taken() | Release():
                 if not self._ends(connection, message):
                     return

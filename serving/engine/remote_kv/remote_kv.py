@@ -15,7 +15,7 @@ from typing import Final
 from emulator.errors import ChipLost
 from emulator.fleet import Fleet
 from emulator.specs.kv_blocks import KvBlocks
-from emulator.specs.step import KvPull, KvRelease
+from emulator.specs.step import KvAwait, KvPull, KvRelease
 from emulator.units import NS_PER_S
 from serving.engine.live_machine import LiveMachine
 from serving.engine.remote_kv.kv_loop import KvLoop
@@ -26,6 +26,9 @@ from serving.engine.remote_kv.port import KvPort
 from serving.engine.remote_kv.sources import KvSources
 
 _REST_WALL_S: Final = 0.001
+
+_BEATS: Final = 6
+"""Heartbeats in a lease, as in vLLM; by the wall, since a holder's clock is not known here."""
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -66,6 +69,7 @@ class RemoteKv:
         except BaseException:
             loop.close()
             raise
+        self._beat_wall_s = 0.0
         self._sources = KvSources(loop, key=key, facts=facts, limits=limits)
 
     def close(self) -> None:
@@ -82,7 +86,9 @@ class RemoteKv:
         time.sleep(_REST_WALL_S)
 
     def look(self, live: LiveMachine, weights_of: Callable[[int], str], now_ns: int) -> None:
-        """Read the blocks that have come to be held, and give up what is held for too long."""
+        """Read the blocks that have come to be held, give up what is held for too long, and let
+        other engines hold what is waited for here.
+        """
         for offer in self._offers.unread_blocks():
             try:
                 kv = self._read(live, offer)
@@ -91,11 +97,14 @@ class RemoteKv:
                 continue
             self._offers.has_read(offer, kv, weights=weights_of(offer.rank))
         self._expire(now_ns)
+        now_wall_s = time.monotonic()
+        if now_wall_s >= self._beat_wall_s:
+            self._beat_wall_s = now_wall_s + self._lease_ns / NS_PER_S / _BEATS
+            self._sources.beat()
 
     def end_leases_by_wall(self) -> int:
-        """Give up what was held for as many seconds by the wall: where emulated time passes in steps
-        alone, and there are none. Returns the emulated end of the first lease that is over, 0
-        without one.
+        """Give up what was held for as long by the wall: where emulated time passes in steps alone,
+        and there are none. Returns the emulated end of the first lease that is over, 0 without one.
         """
         over_ns = self._offers.over_ns()
         if over_ns is None:
@@ -135,9 +144,13 @@ class RemoteKv:
         )
         self._sources.pull(pull.source, message)
 
+    def await_room(self, awaits: KvAwait) -> None:
+        """Have it held until it is read or released."""
+        self._sources.await_room(awaits.source, awaits.request_id)
+
     def release(self, release: KvRelease) -> None:
         """Tell another engine that what it holds is not needed."""
-        self._sources.release(release.source)
+        self._sources.release(release.source, release.request_id)
 
     def came(self, pull: KvPull) -> bool:
         """Whether a read has ended, well or not."""

@@ -6,6 +6,7 @@ A connection that fails takes the reads under way with it; the next read makes a
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 
 from emulator.specs.kv_blocks import KvBlocks
@@ -23,6 +24,7 @@ from serving.engine.remote_kv.messages import (
     Release,
     Taken,
     There,
+    Waits,
 )
 
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -57,7 +59,8 @@ class KvSources:
         self._facts = facts
         self._limits = limits
         self._reads: dict[str, _Read] = {}
-        self._sources: dict[Address, _Source] = {}  # the loop's
+        self._sources: dict[Address, _Source] = {}  # the loop's, as the next
+        self._awaiting: dict[str, KvSource] = {}
 
     def pull(self, source: KvSource, message: Pull) -> None:
         """Begin to read; `came` has what comes of it."""
@@ -72,15 +75,24 @@ class KvSources:
         """End a read, and tell the source so; without tokens, none came."""
         read = self._reads.pop(name, None)
         if read is None:  # it was given up before it began
-            self.release(source)
+            self.release(source, name)
         else:
             self._loop.call(self._end, read, taken_tokens)
 
-    def release(self, source: KvSource) -> None:
-        """Tell a source that a request has no need of its blocks."""
-        self._loop.call(self._release, source)
+    def await_room(self, source: KvSource, request_id: str) -> None:
+        """Let a source hear, with each heartbeat, that a request here waits for room."""
+        self._loop.call(self._awaiting.__setitem__, request_id, source)
+
+    def release(self, source: KvSource, request_id: str) -> None:
+        """Tell a source that a request here has no need of its blocks."""
+        self._loop.call(self._release, source, request_id)
+
+    def beat(self) -> None:
+        """Tell all sources what is waited for, or read."""
+        self._loop.call(self._beat)
 
     def _pull(self, source: KvSource, read: _Read) -> None:
+        self._awaiting.pop(read.pull.read, None)
         read.source = at = self._at(source)
         at.pull(read)
 
@@ -88,7 +100,18 @@ class KvSources:
         assert read.source is not None
         read.source.end(read, taken_tokens)
 
-    def _release(self, source: KvSource) -> None:
+    def _beat(self) -> None:
+        waits: dict[_Source, set[str]] = defaultdict(set)
+        for source in self._awaiting.values():
+            waits[self._at(source)].add(source.request_id)
+        for at in self._sources.values():
+            waits[at] |= at.reading
+        for at, names in waits.items():
+            if names:
+                at.say(Waits(request_ids=sorted(names)))
+
+    def _release(self, source: KvSource, request_id: str) -> None:
+        self._awaiting.pop(request_id, None)
         self._at(source).say(Release(request_id=source.request_id))
 
     def _at(self, source: KvSource) -> "_Source":
@@ -127,6 +150,11 @@ class _Source:
     @property
     def has_ended(self) -> bool:
         return self._end is not None
+
+    @property
+    def reading(self) -> set[str]:
+        """Requests there of which there are reads here."""
+        return {each.pull.request_id for each in self._reads.values()}
 
     @property
     def is_idle(self) -> bool:

@@ -332,6 +332,25 @@ def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
 
 
+def test_kv_is_held_while_its_request_waits_for_a_seat(make: Make) -> None:
+    prefills, decodes = make("kv_producer", lease_s=0.3), make("kv_consumer", lease_s=0.3)
+    for number in range(6):  # as many as there are seats
+        decodes.add(f"long{number}", 8, first=100 * number, max_tokens=400)
+    decodes.turn()
+    decodes.add("a", 90, kv_transfer_params=prefilled(prefills, "a", 90))
+    end_s = time.monotonic() + 1.0
+    while time.monotonic() < end_s:
+        decodes.turn()
+        prefills.turn()
+        time.sleep(0.01)
+    assert any(used_blocks(prefills)), "three leases later"
+    for number in range(6):
+        decodes.scheduler.finish_requests(f"long{number}", RequestStatus.FINISHED_ABORTED)
+    assert len(decodes.serve({})["a"]) == 3
+    until_idle(prefills, decodes)
+    assert live(decodes).telemetry().kv_transfers == 1
+
+
 def test_an_idle_engine_whose_time_does_not_pass_ends_a_lease_by_the_wall(make: Make) -> None:
     prefills = make("kv_producer", lease_s=0.2)
     began_s = time.monotonic()

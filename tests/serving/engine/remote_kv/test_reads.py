@@ -1,5 +1,6 @@
 """Reads of KV between two engines' ends: numbers arrive as they are, or a line says why not."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -246,6 +247,32 @@ def test_a_reader_that_does_not_end_has_the_blocks_for_one_lease() -> None:
         assert reason == "it was held for longer than kv_lease_duration"
         reader.sources.end(reader.source(holder.port, "a"), read, taken_tokens=0)
         assert not holder.offers.take_sent()
+
+
+def test_heartbeats_renew_a_lease_until_there_is_no_need() -> None:
+    lease_ns = NS_PER_S
+    with Holder() as holder, Reader() as reader:
+        holder.hold("a", random_kv(5), blocks=5)
+        offer = holder.offers.get("a")
+        assert offer is not None
+
+        def beaten(now_ns: int) -> bool:
+            """Whether a heartbeat has let the lease begin anew at this time."""
+            holder.offers.expire(now_ns, lease_ns)
+            reader.sources.beat()
+            with contextlib.suppress(AssertionError):
+                return wait_for(lambda: offer.until_ns is None, 0.2)
+            return False
+
+        assert not beaten(0), "nobody waits"
+        reader.sources.await_room(reader.source(holder.port, "a"), "here")
+        assert beaten(lease_ns - 1)
+        assert beaten(2 * lease_ns - 2), "2 leases after the prompt"
+        read = reader.begin(holder.port, "a", blocks=5)
+        assert reader.came(read).reason is None
+        assert beaten(3 * lease_ns - 3), "while it is read"
+        reader.sources.end(reader.source(holder.port, "a"), read, taken_tokens=0)
+        wait_for(lambda: len(holder.offers) == 0)
 
 
 def test_the_end_of_a_read_ends_what_is_held_once() -> None:
