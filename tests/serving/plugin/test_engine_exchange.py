@@ -1,6 +1,5 @@
 """Two whole engines, one that prefills and one that decodes: KV goes over a socket between them."""
 
-import logging
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -8,54 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm.config import KVTransferConfig
 from vllm.v1.request import RequestStatus
 
 from emulator.specs.fault import Fault, FaultKind
 from emulator.ultraserver.handover_cost import kv_between_engines
 from emulator.units import NS_PER_S
-from serving.engine.live_engine import LiveEngine
 from serving.wire.control_call import FaultReport, InjectRequest
-from tests.e2e.server_process import free_port
 from tests.serving.plugin.core_engine import Engine
+from tests.serving.plugin.exchanging_pair import ASKED, Make, exchanging_engines, live
 
 pytestmark = pytest.mark.long
 
-ASKED = {"do_remote_decode": True, "do_remote_prefill": False}
-KEY = "k" * 40
 PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (10, 20)}
 """Tokens of each prompt and its first one: the prefixes of a and c are shared."""
-
-Make = Callable[..., Engine]
 
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
-    """Makes engines of a role that share a key; their ports are closed at the end."""
-    made: list[Engine] = []
-    key_file = tmp_path / "kv.key"
-    key_file.write_text(KEY)
-    key_file.chmod(0o600)
-
-    def engine(role: str, chips: int = 1, *, lease_s: float = 30.0, **settings: Any) -> Engine:
-        monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
-        config = KVTransferConfig(
-            kv_connector="NixlConnector",
-            kv_role=role,
-            kv_connector_extra_config={"kv_lease_duration": lease_s},
-        )
-        settings = {"kv_key_file": str(key_file)} | settings
-        made.append(Engine(monkeypatch, chips, kv_transfer_config=config, **settings))
-        monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)  # to caplog
-        return made[-1]
-
-    yield engine
-    for each in made:
-        each.executor.shutdown()
-
-
-def live(engine: Engine) -> LiveEngine:
-    return engine.executor.live_engine()
+    with exchanging_engines(monkeypatch, tmp_path) as make:
+        yield make
 
 
 def prefilled(engine: Engine, name: str, tokens: int, *, first: int = 50) -> dict[str, Any]:
