@@ -267,10 +267,10 @@ class LiveEngine:
         there_ns = self._kv.next_ns
         if there_ns is not None:
             self._steps.hold_until(there_ns)
-        elif self._kv.remote is not None:
-            self._kv.remote.rest()
+        elif (remote := self._kv.remote) is not None:
+            remote.rest()
             if not self._time.passes:
-                self._steps.hold_until(self._kv.remote.end_leases_by_wall())
+                self._steps.hold_until(remote.end_leases_by_wall())
         elif self._wake.waits and not self._wake.wanted:
             self._time.rest()
         lost_ranks = self._end_transfers(self._live.take_lost_ranks(), there_ns)

@@ -1,6 +1,5 @@
 """Whole engines of a role that share a key, on chips in this process."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +35,6 @@ def exchanging_engines(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iter
         )
         settings = {"kv_key_file": str(key_file)} | settings
         made.append(Engine(monkeypatch, chips, kv_transfer_config=config, **settings))
-        monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)  # to caplog
         return made[-1]
 
     yield engine

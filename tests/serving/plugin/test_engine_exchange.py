@@ -1,5 +1,6 @@
 """Two whole engines, one that prefills and one that decodes: KV goes over a socket between them."""
 
+import logging
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -23,9 +24,20 @@ PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (1
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
+def make(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[Make]:
+    """Makes engines whose log `caplog` has, also where vLLM sets it up within the test."""
+    log = logging.getLogger("vllm")
     with exchanging_engines(monkeypatch, tmp_path) as make:
-        yield make
+
+        def heard(*arguments: Any, **more: Any) -> Engine:
+            engine = make(*arguments, **more)
+            if caplog.handler not in log.handlers:
+                monkeypatch.setattr(log, "propagate", True)
+            return engine
+
+        yield heard
 
 
 def prefilled(engine: Engine, name: str, tokens: int, *, first: int = 50) -> dict[str, Any]:
