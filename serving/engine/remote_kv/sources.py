@@ -4,7 +4,6 @@ A connection that fails takes the reads under way with it; the next read makes a
 """
 
 import asyncio
-import logging
 import os
 from collections import defaultdict
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from serving.engine.remote_kv.messages import (
     There,
     Waits,
 )
-
-logger = logging.getLogger(f"vllm.{__name__}")
 
 Address = tuple[str, int, str]
 
