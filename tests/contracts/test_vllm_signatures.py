@@ -170,6 +170,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     BLOCK_POOL: {"touch": "self, blocks", "free_blocks": "self, ordered_blocks"},
     CONNECTOR: {
         "__init__": "self, vllm_config, role, kv_cache_config",
+        "on_new_request": "self, request",
         "get_num_new_matched_tokens": "self, request, num_computed_tokens",
         "update_state_after_alloc": "self, request, blocks, num_external_tokens",
         "build_connector_meta": "self, scheduler_output",
