@@ -28,6 +28,7 @@ from serving.commands.gateway_arguments import (
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
+from serving.commands.serve_front import resolve_front
 from serving.commands.serve_replicas import serve_service
 from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
 from serving.server.batch.batch_settings import BatchSettings
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
     _check_api_processes(args, gateway, batches)
+    front = resolve_front(args, gateway, deployment)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     if args.replicas is not None:
@@ -121,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
             vllm_arguments=vllm_arguments,
             given_arguments=args.unknown,
             api_processes=gateway.settings.api_server_count,
+            front=front,
         )
 
 
@@ -175,6 +178,9 @@ def check_ports(args: argparse.Namespace) -> None:
     check_port(args.host, args.port)
     if args.grpc_port is not None:
         check_port(args.host, args.grpc_port, field="grpc_port")
+    if args.front is not None:
+        check_port(args.host, args.front_port, field="front_port")
+        check_port("127.0.0.1", args.front_metrics_port, field="front_metrics_port")
     if args.control_port:
         check_port(
             args.control_host, args.control_port, field="control_port", host_field="control_host"

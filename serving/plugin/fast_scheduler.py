@@ -5,9 +5,11 @@ ranks, and each step has the same rows. It draws the tokens of a step itself, al
 one output of each, which is what vLLM's front reads. What it leaves out is in `fast_limits`.
 """
 
+import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
@@ -36,6 +38,7 @@ from serving.plugin.merge import last_output, merge_client
 from serving.plugin.request_place import WEIGHTS_KEY, is_plain
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
+from serving.process.front_program import API_CLIENT, has_front
 from serving.settings import Settings
 from serving.simulator.scheduler_arrays import NONE, SchedulerBounds
 
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.structured_output import StructuredOutputManager
+
+_STATS_EVERY_WALL_S: Final = 0.25
+"""Of an API process that has no requests, behind a front that has them."""
 
 
 class FastScheduler(SchedulerInterface):
@@ -81,6 +87,8 @@ class FastScheduler(SchedulerInterface):
         self._stops: dict[int, frozenset[int]] = {}  # words that end a request, by row
         self._log_stats = log_stats
         self._prefix_stats = PrefixCacheStats()
+        self._has_front = has_front(os.environ)
+        self._stats_due_s = 0.0
         self._wake = wake_request_of(vllm_config.instance_id)
         self._pause_state = PauseState.UNPAUSED
         self._ranks_up = np.ones(settings.ranks, dtype=np.bool_)
@@ -188,7 +196,8 @@ class FastScheduler(SchedulerInterface):
         if report is not None:
             stamp_events(self._unstamped, report)
         self._unstamped = []
-        merged, stats = self._give_tokens(report), self.make_stats()
+        merged = self._give_tokens(report)
+        self._tell_stats(merged)
         self._decided = self._under_way = None
         ended = [] if report is None else self._follow(report)
         self._schedulers.take_inbox()
@@ -198,9 +207,6 @@ class FastScheduler(SchedulerInterface):
             last = EngineCoreOutputs(outputs=[last_output(request)])
             merge_client(merged, request.client_index, last)
         self._refused = []
-        if self._log_stats:
-            first = next(iter(merged), 0)
-            merged.setdefault(first, EngineCoreOutputs()).scheduler_stats = stats
         if report is not None:
             for outputs in merged.values():
                 outputs.timestamp = report.end_s
@@ -211,6 +217,19 @@ class FastScheduler(SchedulerInterface):
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._wake.continues = computed and self.has_unfinished_requests()
         return merged
+
+    def _tell_stats(self, merged: dict[int, EngineCoreOutputs]) -> None:
+        """Add the step's statistics, for one client: behind a front the API process, which gets
+        those of several steps at once while others have the requests, and the last ones."""
+        client, now_s = next(iter(merged), 0), time.monotonic()
+        if self._has_front:
+            client = API_CLIENT
+            is_early = now_s < self._stats_due_s and self.has_unfinished_requests()
+            if client not in merged and is_early:
+                return
+        self._stats_due_s = now_s + _STATS_EVERY_WALL_S
+        if (stats := self.make_stats()) is not None:
+            merged.setdefault(client, EngineCoreOutputs()).scheduler_stats = stats
 
     def _give_tokens(self, report: StepReport | None) -> dict[int, EngineCoreOutputs]:
         """The outputs of the step's requests, of which the last ones go, by client."""
