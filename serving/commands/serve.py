@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
     machine = deployment.machine(utilization)  # refuses a model that does not fit
     if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
         deployment.host_need.check(psutil.virtual_memory().available)
+    seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
     if day_night is not None:
-        seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
     _check_api_processes(args, gateway, batches)
-    front = resolve_front(args, gateway, deployment)
+    front = resolve_front(args, gateway, deployment, seats=seats)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     if args.replicas is not None:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
                 batches=batches,
                 context=context,
                 block_tokens=block_tokens,
-                seats=max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs)),
+                seats=seats,
             )
     check_ports(args)
     os.environ |= _environment(args, gateway)

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def resolve_front(
-    args: argparse.Namespace, gateway: GatewayOptions, deployment: "Deployment"
+    args: argparse.Namespace, gateway: GatewayOptions, deployment: "Deployment", *, seats: int
 ) -> Callable[[Path], FrontProgram] | None:
-    """Makes the front of `deployment`, with a directory of its own; None without one.
+    """Makes the front of `deployment`, of `seats` a rank, in a directory; None without one.
+
+    It holds as many requests at a time as the gateway of a server without one.
 
     Raises ConfigError where smg is not installed, or what it cannot do is asked of the server.
     """
@@ -53,6 +55,7 @@ def resolve_front(
             directory=directory,
             keys=gateway.keys,
             tls=None if tls is None else (tls.certificate, tls.key),
+            requests_max=seats * deployment.settings.ranks + settings.limits.queue_requests,
             body_bytes_max=settings.body_bytes_max,
             request_wall_s_max=settings.request_wall_s_max,
             drain_wall_s_max=settings.drain_wall_s_max,

@@ -220,7 +220,8 @@ class FastScheduler(SchedulerInterface):
 
     def _tell_stats(self, merged: dict[int, EngineCoreOutputs]) -> None:
         """Add the step's statistics, for one client: behind a front the API process, which gets
-        those of several steps at once while others have the requests, and the last ones."""
+        those of several steps at once while others have the requests, and the last ones.
+        """
         client, now_s = next(iter(merged), 0), time.monotonic()
         if self._has_front:
             client = API_CLIENT

@@ -52,8 +52,8 @@ class NativeFront:
         if not self.has_ended:
             self._process.terminate()
 
-    def kill(self) -> None:
-        """End it now."""
+    def end(self) -> None:
+        """End it now; idempotent."""
         self._process.kill()
         self._process.wait()
 
@@ -95,7 +95,7 @@ def with_front(program: FrontProgram) -> Iterator[None]:
         finally:
             EngineCoreClient.make_async_mp_client = staticmethod(make)
             _started.clear()
-            front.kill()
+            front.end()
 
 
 @contextlib.contextmanager

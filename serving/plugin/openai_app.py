@@ -69,7 +69,7 @@ def serve(
     """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
 
     `vllm_arguments` follow ours, so that a user's spelling wins; `given_arguments` are a user's.
-    `api_processes` serve HTTP, of which this is the first. `front` makes one with a directory of its own.
+    `api_processes` serve HTTP, of which this is the first. `front` makes one in a directory.
 
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.

@@ -69,8 +69,10 @@ def find_front(environment: Mapping[str, str]) -> Path:
 
 
 def handshake_port(path: Path) -> int:
-    """The port of loopback at which smg awaits the engine of the worker `ipc://{path}`: 20000 plus
-    the 64 bits of FNV-1a modulo 10000, as its guide to ZMQ workers says."""
+    """The port of loopback at which smg awaits the engine of the worker `ipc://{path}`.
+
+    20000 plus 64 bits of FNV-1a modulo 10000, as its guide to ZMQ workers says.
+    """
     total, prime = _FNV
     for byte in str(path).encode():
         total = ((total ^ byte) * prime) & (2**64 - 1)
@@ -95,6 +97,7 @@ class FrontProgram:
     directory: Path
     keys: Sequence[str] = ()
     tls: tuple[Path, Path] | None = None
+    requests_max: int
     body_bytes_max: int
     request_wall_s_max: float
     drain_wall_s_max: float
@@ -118,6 +121,7 @@ class FrontProgram:
             *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(self.metrics_port)),
             *("--worker-urls", f"ipc://{self.worker}", "--backend", "vllm"),
             *("--model-path", self.served[0], "--log-level", "warn"),
+            *("--max-concurrent-requests", str(self.requests_max), "--queue-size", "0"),
             *("--max-payload-size", str(self.body_bytes_max)),
             *("--request-timeout-secs", str(max(1, round(self.request_wall_s_max)))),
             *("--shutdown-grace-period-secs", str(max(1, round(self.drain_wall_s_max)))),

@@ -179,7 +179,7 @@ class GracefulShutdown:
         if self._others is not None:
             self._others.end_processes(close_wall_s)
         if self._front is not None:
-            self._front.kill()
+            self._front.end()
         self._server.config.timeout_graceful_shutdown = close_wall_s
         self._server.should_exit = True
 
