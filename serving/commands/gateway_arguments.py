@@ -6,10 +6,11 @@ vLLM's spellings are read too. Keys never go on to vLLM: it logs them, and guard
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import ssl
 import stat
 from collections.abc import Iterable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.errors import ConfigError
@@ -35,7 +36,7 @@ class GatewayOptions:
 
     settings: GatewaySettings
     warnings: tuple[str, ...]
-    keys: tuple[str, ...] = field(default=(), repr=False)
+    keys: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def vllm_arguments(self) -> list[str]:
         """Arguments for vLLM's part: TLS of its HTTP server, and priorities."""

@@ -5,9 +5,10 @@
 Four servers, all started before the first turn: Dynamo's HTTP frontend before its mocker (both in
 Rust) that waits for nothing; ours with the fast engine, whose clock is so fast that it waits for
 nothing either, asked over vLLM's unmodified HTTP app; the same with two API processes; and the
-public gateway smg (in Rust) before our engine (`ultraserve serve --front smg`). Their clients are this process, 128 streams that each
-ask again when they have ended. A token is counted where its text comes; processor time is that of
-the server's processes, and of the clients. The first run builds Dynamo's and smg's environments.
+public gateway smg (in Rust) before our engine (`ultraserve serve --front smg`). Their clients are
+this process, 128 streams that each ask again when they have ended. A token is counted where its
+text comes; processor time is that of the server's processes, and of the clients. The first run
+builds Dynamo's and smg's environments.
 
 A turn's rate is of a host that other work shares; the ratio is of the median turns. Dynamo keeps
 its registry in a folder, so that it needs neither etcd nor NATS; its tokenizer is made here: its

@@ -39,7 +39,8 @@ def front_of(words: str, directory: Path) -> FrontProgram | None:
 def test_it_has_the_server_s_address_names_keys_and_limits(made: Path) -> None:
     front = front_of(
         f"{FAST} --host ::1 --front-port 7 --front-metrics-port 8 --api-key sk-{'a' * 20} "
-        "--served-model-name one two --chips 4 --queue-requests 5 --max-body-bytes 9 --request-timeout 10 --drain-timeout 11",
+        "--served-model-name one two --chips 4 --queue-requests 5 --max-body-bytes 9 "
+        "--request-timeout 10 --drain-timeout 11",
         made,
     )
 
