@@ -10,7 +10,6 @@ from serving.plugin.fast_decision import FastDecision
 from serving.plugin.front_requests import check_front_requests
 from serving.plugin.merge import LockstepOutput
 from serving.process.front_program import has_front
-from serving.process.parent_death_watchdog import in_engine_process
 
 
 class FastExecutor(UltraServeExecutor):
@@ -18,7 +17,7 @@ class FastExecutor(UltraServeExecutor):
 
     def _init_executor(self) -> None:
         super()._init_executor()
-        if in_engine_process() and has_front(os.environ):
+        if has_front(os.environ):
             check_front_requests(self.model_config)
 
     def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> ModelRunnerOutput:

@@ -116,7 +116,7 @@ def _introduced(front: NativeFront) -> Iterator[tuple[str, str]]:
     socket.identity = _ENGINE
     socket.linger = 5_000
     try:
-        socket.connect(f"tcp://127.0.0.1:{handshake_port(front.program.worker)}")
+        socket.connect(_handshake(front))
         socket.send(_message("HELLO"))
         yield _addresses(front, socket)
         socket.send(_message("READY"))
@@ -133,7 +133,16 @@ def _addresses(front: NativeFront, socket: Any) -> tuple[str, str]:
         if time.monotonic() > end_s:
             raise ServerFailed(f"its front smg awaits no engine after {_START_WALL_S:.0f} s")
     told = msgspec.msgpack.decode(socket.recv())["addresses"]
-    return told["inputs"][0], told["outputs"][0]
+    addresses = [*told["inputs"], *told["outputs"]]
+    # Another user may listen at a port of loopback, and nobody else in the front's directory.
+    ours = [f"ipc://{front.program.worker}-{end}.sock" for end in ("in", "out")]
+    if addresses != ours:
+        raise ServerFailed(f"another program than its front listens at {_handshake(front)}")
+    return ours[0], ours[1]
+
+
+def _handshake(front: NativeFront) -> str:
+    return f"tcp://127.0.0.1:{handshake_port(front.program.worker)}"
 
 
 def _message(status: str) -> bytes:

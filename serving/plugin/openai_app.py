@@ -131,7 +131,7 @@ def _before(program: FrontProgram) -> Iterator[None]:
     """Have the server that runs meanwhile behind a front."""
     from serving.plugin.native_front import with_front
 
-    os.environ[FRONT] = "1"
+    os.environ[FRONT] = str(os.getpid())
     with with_front(program):
         yield
 

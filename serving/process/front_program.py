@@ -6,6 +6,7 @@ process in Python between them. It is installed apart from this program (`make g
 """
 
 import json
+import multiprocessing
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ KEYS_VARIABLE: Final = "ULTRASERVE_FRONT_KEYS"
 """The clients' keys for the front's process alone, as JSON: other users read command lines."""
 
 ENVIRONMENT: Final = "ULTRASERVE_FRONT"
-"""Set for processes of a server that has a front."""
+"""The process id of a server that has a front."""
 
 FRONT_CLIENT: Final = 0
 """The engine's number of the front, which is what smg writes into its requests."""
@@ -51,8 +52,9 @@ _PATIENT_S: Final = 86_400
 
 
 def has_front(environment: Mapping[str, str]) -> bool:
-    """Whether this process is of a server with a front."""
-    return ENVIRONMENT in environment
+    """Whether this process is the engine's of a server with a front."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and environment.get(ENVIRONMENT) == str(parent.pid)
 
 
 def find_front(environment: Mapping[str, str]) -> Path:

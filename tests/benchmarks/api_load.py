@@ -1,19 +1,25 @@
 """Do API processes stand many clients? Errors, memory, and how soon it gets to a request.
 
     python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S] [--processes N]
-    python -m tests.benchmarks api_load --front ...
+    python -m tests.benchmarks api_load --only front ...
 
 A server as a user starts it, timing only, with the fast engine and `--processes` API processes; its
 clients are this process, on the same host. In turn:
 `--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
 each sent when it is due. A probe that the gateway answers itself, sent every `_PROBE_EVERY_S`, says
-how long a request waits until admission sees it: its event loop is the one that admits. With
-`--front` the clients ask smg before the engine (`ultraserve serve --front smg`), which answers the
-probe, and its process is counted; the engine's is counted apart in both.
+how long a request waits until admission sees it: its event loop is the one that admits. At
+`front` the clients ask smg before the engine (`ultraserve serve --front smg`), which answers the
+probe, and its process is counted; the engine's is counted apart in both. By default one server
+after the other is loaded.
+
+The bars: no failures, memory that is not more after the second time, what is due done when it is
+due, a probe's p99 below 5 ms. What takes processors is printed beside them, since clients, engine
+and all else of the host share its cores.
 """
 
 import argparse
 import asyncio
+import os
 import resource
 import sys
 import time
@@ -39,6 +45,8 @@ ONE_TOKEN_PER_S: Final = 1_000.0
 LONG_PER_S: Final = 200.0
 LONG_TOKENS: Final = 1_000
 
+_APP: Final = "app"
+_SERVERS: Final = (_APP, "front")
 _OPENED_AT_ONCE: Final = 500
 _PROBE_EVERY_S: Final = 0.1
 
@@ -65,12 +73,14 @@ class LoadPhase:
         failures = self.counts.failures
         words = f" ({', '.join(sorted(set(failures))[:3])})" if failures else ""
         first, probe = (_percentiles(each) for each in (self.counts.first_chunk_s, self.probe_s))
+        spent_s = self.api_cpu_s + self.engine_cpu_s + self.clients_cpu_s
         return (
             f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
             f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}; "
             f"its processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
             f"{self.api_cpu_s:.1f} s of a processor; the engine's {self.engine_cpu_s:.1f} s, the "
-            f"clients' {self.clients_cpu_s:.1f} s"
+            f"clients' {self.clients_cpu_s:.1f} s, together {spent_s / self.wall_s:.2f} of "
+            f"{os.cpu_count()} cores"
         )
 
 
@@ -238,22 +248,30 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tokens", type=int, default=300, help="of each of them")
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
     parser.add_argument("--processes", type=int, default=1, help="of the API")
-    parser.add_argument("--front", action="store_true", help="ask smg before the engine")
+    parser.add_argument("--only", choices=_SERVERS, help="of the two servers")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    count = str(args.processes)
-    front = front_arguments() if args.front else NO_FRONT
+    failed = 0
+    for name in _SERVERS if args.only is None else (args.only,):
+        print(f"-- asked at {name}", flush=True)
+        failed += _load(name, args)
+    return int(failed > 0)
+
+
+def _load(name: str, args: argparse.Namespace) -> int:
+    """Load a server; returns the number of requests that failed."""
+    count = str(args.processes if name == _APP else 1)
+    front = NO_FRONT if name == _APP else front_arguments()
     arguments = (*ARGUMENTS, "--api-server-count", count, *front.arguments)
     with started(ULTRASERVE, *arguments, environment=front.environment) as server:
         server.wait_ready()
         asked = f"all of {count} API processes"
-        server.wait_until(lambda: server.log().count("startup complete") == args.processes, asked)
+        server.wait_until(lambda: server.log().count("startup complete") == int(count), asked)
         front.wait_ready()
         under_load = loaded(server, front.url)
         load = measure(under_load, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
-        failed = uvloop.run(load)
-    return int(failed > 0)
+        return uvloop.run(load)
 
 
 if __name__ == "__main__":
