@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 def resolve_front(
     args: argparse.Namespace, gateway: GatewayOptions, deployment: "Deployment", *, seats: int
 ) -> Callable[[Path], FrontProgram] | None:
-    """Makes the front of `deployment`, of `seats` a rank, in a directory; None without one.
+    """What makes the front of `deployment` in a directory; None without one.
 
-    It holds as many requests at a time as the gateway of a server without one.
-
-    Raises ConfigError where smg is not installed, or what it cannot do is asked of the server.
+    It holds as many requests at a time as `seats` of all ranks and the gateway's queue do. Raises
+    ConfigError where smg is not installed, or what it cannot do is asked of the server.
     """
     if args.front is None:
         return None
@@ -40,9 +39,11 @@ def resolve_front(
     if settings.api_server_count > 1:
         expected = "1 with --front, which takes the requests instead"
         raise ConfigError("api_server_count", settings.api_server_count, expected)
-    python = find_front(os.environ)
-
     served = _served_names(args.unknown) or [deployment.time_model.name]
+    if served[0].startswith(("/", "~")) or ".." in Path(served[0]).parts:
+        expected = "a name that is no path elsewhere, with --front"
+        raise ConfigError("served_model_name", served[0], expected)
+    python = find_front(os.environ)
 
     def program(directory: Path) -> FrontProgram:
         return FrontProgram(

@@ -79,7 +79,7 @@ def with_front(program: FrontProgram) -> Iterator[None]:
     @contextlib.contextmanager
     def launch_for_both(*given: Any) -> Iterator[Any]:
         *_, addresses = given
-        with _introduced(front) as (to_engine, back):
+        with introduced(front) as (to_engine, back):
             addresses.inputs.insert(FRONT_CLIENT, to_engine)
             addresses.outputs.insert(FRONT_CLIENT, back)
             with launch(*given) as launched_engines:
@@ -109,7 +109,7 @@ def _replaced(name: str, function: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _introduced(front: NativeFront) -> Iterator[tuple[str, str]]:
+def introduced(front: NativeFront) -> Iterator[tuple[str, str]]:
     """The front's addresses, from it to the engine and back; at the end the engine is ready."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
@@ -120,6 +120,9 @@ def _introduced(front: NativeFront) -> Iterator[tuple[str, str]]:
         socket.send(_message("HELLO"))
         yield _addresses(front, socket)
         socket.send(_message("READY"))
+    except BaseException:
+        socket.linger = 0  # nobody may be there to take what was sent
+        raise
     finally:
         socket.close()
         context.term()

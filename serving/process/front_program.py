@@ -64,7 +64,7 @@ def find_front(environment: Mapping[str, str]) -> Path:
     if python is None or not os.access(python, os.X_OK):
         expected = (
             f"smg on PATH, or {PROGRAM_VARIABLE} naming it in its environment's bin: "
-            "`make gateway-deps` installs it, or `pip install smg==1.13.0`"
+            "`make gateway-deps` installs it, or `pip install smg` into an environment"
         )
         raise ConfigError("front", "smg", expected)
     return python
@@ -117,7 +117,6 @@ class FrontProgram:
 
     def command(self) -> list[str]:
         """Its command line, which has no keys."""
-        patient = f"{_PATIENT_S}"
         flags = [
             *("--host", self.host, "--port", str(self.port)),
             *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(self.metrics_port)),
@@ -128,7 +127,7 @@ class FrontProgram:
             *("--request-timeout-secs", str(max(1, round(self.request_wall_s_max)))),
             *("--shutdown-grace-period-secs", str(max(1, round(self.drain_wall_s_max)))),
             *("--disable-retries", "--disable-circuit-breaker"),
-            *("--disable-worker-overload-protection", "--worker-wedge-secs", patient),
+            *("--disable-worker-overload-protection", "--worker-wedge-secs", str(_PATIENT_S)),
         ]
         for name in self.served[1:]:
             flags += ["--model-alias", f"{name}={self.served[0]}"]

@@ -66,6 +66,7 @@ def test_it_calls_the_model_as_the_server_does_and_is_not_there_unasked(made: Pa
         (f"{FAST} --replicas 2", r"replicas=2: expected none with --front"),
         (f"{FAST} --api-server-count 2", r"api_server_count=2: expected 1 with --front"),
         (f"{FAST} --api-keys keys.toml", r"api_keys=.*: expected --api-key with --front"),
+        (f"{FAST} --served-model-name /etc/a", r"served_model_name=/etc/a: expected a name"),
         (f"{FAST} --front-port 8000", r"front_port=8000: expected another port than --port"),
         (f"{FAST} --day-night manual", r"day_night=manual: expected none with --front"),
     ],
