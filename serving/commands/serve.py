@@ -89,16 +89,14 @@ def run(args: argparse.Namespace) -> int:
         if day_night is not None:
             expected = "none with --day-night, which lends chips of one engine"
             raise ConfigError("replicas", args.replicas, expected)
-        context = _peeked(args.unknown, "--max-model-len", 0)
-        block_tokens = _peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens)
         with held_batches(batches):
             return serve_service(
                 args,
                 gateway,
                 deployment,
                 batches=batches,
-                context=context,
-                block_tokens=block_tokens,
+                context=_peeked(args.unknown, "--max-model-len", 0),
+                block_tokens=_peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens),
                 seats=seats,
             )
     check_ports(args)

@@ -5,11 +5,9 @@ ranks, and each step has the same rows. It draws the tokens of a step itself, al
 one output of each, which is what vLLM's front reads. What it leaves out is in `fast_limits`.
 """
 
-import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
@@ -37,8 +35,8 @@ from serving.plugin.fast_requests import FastRequests
 from serving.plugin.merge import last_output, merge_client
 from serving.plugin.request_place import WEIGHTS_KEY, is_plain
 from serving.plugin.requests import sampling_spec
+from serving.plugin.stats_client import StatsClient
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
-from serving.process.front_program import API_CLIENT, has_front
 from serving.settings import Settings
 from serving.simulator.scheduler_arrays import NONE, SchedulerBounds
 
@@ -48,9 +46,6 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.structured_output import StructuredOutputManager
-
-_STATS_EVERY_WALL_S: Final = 0.25
-"""Of an API process that has no requests, behind a front that has them."""
 
 
 class FastScheduler(SchedulerInterface):
@@ -87,8 +82,7 @@ class FastScheduler(SchedulerInterface):
         self._stops: dict[int, frozenset[int]] = {}  # words that end a request, by row
         self._log_stats = log_stats
         self._prefix_stats = PrefixCacheStats()
-        self._has_front = has_front(os.environ)
-        self._stats_due_s = 0.0
+        self._stats_client = StatsClient()
         self._wake = wake_request_of(vllm_config.instance_id)
         self._pause_state = PauseState.UNPAUSED
         self._ranks_up = np.ones(settings.ranks, dtype=np.bool_)
@@ -197,7 +191,9 @@ class FastScheduler(SchedulerInterface):
             stamp_events(self._unstamped, report)
         self._unstamped = []
         merged = self._give_tokens(report)
-        self._tell_stats(merged)
+        told = self._stats_client.of(merged, goes_on=self.has_unfinished_requests())
+        if told is not None and (stats := self.make_stats()) is not None:
+            merged.setdefault(told, EngineCoreOutputs()).scheduler_stats = stats
         self._decided = self._under_way = None
         ended = [] if report is None else self._follow(report)
         self._schedulers.take_inbox()
@@ -217,20 +213,6 @@ class FastScheduler(SchedulerInterface):
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._wake.continues = computed and self.has_unfinished_requests()
         return merged
-
-    def _tell_stats(self, merged: dict[int, EngineCoreOutputs]) -> None:
-        """Add the step's statistics, for one client: behind a front the API process, which gets
-        those of several steps at once while others have the requests, and the last ones.
-        """
-        client, now_s = next(iter(merged), 0), time.monotonic()
-        if self._has_front:
-            client = API_CLIENT
-            is_early = now_s < self._stats_due_s and self.has_unfinished_requests()
-            if client not in merged and is_early:
-                return
-        self._stats_due_s = now_s + _STATS_EVERY_WALL_S
-        if (stats := self.make_stats()) is not None:
-            merged.setdefault(client, EngineCoreOutputs()).scheduler_stats = stats
 
     def _give_tokens(self, report: StepReport | None) -> dict[int, EngineCoreOutputs]:
         """The outputs of the step's requests, of which the last ones go, by client."""

@@ -10,7 +10,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import EngineCoreOutputs
 
 from serving.engine.step_report import StepReport
-from serving.plugin import fast_scheduler
+from serving.plugin import stats_client
 from serving.process.front_program import API_CLIENT, FRONT_CLIENT
 from tests.serving.plugin.driven_schedulers import (
     Asked,
@@ -166,8 +166,8 @@ def test_pauses_and_emptied_caches_are_those_of_vllm_s(shape: EngineShape, seed:
 def test_behind_a_front_the_api_process_is_told_of_the_queues_now_and_then_and_of_their_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fast_scheduler, "has_front", bool)
-    monkeypatch.setattr(fast_scheduler.time, "monotonic", lambda: 1e9)  # nothing is due by time
+    monkeypatch.setattr(stats_client, "has_front", bool)
+    monkeypatch.setattr(stats_client.time, "monotonic", lambda: 1e9)  # nothing is due by time
     driven = DrivenFast(EngineShape(ranks=2, kv_blocks=40, policy="none", options={}))
     prompts = [tuple(range(300, 300 + 10 * count)) for count in (1, 2, 3)]
     driven.ask([Asked(name=f"of-{len(each)}", prompt=each, max_tokens=5) for each in prompts])

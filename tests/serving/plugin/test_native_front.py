@@ -36,7 +36,7 @@ def listening(front: NativeFront, directory: Path) -> Iterator[list[Any]]:
 
     def answer() -> None:
         for _ in range(2):
-            if not socket.poll(5_000):
+            if not socket.poll(500):
                 return
             engine, message = socket.recv_multipart()
             told.append((engine, msgspec.msgpack.decode(message)["status"]))
