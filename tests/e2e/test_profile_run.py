@@ -15,7 +15,7 @@ from tests.e2e.server_process import ServerProcess
 from tests.e2e.tray import MODEL
 from tests.serving.analysis.profile.trace_event_format import faults_of
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 def test_a_recorded_run_shows_every_chip_s_engines_and_the_tokens_that_were_made(

@@ -21,7 +21,7 @@ from tests.e2e.server_answers import ask, metrics
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.tray import DILATION
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 ANSWER_WALL_S = 2.0
 HANG_EMULATED_S = 30.0
@@ -55,7 +55,6 @@ def readiness(tray: ServerProcess) -> httpx.Response:
     return httpx.get(f"{tray.url}/readyz", timeout=5.0)
 
 
-@pytest.mark.slow
 def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
     complete: Callable[..., Any], tray: ServerProcess, control: ControlClient
 ) -> None:

@@ -141,6 +141,7 @@ def test_an_interrupt_leaves_the_other_systems_out() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_one_machine_that_does_not_hold_the_model_is_planned_as_a_cluster() -> None:
     wide = (*DEMAND, "--model", "deepseek-r1", "--chips", "16", "--tp", "8", "--rate", "1")
     slow = ("--slo", "ttft=5s,tpot=200ms@p90")

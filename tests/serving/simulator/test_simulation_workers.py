@@ -49,7 +49,9 @@ def test_a_process_that_is_gone_is_one_clear_line() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("ray_address", [None, pytest.param("local", marks=pytest.mark.fleet)])
+@pytest.mark.parametrize(
+    "ray_address", [None, pytest.param("local", marks=[pytest.mark.fleet, pytest.mark.slow])]
+)
 def test_an_interrupt_ends_what_runs(ray_address: str | None, tmp_path: Path) -> None:
     main = threading.get_ident()
     begun = tmp_path / "begun"
@@ -73,6 +75,7 @@ def test_an_interrupt_ends_what_runs(ray_address: str | None, tmp_path: Path) ->
     assert not alive
 
 
+@pytest.mark.slow
 @pytest.mark.fleet
 def test_a_ray_of_its_own_gives_the_same_bits(
     expected: list[tuple[bytes, ...]], capfd: pytest.CaptureFixture[str]

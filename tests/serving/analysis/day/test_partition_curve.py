@@ -195,6 +195,7 @@ def test_a_stretch_of_an_engine_s_parts_is_simulated_with_their_hand_overs() -> 
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_chips_of_an_engine_whose_parts_change_hands_are_lost_and_repaired() -> None:
     engine = an_engine()
     terms = replace(TERMS, groups=4, look_s=20.0)

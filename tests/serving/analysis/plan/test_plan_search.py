@@ -126,6 +126,7 @@ def test_what_new_seeds_refute_does_not_come_back() -> None:
     assert not race.confirm([too_few])
 
 
+@pytest.mark.slow
 def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -> None:
     race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
     race.options = OPTIONS

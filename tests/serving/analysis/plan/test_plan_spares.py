@@ -153,6 +153,7 @@ def document_text(found: Plan) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_unit_of_pools_keeps_the_target_through_a_loss_on_either_side() -> None:
     found = plan(
         question(
