@@ -15,7 +15,7 @@ import pytest
 
 from serving.server.training.job_spec import FIRST_SAVE_STEPS, JobSpec
 from serving.server.training.job_status import JobStatus, TrainingPhase, read_curve, read_status
-from tests.emulator.fleet_steps import is_running
+from tests.emulator.fleet_steps import left_of
 from tests.serving.server.training.tiny_job import Job, tiny_spec
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
@@ -71,14 +71,6 @@ def wait(path: Path, process: subprocess.Popen[str], seen: Callable[[JobStatus],
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-
-
-def left_of(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run after a while. One that has ended may wait long for init to see it."""
-    end_s = time.monotonic() + 30
-    while (left := [each for each in processes if is_running(each)]) and time.monotonic() < end_s:
-        time.sleep(0.05)
-    return left
 
 
 def losses(path: Path) -> list[float]:
