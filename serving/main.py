@@ -30,6 +30,14 @@ _MODULES: Final = (
 """Modules of `serving.commands`, in the order of the help."""
 
 
+class OneLineErrors(argparse.ArgumentParser):
+    """Its errors, and those of subcommands, are a line each, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process as argparse does, with its exit code."""
+        self.exit(UltraServeError.exit_code, f"{self.prog}: {message} (--help says more)\n")
+
+
 class _Version(argparse.Action):
     """Read only when it is asked for: the readers of packages take as long as a small command."""
 
@@ -45,7 +53,7 @@ def command_parser(command: str | None = None) -> argparse.ArgumentParser:
     `run` of its result takes the parsed arguments, their `words` with them, returns an exit code,
     and raises UltraServeError for a wrong argument or a server that refuses or does not answer.
     """
-    parser = argparse.ArgumentParser(
+    parser = OneLineErrors(
         prog="ultraserve",
         description="Run, load-test and plan LLM serving on emulated AWS Trn3 UltraServers.",
     )
@@ -97,7 +105,7 @@ def _run(arguments: list[str]) -> int:
         words = with_new_names(arguments)
         args, unknown = parser.parse_known_args(words)
         if unknown and not getattr(args, "passes_through", False):
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            raise UltraServeError(f"unrecognized arguments: {' '.join(unknown)} (--help says more)")
         args.words, args.unknown = words, unknown
         return int(args.run(args))
     except (UltraServeError, LoadError) as error:

@@ -101,6 +101,15 @@ class Architecture:
             return self.kv_heads
         return max(part for part in range(1, _LATENT_GROUPS + 1) if self.heads % part == 0)
 
+    @property
+    def kv_widths(self) -> tuple[int, int]:
+        """Of a head's key and value of a token in the KV cache; a latent's values are the first of
+        its keys.
+        """
+        if self.latent is None:
+            return self.head_dim, self.head_dim
+        return self.latent.cached_width, self.latent.kv_rank
+
     def attending_chips(self, tp: int) -> int:
         """Of a rank's `tp` chips, those that have head groups: as many as divide them evenly."""
         return math.gcd(tp, self.groups)

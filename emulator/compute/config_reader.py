@@ -3,9 +3,12 @@
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from emulator.errors import CheckpointError
+
+_WHOLE_MAX: Final = (1 << 31) - 1
+"""Far more than a side of any matrix."""
 
 
 class ConfigReader:
@@ -17,25 +20,32 @@ class ConfigReader:
 
     @classmethod
     def of_checkpoint(cls, directory: Path) -> "ConfigReader":
-        """Read `directory`/config.json."""
-        path = directory / "config.json"
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{directory}: not a checkpoint directory, no config.json"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
-        if not isinstance(config, dict):
-            raise CheckpointError(f"{path}: holds no JSON object")
+        """Read `directory`/config.json, with what ModelOpt writes beside it."""
+        path, beside = directory / "config.json", directory / "hf_quant_config.json"
+        if not path.exists():
+            raise CheckpointError(f"{directory}: not a checkpoint directory, no config.json")
+        config = _read_object(path)
+        if beside.exists():
+            stored = _read_object(beside).get("quantization")
+            config.setdefault("quantization_config", {"quant_method": "modelopt", "of": stored})
         return cls(config, str(path))
+
+    def section(self, key: str) -> "ConfigReader":
+        """The object under `key`; an empty one where it is missing or null."""
+        values = self.values.get(key)
+        if values is None:
+            values = {}
+        if not isinstance(values, Mapping):
+            raise self.refusal(key, "must be an object")
+        return ConfigReader(values, f"{self.path}: {key}")
 
     def refusal(self, key: str, wanted: str) -> CheckpointError:
         """An error that says what `key` must be to be computed here."""
         return CheckpointError(f"{self.path}: {key}={self.values.get(key)}: {wanted}")
 
-    def whole(self, key: str, *, default: int | None = None, least: int = 1) -> int:
+    def whole(
+        self, key: str, *, default: int | None = None, least: int = 1, most: int = _WHOLE_MAX
+    ) -> int:
         """The whole number under `key`; `default` where it is missing or null."""
         value = self.values.get(key)
         if value is None:
@@ -44,6 +54,8 @@ class ConfigReader:
             return default
         if type(value) is not int or value < least:
             raise self.refusal(key, f"must be a whole number of at least {least}")
+        if value > most:
+            raise self.refusal(key, f"must be at most {most:,}")
         return value
 
     def real(self, key: str, *, default: float) -> float:
@@ -71,3 +83,13 @@ class ConfigReader:
         if value and value not in accepted:
             wanted = " or ".join(map(str, accepted)) or "absent"
             raise self.refusal(key, f"must be {wanted} to be computed here")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: holds no JSON object")
+    return found

@@ -27,8 +27,7 @@ def spec_from_config(name: str, config: ConfigReader) -> ModelSpec:
     """The same of a parsed config.json."""
     arch = family_of(config).architecture(config)
     window, every = _windows(arch, config)
-    stored = config.values.get("quantization_config") or {}
-    method = str(stored.get("quant_method"))
+    method = str(config.section("quantization_config").values.get("quant_method"))
     weight_bytes = _bytes_per_element(config)
     return ModelSpec(
         name=name,

@@ -60,12 +60,12 @@ class PagedKv:
 
         A latent is one head that all groups share, its values the first `kv_rank` of its keys.
         """
-        latent = arch.latent
+        key_dim, value_dim = arch.kv_widths
         return cls(
             layers=arch.layers + drafts,
-            kv_heads=1 if latent else max(1, groups),
-            key_dim=latent.cached_width if latent else arch.head_dim,
-            value_dim=latent.kv_rank if latent else arch.head_dim,
+            kv_heads=1 if arch.latent else max(1, groups),
+            key_dim=key_dim,
+            value_dim=value_dim,
             blocks=blocks if groups else 1,
             block_tokens=block_tokens,
             formats=formats,

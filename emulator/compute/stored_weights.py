@@ -23,7 +23,7 @@ from emulator.compute.weights import (
     MoeWeights,
     RouterWeights,
 )
-from emulator.formats.model_formats import FP32_MODEL, ModelFormats
+from emulator.formats.model_formats import ModelFormats
 from emulator.formats.product_formats import ProductFormat
 from emulator.specs.weight_format import WeightFormat
 
@@ -47,13 +47,13 @@ _Weights = TypeVar(
 
 def maps_weights(directory: Path, formats: ModelFormats) -> bool:
     """Whether chips map the matrices in `directory`: large ones, used as they are stored."""
-    return formats == FP32_MODEL and is_mapped(directory)
+    return formats.keeps_weights_as_they_are and is_mapped(directory)
 
 
 def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
     """`shard` with its matrices rounded; experts are written in place."""
-    if formats == FP32_MODEL:
-        return shard
+    if formats.keeps_weights_as_they_are:
+        return replace(shard, formats=formats)
     assert not isinstance(shard.lm_head, MappedMatrix), "mapped matrices are as stored"
     arch = shard.architecture
     of_weights = _not_twice(formats, arch)
@@ -95,7 +95,7 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
 
 def store_experts(experts: ExpertSet, formats: ModelFormats, arch: Architecture) -> None:
     """Round experts in place; slots of zeros stay unwritten, and take no memory."""
-    if formats == FP32_MODEL:
+    if formats.keeps_weights_as_they_are:
         return
     products = _not_twice(formats, arch).expert_products
     for matrices in (experts.gate_up, experts.down):

@@ -55,6 +55,11 @@ class ModelFormats:
         return product_format(self.experts)
 
     @property
+    def keeps_weights_as_they_are(self) -> bool:
+        """Whether no matrix is rounded."""
+        return {self.plain, self.projections, self.experts} == {WeightFormat.FP32}
+
+    @property
     def keeps_cache_as_it_is(self) -> bool:
         """Whether keys and values are not rounded."""
         return self.kv_bytes_per_element == FP32_MODEL.kv_bytes_per_element

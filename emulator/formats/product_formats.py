@@ -101,14 +101,19 @@ _OF_STORAGE: Final[Mapping[WeightFormat, ProductFormat]] = MappingProxyType(
 )
 
 
+NO_NVFP4: Final = (
+    "NVFP4 has an E4M3 scale for every 16 numbers, and the array multiplies blocks of 32 with an "
+    "E8M0 scale"
+)
+
+
 def product_format(storage: WeightFormat) -> ProductFormat:
     """The products of weights in `storage`; raises ConfigError for NVFP4."""
     if storage not in _OF_STORAGE:
         raise ConfigError(
             "quantization",
             storage.value,
-            "mxfp4: NVFP4 has an E4M3 scale for every 16 numbers, and the array multiplies blocks "
-            "of 32 with an E8M0 scale",
+            f"mxfp4: {NO_NVFP4}",
         )
     return _OF_STORAGE[storage]
 

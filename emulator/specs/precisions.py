@@ -37,14 +37,14 @@ def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
 
 
 def mx_precisions_of(chip: ChipSpec) -> tuple[str, ...]:
-    """Precisions of every matrix in MX blocks, which `chip` serves where they are named."""
-    return () if chip.tensor_fp4_flops_per_s is None else ("mxfp8", "w4a8")
+    """Precisions in MX blocks, which `chip` serves where they are named, also of a dense model."""
+    return () if chip.tensor_fp4_flops_per_s is None else ("mxfp8", "mxfp4", "w4a8")
 
 
 @lru_cache(maxsize=16)
 def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
     """`model` with weights, not cache, in `precision`; raises ConfigError if the chip lacks it."""
-    supported = precisions_of(chip, model) + mx_precisions_of(chip)
+    supported = tuple(dict.fromkeys(precisions_of(chip, model) + mx_precisions_of(chip)))
     if precision in supported:
         return model.at_precision(precision)
     formats = (model.projection_format, model.expert_format)

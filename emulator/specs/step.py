@@ -108,10 +108,23 @@ class KvPull:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvRelease:
-    """Keys and values that another engine holds, and that are not needed here."""
+class KvAwait:
+    """A request waits for room for keys and values that another engine is to hold until then."""
 
+    request_id: str
     source: KvSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRelease:
+    """Keys and values that another engine holds, and that a request here does not need."""
+
+    request_id: str
+    source: KvSource
+
+
+KvMove = KvTransfer | KvPull | KvAwait | KvRelease
+"""What a scheduler's decision has to say of keys and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ vLLM's spellings are read too. Keys never go on to vLLM: it logs them, and guard
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import ssl
 import stat
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -23,6 +24,7 @@ from serving.access.process_listing import API_KEY_VARIABLE, refuse_unsafe_envir
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.process.front_program import Front
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
 from startup.typed_options import HIDDEN, add_options, given_options, option, read_options
@@ -30,10 +32,11 @@ from startup.typed_options import HIDDEN, add_options, given_options, option, re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """The gateway's settings, and warnings for the user."""
+    """The gateway's settings, warnings for the user, and the keys that were given themselves."""
 
     settings: GatewaySettings
     warnings: tuple[str, ...]
+    keys: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
     def vllm_arguments(self) -> list[str]:
         """Arguments for vLLM's part: TLS of its HTTP server, and priorities."""
@@ -90,6 +93,15 @@ class EntryOptions:
         metavar="PEM",
     )
     ssl_cert_reqs: int | None = option(None, HIDDEN)
+    front: Front | None = option(
+        None,
+        "a native HTTP server before the engine, on a port of its own: smg, the public Shepherd "
+        "Model Gateway, which is installed apart (default: none)",
+    )
+    front_port: int = option(8_080, "of the front", metavar="PORT")
+    front_metrics_port: int = option(
+        29_000, "of the front's own metrics, on loopback", metavar="PORT"
+    )
 
 
 def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +147,8 @@ def gateway_options(
         *_readable_files(settings.key_file, tls),
         *_exposure(args, tls, is_open=is_open),
     ]
-    return GatewayOptions(settings=settings, warnings=tuple(warnings))
+    keys = tuple(secret for _, secret in secrets)
+    return GatewayOptions(settings=settings, warnings=tuple(warnings), keys=keys)
 
 
 def console_port(args: argparse.Namespace) -> int:
@@ -233,6 +246,8 @@ def _check_ports(args: argparse.Namespace) -> None:
     """Raise ConfigError when two services have one port."""
     taken = {args.port: "--port"}
     ports = {"grpc_port": args.grpc_port, "control_port": args.control_port}
+    if args.front is not None:
+        ports |= {"front_port": args.front_port, "front_metrics_port": args.front_metrics_port}
     for field, port in {**ports, "console_port": console_port(args)}.items():
         if not port:  # no such service
             continue

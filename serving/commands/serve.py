@@ -28,6 +28,7 @@ from serving.commands.gateway_arguments import (
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
+from serving.commands.serve_front import resolve_front
 from serving.commands.serve_replicas import serve_service
 from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
 from serving.server.batch.batch_settings import BatchSettings
@@ -77,27 +78,26 @@ def run(args: argparse.Namespace) -> int:
     machine = deployment.machine(utilization)  # refuses a model that does not fit
     if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
         deployment.host_need.check(psutil.virtual_memory().available)
+    seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
     if day_night is not None:
-        seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
     _check_api_processes(args, gateway, batches)
+    front = resolve_front(args, gateway, deployment, seats=seats)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     if args.replicas is not None:
         if day_night is not None:
             expected = "none with --day-night, which lends chips of one engine"
             raise ConfigError("replicas", args.replicas, expected)
-        context = _peeked(args.unknown, "--max-model-len", 0)
-        block_tokens = _peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens)
         with held_batches(batches):
             return serve_service(
                 args,
                 gateway,
                 deployment,
                 batches=batches,
-                context=context,
-                block_tokens=block_tokens,
-                seats=max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs)),
+                context=_peeked(args.unknown, "--max-model-len", 0),
+                block_tokens=_peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens),
+                seats=seats,
             )
     check_ports(args)
     os.environ |= _environment(args, gateway)
@@ -121,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
             vllm_arguments=vllm_arguments,
             given_arguments=args.unknown,
             api_processes=gateway.settings.api_server_count,
+            front=front,
         )
 
 
@@ -175,6 +176,9 @@ def check_ports(args: argparse.Namespace) -> None:
     check_port(args.host, args.port)
     if args.grpc_port is not None:
         check_port(args.host, args.grpc_port, field="grpc_port")
+    if args.front is not None:
+        check_port(args.host, args.front_port, field="front_port")
+        check_port("127.0.0.1", args.front_metrics_port, field="front_metrics_port")
     if args.control_port:
         check_port(
             args.control_host, args.control_port, field="control_port", host_field="control_host"

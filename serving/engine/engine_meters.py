@@ -18,7 +18,9 @@ from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from serving.engine.ledger import FIGURES, Float64s, Int64s, Ledger
+from serving.engine.live_machine import LiveStep
 from serving.engine.step_batch import prefill_and_decode_tokens
+from serving.engine.step_report import StepEnergy
 from serving.engine.token_meter import TokenMeter, TokenTotals
 from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot, StepDurations
 from serving.wire.machine_state import ChipHealth, FaultRecord, LeaseState, MachineState
@@ -195,6 +197,17 @@ class EngineMeters:
                 emulated_s=end_ns / NS_PER_S,
                 facility_joules=self._facility_joules,
             )
+
+    def step_energy(self, live: LiveStep) -> StepEnergy:
+        """Of the last step, which is `live`."""
+        chip_joules, facility_joules = self.ledger.step_joules
+        return StepEnergy(
+            chip_joules=chip_joules,
+            facility_joules=facility_joules,
+            ranks=tuple(live.result.outputs),
+            chip_of_position=live.seating.chip_of_position,
+            tp=self._machine.partition.tp,
+        )
 
     def watts(self, at_ns: int, health: Health, leases: Iterable[LeaseState]) -> Float64s:
         """Watts of each chip, [chips]: the mean over the window's steps and idle time.

@@ -19,7 +19,7 @@ from emulator.errors import ChipLost, ConfigError
 from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
-from emulator.specs.step import KvPull, KvRelease, KvTransfer
+from emulator.specs.step import KvAwait, KvMove, KvPull, KvRelease, KvTransfer
 from emulator.ultraserver.handover_cost import HandoverCost, kv_between_engines
 from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
@@ -102,14 +102,14 @@ class KvMoves:
             kv_transfer_s=self._sent.duration_ns / NS_PER_S,
         )
 
-    def begin(self, transfers: Iterable[KvTransfer | KvPull | KvRelease], now_ns: int) -> None:
+    def begin(self, transfers: Iterable[KvMove], now_ns: int) -> None:
         """Let transfers begin now, or with the step that begins."""
         before_ns = self._last_ends_ns()
         if self._remote is not None:
             self._remote.look(self._live, self._weights_of, now_ns)
             self._book_sent(self._remote)
         for each in transfers:
-            if isinstance(each, KvPull | KvRelease):
+            if not isinstance(each, KvTransfer):
                 self._begin_remote(each, now_ns)
             elif each.with_step:
                 self._with_step.append(each)
@@ -138,11 +138,17 @@ class KvMoves:
             self._add(each, there_ns, cost)
         self._with_step = []
 
-    def _begin_remote(self, transfer: KvPull | KvRelease, now_ns: int) -> None:
+    def _begin_remote(self, transfer: KvPull | KvAwait | KvRelease, now_ns: int) -> None:
         assert self._remote is not None, "no other engine is known"
-        if isinstance(transfer, KvRelease):
-            self._remote.release(transfer)
-            return
+        match transfer:
+            case KvPull():
+                self._begin_pull(self._remote, transfer, now_ns)
+            case KvAwait():
+                self._remote.await_room(transfer)
+            case KvRelease():
+                self._remote.release(transfer)
+
+    def _begin_pull(self, remote: RemoteKv, transfer: KvPull, now_ns: int) -> None:
         machine = self._live.machine
         try:
             _, cost = kv_between_engines(
@@ -156,7 +162,7 @@ class KvMoves:
             logger.warning(_NOT_HERE, transfer.request_id, error)
             self._give_up([transfer])
             return
-        self._remote.pull(transfer, self._weights_of(transfer.to_rank))
+        remote.pull(transfer, self._weights_of(transfer.to_rank))
         self._add(transfer, now_ns + cost.duration_ns, cost)
 
     def _give_up(self, transfers: Sequence[KvTransfer | KvPull]) -> None:
@@ -210,7 +216,7 @@ class KvMoves:
                 continue
             try:
                 self._carry_out(each.transfer)
-            except ValueError as error:  # another engine's blocks do not fit
+            except ConnectionError as error:  # another engine's blocks are lost
                 logger.warning(_NOT_HERE, each.transfer.request_id, error)
                 self._under_way.remove(each)
                 self._give_up([each.transfer])

@@ -39,7 +39,7 @@ from serving.engine.model_versions import ModelVersions
 from serving.engine.remote_kv.remote_kv import RemoteKv
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_batch import warm_up_step
-from serving.engine.step_report import StepEnergy, StepReport
+from serving.engine.step_report import StepReport
 from serving.engine.wake_request import WakeRequest
 from serving.errors import LeaseRefused
 from serving.wire import control_call as calls
@@ -165,7 +165,7 @@ class LiveEngine:
         lost = {*live.lost_ranks, *self._live.take_lost_ranks()}
         self._kv.computed(self._time.computes_ns, self._time.accounted_ns, lost)
         lost_ranks = self._end_transfers(lost)
-        report, energy = self.report(lost_ranks), self._step_energy(live)
+        report, energy = self.report(lost_ranks), self._meters.step_energy(live)
         self._follows_step = True
         if self._go_on_with_leases(idle=False):
             # What leases did after the step is in the same report, but not the time that it took.
@@ -192,16 +192,6 @@ class LiveEngine:
         received, failed = self._kv.take_ended()
         roles = self._roles.take_changes()
         return replace(report, kv_received=received, kv_failed=failed, role_changes=roles)
-
-    def _step_energy(self, live: LiveStep) -> StepEnergy:
-        chip_joules, facility_joules = self._meters.ledger.step_joules
-        return StepEnergy(
-            chip_joules=chip_joules,
-            facility_joules=facility_joules,
-            ranks=tuple(live.result.outputs),
-            chip_of_position=live.seating.chip_of_position,
-            tp=self._deployment.partition.tp,
-        )
 
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A synthetic prompt on ranks that have just come back, in a step of its own."""
@@ -277,8 +267,10 @@ class LiveEngine:
         there_ns = self._kv.next_ns
         if there_ns is not None:
             self._steps.hold_until(there_ns)
-        elif self._kv.remote is not None:
-            self._kv.remote.rest()
+        elif (remote := self._kv.remote) is not None:
+            remote.rest()
+            if not self._time.passes:
+                self._steps.hold_until(remote.end_leases_by_wall())
         elif self._wake.waits and not self._wake.wanted:
             self._time.rest()
         lost_ranks = self._end_transfers(self._live.take_lost_ranks(), there_ns)

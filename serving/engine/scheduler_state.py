@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from emulator.specs.step import KvPull, KvRelease, KvTransfer
+from emulator.specs.step import KvMove
 from serving.engine.fault_log import Moved
 from serving.policy.rank_roles import Roles
 
@@ -41,7 +41,7 @@ class SchedulerState:
     moved: tuple[Moved, ...] = ()
     closed_ranks: tuple[int, ...] = ()
     has_tokens: bool = False
-    kv_transfers: tuple[KvTransfer | KvPull | KvRelease, ...] = ()
+    kv_transfers: tuple[KvMove, ...] = ()
     rank_roles: Roles = ()
 
     @property

@@ -6,12 +6,13 @@ them or none did in time (`serving.engine.remote_kv`). One with `do_remote_prefi
 and waits for what they are read from; if that fails, vLLM computes the prompt here.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm import envs
 from vllm.v1.request import Request, RequestStatus
 
-from emulator.specs.step import KvPull, KvRelease
+from emulator.specs.step import KvAwait, KvPull, KvRelease
 from serving.engine.remote_kv.offers import KvOffer, kv_offers_of
 from serving.plugin.kv_connector import RankKvConnector, SchedulerConnector, with_connector
 from serving.plugin.kv_transfer_params import asks_to_hold, held_elsewhere, prompt_digest
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
     from serving.plugin.kv_connector import BegunTransfers
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 _ENDED_WELL: Final = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
@@ -60,6 +63,12 @@ class EngineKvConnector(SchedulerConnector):
         """Whether the prompt of a waiting request is held by another engine."""
         return held_elsewhere(request) is not None
 
+    def on_new_request(self, request: Request) -> None:
+        """Ask another engine to hold the request's KV while it waits for room here."""
+        remote = held_elsewhere(request)
+        if remote is not None:
+            self._begun.append(KvAwait(request_id=request.request_id, source=remote.source))
+
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
@@ -78,7 +87,7 @@ class EngineKvConnector(SchedulerConnector):
             return
         _forget(request)
         if not num_external_tokens:
-            self._begun.append(KvRelease(source=remote.source))
+            self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))
             return
         block_tokens = self._vllm_config.cache_config.block_size
         first = (request.num_prompt_tokens - num_external_tokens) // block_tokens
@@ -113,14 +122,21 @@ class EngineKvConnector(SchedulerConnector):
         remote = held_elsewhere(request)
         if remote is not None:
             _forget(request)
-            self._begun.append(KvRelease(source=remote.source))
+            self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))
         if not asks_to_hold(params) or request.status not in _ENDED_WELL or not block_ids:
             return False, None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
         block_tokens = self._vllm_config.cache_config.block_size
+        count = -(-tokens // block_tokens)
+        if not self._offers.has_room(count):
+            logger.warning(
+                "KV of request %s is not held for another engine: the host's memory for it is full",
+                request.request_id,
+            )
+            return False, None
         assert self._kv_cache_manager is not None
         (blocks,) = self._kv_cache_manager.get_blocks(request.request_id).blocks
-        held = list(blocks[: -(-tokens // block_tokens)])
+        held = list(blocks[:count])
         self._kv_cache_manager.block_pool.touch(held)
         self._held[request.request_id] = held
         ids = [block.block_id for block in held]

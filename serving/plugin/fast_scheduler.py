@@ -35,6 +35,7 @@ from serving.plugin.fast_requests import FastRequests
 from serving.plugin.merge import last_output, merge_client
 from serving.plugin.request_place import WEIGHTS_KEY, is_plain
 from serving.plugin.requests import sampling_spec
+from serving.plugin.stats_client import StatsClient
 from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
 from serving.settings import Settings
 from serving.simulator.scheduler_arrays import NONE, SchedulerBounds
@@ -81,6 +82,7 @@ class FastScheduler(SchedulerInterface):
         self._stops: dict[int, frozenset[int]] = {}  # words that end a request, by row
         self._log_stats = log_stats
         self._prefix_stats = PrefixCacheStats()
+        self._stats_client = StatsClient()
         self._wake = wake_request_of(vllm_config.instance_id)
         self._pause_state = PauseState.UNPAUSED
         self._ranks_up = np.ones(settings.ranks, dtype=np.bool_)
@@ -188,7 +190,10 @@ class FastScheduler(SchedulerInterface):
         if report is not None:
             stamp_events(self._unstamped, report)
         self._unstamped = []
-        merged, stats = self._give_tokens(report), self.make_stats()
+        merged = self._give_tokens(report)
+        told = self._stats_client.of(merged, goes_on=self.has_unfinished_requests())
+        if told is not None and (stats := self.make_stats()) is not None:
+            merged.setdefault(told, EngineCoreOutputs()).scheduler_stats = stats
         self._decided = self._under_way = None
         ended = [] if report is None else self._follow(report)
         self._schedulers.take_inbox()
@@ -198,9 +203,6 @@ class FastScheduler(SchedulerInterface):
             last = EngineCoreOutputs(outputs=[last_output(request)])
             merge_client(merged, request.client_index, last)
         self._refused = []
-        if self._log_stats:
-            first = next(iter(merged), 0)
-            merged.setdefault(first, EngineCoreOutputs()).scheduler_stats = stats
         if report is not None:
             for outputs in merged.values():
                 outputs.timestamp = report.end_s

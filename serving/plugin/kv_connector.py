@@ -20,7 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from emulator.specs.step import KvPull, KvRelease, KvTransfer
+from emulator.specs.step import KvMove, KvTransfer
 from serving.policy.kv_in_flight import KvInFlight
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class PromptKv:
 class BegunTransfers(KVConnectorMetadata):
     """Transfers that begin with a rank's decision."""
 
-    transfers: tuple[KvTransfer | KvPull | KvRelease, ...]
+    transfers: tuple[KvMove, ...]
 
 
 class SchedulerConnector(KVConnectorBase_V1, SupportsHMA):
@@ -125,7 +125,7 @@ class SchedulerConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._begun: list[KvTransfer | KvPull | KvRelease] = []
+        self._begun: list[KvMove] = []
 
     @abstractmethod
     def brings_kv(self, request: Request) -> bool:

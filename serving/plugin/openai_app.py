@@ -24,6 +24,8 @@ from serving.engine.deployment import Deployment
 from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin.model_parsers import parser_arguments
 from serving.process.api_processes import ApiProcesses
+from serving.process.front_program import ENVIRONMENT as FRONT
+from serving.process.front_program import FrontProgram
 from serving.process.parent_death_watchdog import cleared_by_engine, sockets_prefix
 from serving.process.server_shutdown import ServerShutdown, server_shutdown
 from serving.process.start_signals import end_imports_on_signals, end_start_on_signals
@@ -62,11 +64,12 @@ def serve(
     vllm_arguments: list[str],
     given_arguments: list[str],
     api_processes: int = 1,
+    front: Callable[[Path], FrontProgram] | None = None,
 ) -> int:
     """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
 
     `vllm_arguments` follow ours, so that a user's spelling wins; `given_arguments` are a user's.
-    `api_processes` serve HTTP, of which this is the first.
+    `api_processes` serve HTTP, of which this is the first. `front` makes one in a directory.
 
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.
@@ -95,6 +98,11 @@ def serve(
         cleared_by_engine(Path(sockets)),
     ):
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
+        if front is not None:
+            directory = Path(sockets) / "front"
+            directory.mkdir(mode=0o700)
+            with _before(front(directory)):
+                return _run(main)
         if api_processes == 1:
             return _run(main)
         with _several(ApiProcesses(count=api_processes, directory=Path(sockets))):
@@ -115,6 +123,16 @@ def _several(processes: ApiProcesses) -> Iterator[None]:
     values: Any = prometheus_client.values
     values.ValueClass = values.get_value_class()
     with several_api_processes(processes):
+        yield
+
+
+@contextlib.contextmanager
+def _before(program: FrontProgram) -> Iterator[None]:
+    """Have the server that runs meanwhile behind a front."""
+    from serving.plugin.native_front import with_front
+
+    os.environ[FRONT] = str(os.getpid())
+    with with_front(program):
         yield
 
 

@@ -22,7 +22,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from emulator.errors import ConfigError
-from emulator.specs.step import KvPull, KvRelease, KvTransfer
+from emulator.specs.step import KvMove, KvPull, KvTransfer
 from serving.engine.step_report import StepReport
 from serving.plugin import request_migration as migration
 from serving.plugin.engine_kv_connector import EngineKvConnector
@@ -186,7 +186,7 @@ class RankRoles:
         self,
         decisions: Sequence[SchedulerOutput],
         choose: Callable[[Request, Flags], int | None],
-    ) -> tuple[KvTransfer | KvPull | KvRelease, ...]:
+    ) -> tuple[KvMove, ...]:
         """The transfers that begin with a lockstep's decisions; `choose` gives one of the ranks."""
         if not (self.may_change or self._exchanges):
             return ()
@@ -196,12 +196,12 @@ class RankRoles:
                 return None
             return choose(request, self._placing.open_ranks(request) & ~self._prefill)
 
-        begun: list[KvTransfer | KvPull | KvRelease] = []
+        begun: list[KvMove] = []
         for decision in decisions:
             meta = decision.kv_connector_metadata
             begun += meta.transfers if isinstance(meta, BegunTransfers) else ()
         self._to_rank |= {
-            each.request_id: each.to_rank for each in begun if not isinstance(each, KvRelease)
+            each.request_id: each.to_rank for each in begun if isinstance(each, KvTransfer | KvPull)
         }
         begun += self._streams.begin_rests()
         for number in np.flatnonzero(self._prefill).tolist():

@@ -1,16 +1,25 @@
 """Do API processes stand many clients? Errors, memory, and how soon it gets to a request.
 
     python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S] [--processes N]
+    python -m tests.benchmarks api_load --only front ...
 
 A server as a user starts it, timing only, with the fast engine and `--processes` API processes; its
 clients are this process, on the same host. In turn:
 `--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
 each sent when it is due. A probe that the gateway answers itself, sent every `_PROBE_EVERY_S`, says
-how long a request waits until admission sees it: its event loop is the one that admits.
+how long a request waits until admission sees it: its event loop is the one that admits. At
+`front` the clients ask smg before the engine (`ultraserve serve --front smg`), which answers the
+probe, and its process is counted; the engine's is counted apart in both. By default one server
+after the other is loaded.
+
+The bars: no failures, memory that is not more after the second time, what is due done when it is
+due, a probe's p99 below 5 ms. What takes processors is printed beside them, since clients, engine
+and all else of the host share its cores.
 """
 
 import argparse
 import asyncio
+import os
 import resource
 import sys
 import time
@@ -21,6 +30,7 @@ from typing import Any, Final
 import psutil
 import uvloop
 
+from tests.benchmarks.front_arguments import NO_FRONT, front_arguments
 from tests.benchmarks.stream_load import StreamConnection, StreamCounts, connected, get, post
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
@@ -35,6 +45,8 @@ ONE_TOKEN_PER_S: Final = 1_000.0
 LONG_PER_S: Final = 200.0
 LONG_TOKENS: Final = 1_000
 
+_APP: Final = "app"
+_SERVERS: Final = (_APP, "front")
 _OPENED_AT_ONCE: Final = 500
 _PROBE_EVERY_S: Final = 0.1
 
@@ -53,6 +65,7 @@ class LoadPhase:
     probe_s: list[float]
     memory_mb: tuple[float, float]
     api_cpu_s: float
+    engine_cpu_s: float
     clients_cpu_s: float
 
     def line(self) -> str:
@@ -60,11 +73,14 @@ class LoadPhase:
         failures = self.counts.failures
         words = f" ({', '.join(sorted(set(failures))[:3])})" if failures else ""
         first, probe = (_percentiles(each) for each in (self.counts.first_chunk_s, self.probe_s))
+        spent_s = self.api_cpu_s + self.engine_cpu_s + self.clients_cpu_s
         return (
             f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
             f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}; "
-            f"API processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
-            f"{self.api_cpu_s:.1f} s of a processor; the clients {self.clients_cpu_s:.1f} s"
+            f"its processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
+            f"{self.api_cpu_s:.1f} s of a processor; the engine's {self.engine_cpu_s:.1f} s, the "
+            f"clients' {self.clients_cpu_s:.1f} s, together {spent_s / self.wall_s:.2f} of "
+            f"{os.cpu_count()} cores"
         )
 
 
@@ -73,7 +89,33 @@ def _percentiles(of_s: list[float]) -> str:
         return "none"
     ordered = sorted(of_s)
     p50, p99 = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
-    return f"{1e3 * p50:.0f} and {1e3 * p99:.0f} ms"
+    return f"{1e3 * p50:.1f} and {1e3 * p99:.1f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A server under load: its address, the path of a probe that is answered at once, the
+    processes that serve HTTP, and its engine's.
+    """
+
+    url: str
+    probe: str
+    processes: list[psutil.Process]
+    engine: list[psutil.Process]
+
+
+def loaded(server: ServerProcess, url: str | None) -> Loaded:
+    """A server that is asked at its own address, or at its front's `url`."""
+    first = psutil.Process(server.pid)
+    children = {each: " ".join(each.cmdline()) for each in first.children()}
+    others, engine, fronts = (
+        [each for each, words in children.items() if mark in words]
+        for mark in ("APIServer", "EngineCore", "smg")
+    )
+    if url is None:
+        processes = [first, *others]
+        return Loaded(url=server.url, probe="/livez", processes=processes, engine=engine)
+    return Loaded(url=url, probe="/liveness", processes=fronts, engine=engine)
 
 
 class Clients:
@@ -97,8 +139,9 @@ class Clients:
 
 
 def completion(url: str, index: int, *, prompt_tokens: int, tokens: int) -> bytes:
-    """A stream's request; no two prompts begin alike."""
-    prompt = [300 + (13 * at + 7 * index + index // 100) % 700 for at in range(prompt_tokens)]
+    """A stream's request, as text; no two prompts begin alike."""
+    number = f"{index:05}"
+    prompt = number + " the" * (prompt_tokens - len(number))  # a digit is a token, a word too
     asked = {"model": MODEL, "prompt": prompt, "max_tokens": tokens}
     return post(url, "/v1/completions", asked | {"ignore_eos": True, "stream": True})
 
@@ -131,28 +174,30 @@ async def when_due(
     await asyncio.gather(*asked)
 
 
-async def _probe(url: str, taken_s: list[float]) -> None:
+async def _probe(server: Loaded, taken_s: list[float]) -> None:
     counts = StreamCounts()
-    clients = Clients(url, counts)
+    clients = Clients(server.url, counts)
     while True:
         began_s = time.monotonic()
-        await clients.ask(get(url, "/livez"))
+        await clients.ask(get(server.url, server.probe))
         taken_s.append(time.monotonic() - began_s)
         await asyncio.sleep(_PROBE_EVERY_S)
 
 
 async def phase(
-    server: ServerProcess, name: str, counts: StreamCounts, load: Coroutine[Any, Any, None]
+    server: Loaded, name: str, counts: StreamCounts, load: Coroutine[Any, Any, None]
 ) -> LoadPhase:
     """Run `load`, whose clients count in `counts`."""
-    processes = api_processes(server)
+    processes, engine = server.processes, server.engine
     before_mb, cpu_s = _spent(processes)
+    _, engine_s = _spent(engine)
     began_s, own_s = time.monotonic(), time.process_time()
     taken_s: list[float] = []
-    probing = asyncio.ensure_future(_probe(server.url, taken_s))
+    probing = asyncio.ensure_future(_probe(server, taken_s))
     await load
     probing.cancel()
     after_mb, after_cpu_s = _spent(processes)
+    _, after_engine_s = _spent(engine)
     return LoadPhase(
         name=name,
         wall_s=time.monotonic() - began_s,
@@ -160,14 +205,9 @@ async def phase(
         probe_s=taken_s,
         memory_mb=(before_mb, after_mb),
         api_cpu_s=after_cpu_s - cpu_s,
+        engine_cpu_s=after_engine_s - engine_s,
         clients_cpu_s=time.process_time() - own_s,
     )
-
-
-def api_processes(server: ServerProcess) -> list[psutil.Process]:
-    """The server's processes that serve HTTP."""
-    first = psutil.Process(server.pid)
-    return [first, *(each for each in first.children() if "APIServer" in " ".join(each.cmdline()))]
 
 
 def _spent(processes: list[psutil.Process]) -> tuple[float, float]:
@@ -177,7 +217,7 @@ def _spent(processes: list[psutil.Process]) -> tuple[float, float]:
     return memory_mb, sum(each.user + each.system for each in times)
 
 
-async def measure(server: ServerProcess, *, streams: int, tokens: int, seconds: float) -> int:
+async def measure(server: Loaded, *, streams: int, tokens: int, seconds: float) -> int:
     """Print the phases; returns the number of requests that failed."""
     url, failed = server.url, 0
     for again in ("", ", again"):  # what the second adds to the memory is not kept for a request
@@ -208,17 +248,30 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tokens", type=int, default=300, help="of each of them")
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
     parser.add_argument("--processes", type=int, default=1, help="of the API")
+    parser.add_argument("--only", choices=_SERVERS, help="of the two servers")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    count = str(args.processes)
-    with started(ULTRASERVE, *ARGUMENTS, "--api-server-count", count) as server:
+    failed = 0
+    for name in _SERVERS if args.only is None else (args.only,):
+        print(f"-- asked at {name}", flush=True)
+        failed += _load(name, args)
+    return int(failed > 0)
+
+
+def _load(name: str, args: argparse.Namespace) -> int:
+    """Load a server; returns the number of requests that failed."""
+    count = str(args.processes if name == _APP else 1)
+    front = NO_FRONT if name == _APP else front_arguments()
+    arguments = (*ARGUMENTS, "--api-server-count", count, *front.arguments)
+    with started(ULTRASERVE, *arguments, environment=front.environment) as server:
         server.wait_ready()
         asked = f"all of {count} API processes"
-        server.wait_until(lambda: server.log().count("startup complete") == args.processes, asked)
-        load = measure(server, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
-        failed = uvloop.run(load)
-    return int(failed > 0)
+        server.wait_until(lambda: server.log().count("startup complete") == int(count), asked)
+        front.wait_ready()
+        under_load = loaded(server, front.url)
+        load = measure(under_load, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
+        return uvloop.run(load)
 
 
 if __name__ == "__main__":

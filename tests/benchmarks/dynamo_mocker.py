@@ -5,9 +5,10 @@
 Four servers, all started before the first turn: Dynamo's HTTP frontend before its mocker (both in
 Rust) that waits for nothing; ours with the fast engine, whose clock is so fast that it waits for
 nothing either, asked over vLLM's unmodified HTTP app; the same with two API processes; and the
-public gateway smg (in Rust) before our gRPC. Their clients are this process, 128 streams that each
-ask again when they have ended. A token is counted where its text comes; processor time is that of
-the server's processes, and of the clients. The first run builds Dynamo's and smg's environments.
+public gateway smg (in Rust) before our engine (`ultraserve serve --front smg`). Their clients are
+this process, 128 streams that each ask again when they have ended. A token is counted where its
+text comes; processor time is that of the server's processes, and of the clients. The first run
+builds Dynamo's and smg's environments.
 
 A turn's rate is of a host that other work shares; the ratio is of the median turns. Dynamo keeps
 its registry in a folder, so that it needs neither etcd nor NATS; its tokenizer is made here: its
@@ -31,7 +32,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
 import psutil
 import uvloop
@@ -39,24 +39,20 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from emulator.data import SMALL_MOE_DIR
 from tests.benchmarks.api_token_path import STREAMS, wait_at_rest
+from tests.benchmarks.front_arguments import NO_FRONT, FrontArguments, front_arguments
 from tests.benchmarks.stream_load import StreamConnection, StreamCounts, connected, post
 from tests.conformance.pinned_environment import python_of
-from tests.e2e.gateway_process import KEY, VARIABLE, gateway
 from tests.e2e.server_process import HOST, ULTRASERVE, free_port, started
 
 TOKENS: Final = 512
 PROMPT: Final = " ".join(f"w{number}" for number in range(10, 26))
 SERVED: Final = "small_moe"
-"""The gateway asks for the model by the name of its weights' folder."""
 
 OURS: Final = (
     *("--model", "qwen3-30b-a3b", "--weights", "none", "--served-model-name", SERVED),
     *("--chips", "4", "--engine", "fast", "--clock", "dilated:0.001"),
     *("--max-model-len", "4096", "--max-num-seqs", "64", "--disable-uvicorn-access-log"),
 )
-_PATIENT: Final = ("--health-check-interval-secs", "10", "--health-failure-threshold", "100")
-"""A gateway that gives up an engine that is late for its health check has none left here."""
-
 _VOCABULARY: Final = 32_768
 _READY_TIMEOUT_S: Final = 120.0
 _BEGIN_S: Final = 2.0
@@ -70,7 +66,6 @@ class Peer:
     name: str
     url: str
     model: str
-    key: str | None
     processes: tuple[psutil.Process, ...]
 
 
@@ -112,7 +107,7 @@ def dynamo(folder: Path) -> Iterator[Peer]:
         url = f"http://{HOST}:{port}"
         _wait_served(url, model)
         shown = tuple(psutil.Process(each.pid) for each in processes)
-        yield Peer(name="dynamo", url=url, model=model, key=None, processes=shown)
+        yield Peer(name="dynamo", url=url, model=model, processes=shown)
     finally:
         for each in processes:
             each.kill()
@@ -150,29 +145,16 @@ def _wait_served(url: str, model: str) -> None:
 
 
 @contextlib.contextmanager
-def ours(name: str, *arguments: str) -> Iterator[Peer]:
-    """Our server, at rest."""
-    with started(ULTRASERVE, *OURS, *arguments) as server:
+def ours(name: str, *arguments: str, front: FrontArguments = NO_FRONT) -> Iterator[Peer]:
+    """Our server, at rest; asked at its front's address, if it has one."""
+    asked = (*arguments, *front.arguments)
+    with started(ULTRASERVE, *OURS, *asked, environment=front.environment) as server:
         server.wait_ready()
+        front.wait_ready()
         first = psutil.Process(server.pid)
         wait_at_rest(first)
         shown = (first, *first.children(recursive=True))
-        yield Peer(name=name, url=server.url, model=SERVED, key=None, processes=shown)
-
-
-@contextlib.contextmanager
-def behind_gateway() -> Iterator[Peer]:
-    """smg before our gRPC."""
-    program, port = str(python_of("smg").with_name("smg")), free_port()
-    with (
-        ours("smg", "--grpc-port", str(port)) as engine,
-        patch.dict(os.environ, {VARIABLE: program}),
-        gateway([f"grpc://{HOST}:{port}"], *_PATIENT) as front,
-    ):
-        front.wait_healthy(f"grpc://{HOST}:{port}")
-        process = psutil.Process(front.pid)
-        shown = (*engine.processes, process, *process.children(recursive=True))
-        yield Peer(name="smg, gRPC", url=front.url, model=SERVED, key=KEY, processes=shown)
+        yield Peer(name=name, url=front.url or server.url, model=SERVED, processes=shown)
 
 
 async def turn(peer: Peer, seconds: float) -> Turn:
@@ -206,7 +188,7 @@ async def turn(peer: Peer, seconds: float) -> Turn:
 async def _ask_on(connection: StreamConnection, peer: Peer, number: int) -> None:
     asked = {"model": peer.model, "prompt": f"{PROMPT} w{number}", "max_tokens": TOKENS}
     asked |= {"ignore_eos": True, "stream": True}
-    while await connection.send(post(peer.url, "/v1/completions", asked, key=peer.key)):
+    while await connection.send(post(peer.url, "/v1/completions", asked)):
         pass
 
 
@@ -229,7 +211,7 @@ def run(arguments: list[str]) -> None:
                 dynamo(folder),
                 ours("vLLM's app"),
                 ours("vLLM's app, 2 processes", "--api-server-count", "2"),
-                behind_gateway(),
+                ours("smg before the engine", front=front_arguments()),
             )
         ]
         turns: dict[str, list[Turn]] = {each.name: [] for each in peers}

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 _END: Final = b"\r\n0\r\n\r\n"
-_PROBED: Final = b"\r\n\r\nok\n"
-"""The last bytes of a stream, and as many of a probe's answer."""
+_ENDS: Final = (_END, b"\r\n\r\nok\n", b"\r\n\r\nOK")
+"""The last bytes of a stream, and of a probe's answer: ours and smg's."""
 
 _CHUNK: Final = b"data: {"
 
@@ -69,7 +69,7 @@ class StreamConnection(asyncio.Protocol):
         self._last = (self._last + data)[-len(_END) :]
         if b" 200 " not in self._status:
             self._end(self._status.decode())
-        elif self._last in (_END, _PROBED):
+        elif self._last.endswith(_ENDS):
             self._end(None)
 
     def connection_lost(self, error: Exception | None) -> None:

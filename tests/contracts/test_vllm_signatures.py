@@ -150,6 +150,18 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "vllm.v1.engine.core_client:": {
         "launch_core_engines": "vllm_config, executor_class, log_stats, addresses",
     },
+    # What a front is the other client of, and what its requests pass.
+    "vllm.v1.engine.core_client:EngineCoreClient": {
+        "make_async_mp_client": (
+            "vllm_config, executor_class, log_stats, client_addresses=None, client_count=1, "
+            "client_index=0, renderer=None"
+        ),
+    },
+    "vllm.v1.engine.core:EngineCore": {"preprocess_add_request": "self, request"},
+    "vllm.v1.engine.core:EngineCoreProc": {
+        "_handle_request_preproc_error": "self, request",
+        "_send_error_outputs_to_client": "self, req_ids, client_index",
+    },
     "vllm.v1.utils:": {
         "run_api_server_worker_proc": (
             "listen_address, sock, args, client_config=None, **uvicorn_kwargs"
@@ -170,6 +182,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     BLOCK_POOL: {"touch": "self, blocks", "free_blocks": "self, ordered_blocks"},
     CONNECTOR: {
         "__init__": "self, vllm_config, role, kv_cache_config",
+        "on_new_request": "self, request",
         "get_num_new_matched_tokens": "self, request, num_computed_tokens",
         "update_state_after_alloc": "self, request, blocks, num_external_tokens",
         "build_connector_meta": "self, scheduler_output",

@@ -33,21 +33,33 @@ def test_what_is_wrong_is_one_line_with_the_subcommand_and_code_2(
 
 
 def test_only_serve_lets_arguments_through(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["describe", "--enforce-eager"])
-    assert "unrecognized arguments: --enforce-eager" in capsys.readouterr().err
+    assert main(["describe", "--enforce-eager"]) == 2
+    shown = capsys.readouterr().err
+    assert shown == (
+        "ultraserve describe: unrecognized arguments: --enforce-eager (--help says more)\n"
+    )
 
     assert main(["serve", "--enforce-eager", "--chips", "0"]) == 2
 
 
-@pytest.mark.parametrize("arguments", [[], ["sreve"]])
-def test_without_a_known_subcommand_the_usage_is_shown(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "begins"),
+    [
+        ([], "ultraserve: the following arguments are required: COMMAND"),
+        (["sreve"], "ultraserve: argument COMMAND: invalid choice: 'sreve'"),
+        (["plan"], "ultraserve plan: the following arguments are required: --model"),
+        (["explain", "step", "--chips", "x"], "ultraserve explain step: argument --chips: "),
+    ],
+)
+def test_what_the_parser_refuses_is_one_line(
+    arguments: list[str], begins: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
 
-    assert capsys.readouterr().err.startswith("usage: ultraserve")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(begins)
+    assert line.endswith("(--help says more)")
 
 
 @pytest.mark.parametrize(

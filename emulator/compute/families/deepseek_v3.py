@@ -1,7 +1,6 @@
 """DeepSeek-V3 and R1, and Kimi-K2: latent attention, experts in groups, a shared expert, FP8."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from emulator.compute.families.family import (
     Named,
     experts_per_token,
     network_tensors,
+    stored_formats,
 )
 from emulator.compute.mapped_matrix import Matrix
 from emulator.compute.tensors import Tensors
@@ -36,7 +36,6 @@ class DeepseekV3(ModelFamily):
         if config.values.get("rope_interleave", True) is not True:
             raise config.refusal("rope_interleave", "must be true to be computed here")
         fields = self.fields(config)
-        fields |= self._latent_fields(config, fields)
         layers, experts = fields["layers"], config.whole("n_routed_experts")
         groups = config.whole("n_group", default=8)
         if experts % groups or experts // groups < 2:
@@ -68,7 +67,8 @@ class DeepseekV3(ModelFamily):
             fp8_block=_fp8_block(config),
         )
 
-    def _latent_fields(self, config: ConfigReader, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def head_fields(self, config: ConfigReader) -> dict[str, Any]:
+        """See `ModelFamily.head_fields`; every head has keys and values, from the latent."""
         if config.values.get("q_lora_rank", 0) is None:
             raise config.refusal("q_lora_rank", "a query of full rank is not computed here")
         latent = LatentAttention(
@@ -80,13 +80,14 @@ class DeepseekV3(ModelFamily):
         )
         scale = latent.query_width_per_head**-0.5
         key = "rope_scaling" if config.values.get("rope_scaling") else "rope_parameters"
-        rope = ConfigReader(config.values.get(key) or {}, f"{config.path}: {key}")
-        scaling = fields["rope"].scaling
+        rope, scaling = config.section(key), self.rope(config).scaling
         if scaling is not None and rope.values.get("mscale_all_dim"):
             growth = 0.1 * rope.real("mscale_all_dim", default=0.0) * math.log(scaling.factor)
             scale *= (growth + 1.0) ** 2
+        heads = config.whole("num_attention_heads")
         return {
-            "kv_heads": fields["heads"],
+            "heads": heads,
+            "kv_heads": heads,
             "head_dim": latent.value_dim,
             "latent": latent,
             "score_scale": scale,
@@ -184,17 +185,15 @@ def _halves(plain: int) -> tuple[slice, slice, slice]:
 
 
 def _fp8_block(config: ConfigReader) -> tuple[int, int] | None:
-    values = config.values.get("quantization_config")
-    if not values:
+    stored = stored_formats(config, "fp8")
+    if not stored.values:
         return None
-    quantisation = ConfigReader(values, f"{config.path}: quantization_config")
-    quantisation.require("quant_method", ("fp8",))
-    quantisation.require("fmt", ("e4m3",))
-    block = values.get("weight_block_size")
+    stored.require("fmt", ("e4m3",))
+    block = stored.values.get("weight_block_size")
     if (
         not isinstance(block, list)
         or [type(side) for side in block] != [int, int]
         or min(block) < 1
     ):
-        raise quantisation.refusal("weight_block_size", "must be two whole numbers above 0")
+        raise stored.refusal("weight_block_size", "must be two whole numbers above 0")
     return block[0], block[1]

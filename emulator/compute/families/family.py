@@ -7,7 +7,7 @@ arithmetic of its own.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,27 @@ from emulator.compute.weights import (
     LatentWeights,
     RouterWeights,
 )
+from emulator.errors import CheckpointError
+from emulator.formats.product_formats import NO_NVFP4
 
 Named = Iterator[tuple[str, Shape]]
+
+_LAYERS_MAX: Final = 10_000
+"""Far more than any model has."""
 
 
 class ModelFamily(ABC):
     """Models of one architecture; `names` are those in config.json's `architectures`.
 
-    `default_theta` and `default_norm_eps` are transformers' where config.json says none.
+    Defaults are transformers' for keys that config.json leaves out; by the None here, a head is its
+    share of the hidden width, and has keys and values of its own.
     """
 
     names: ClassVar[tuple[str, ...]]
     default_theta: ClassVar[float] = DEFAULT_THETA
     default_norm_eps: ClassVar[float] = 1e-6
+    default_head_dim: ClassVar[int | None] = None
+    default_kv_heads: ClassVar[int | None] = None
 
     @abstractmethod
     def architecture(self, config: ConfigReader) -> Architecture:
@@ -45,23 +53,15 @@ class ModelFamily(ABC):
 
     def fields(self, config: ConfigReader) -> dict[str, Any]:
         """The fields of `Architecture` that every family reads alike."""
-        config.require("hidden_act", ("silu",))
-        heads, hidden = config.whole("num_attention_heads"), config.whole("hidden_size")
-        layers = config.whole("num_hidden_layers")
-        head_dim = config.whole("head_dim", default=hidden // heads)
-        if head_dim % 2:
-            raise config.refusal("head_dim", "must be even, as rotary pairs need")
-        kv_heads = config.whole("num_key_value_heads", default=heads)
-        if heads % kv_heads:
-            raise config.refusal("num_key_value_heads", f"must divide the {heads} heads")
+        config.require("hidden_act", ("silu", "swish"))  # one function
+        layers = config.whole("num_hidden_layers", most=_LAYERS_MAX)
+        if not isinstance(config.values.get("layer_types") or [], list):
+            raise config.refusal("layer_types", "must be a list")
         return {
             "family": config.values["architectures"][0],
             "layers": layers,
-            "hidden": hidden,
-            "heads": heads,
-            "kv_heads": kv_heads,
-            "head_dim": head_dim,
-            "score_scale": head_dim**-0.5,
+            "hidden": config.whole("hidden_size"),
+            **self.head_fields(config),
             "windows": (0,) * layers,
             "vocab": config.whole("vocab_size"),
             "max_context_tokens": config.whole("max_position_embeddings"),
@@ -69,6 +69,23 @@ class ModelFamily(ABC):
             "norm_eps": config.real("rms_norm_eps", default=self.default_norm_eps),
             "rope": self.rope(config),
             "routing": Routing(normalise=True),
+        }
+
+    def head_fields(self, config: ConfigReader) -> dict[str, Any]:
+        """The fields that say what attention's heads are."""
+        heads, hidden = config.whole("num_attention_heads"), config.whole("hidden_size")
+        head_dim = _left_out(config, "head_dim", self.default_head_dim, hidden // heads)
+        if head_dim % 2 or not head_dim:
+            key = "head_dim" if "head_dim" in config.values else "hidden_size"
+            raise config.refusal(key, f"must give {heads} heads an even width, for rotary pairs")
+        kv_heads = _left_out(config, "num_key_value_heads", self.default_kv_heads, heads)
+        if heads % kv_heads:
+            raise config.refusal("num_key_value_heads", f"must divide the {heads} heads")
+        return {
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "score_scale": head_dim**-0.5,
         }
 
     def rope(self, config: ConfigReader) -> RopeSettings:
@@ -212,6 +229,27 @@ class ModelFamily(ABC):
         gate, up, down = (tensors.rows(name, *shape) for name, shape in named)
         into.gate_up[slot] = tensors.linear(gate, up)
         into.down[slot] = tensors.linear(down)
+
+
+def _left_out(config: ConfigReader, key: str, absent: int | None, null: int) -> int:
+    """The number under `key`; `absent`, if any, where there is no such key, `null` for null."""
+    has_default = absent is not None and key not in config.values
+    return config.whole(key, default=absent if has_default else null)
+
+
+def stored_formats(config: ConfigReader, *methods: str) -> ConfigReader:
+    """Its `quantization_config`, by one of `methods` if by any.
+
+    Raises CheckpointError for another method, and for NVFP4 with the reason.
+    """
+    found = config.section("quantization_config")
+    if "nvfp4" in str(found.values).lower():
+        raise CheckpointError(f"{found.path}: {NO_NVFP4}")
+    if methods:
+        found.require("quant_method", methods)
+    else:
+        config.require("quantization_config", ())
+    return found
 
 
 def experts_per_token(config: ConfigReader, experts: int) -> int:

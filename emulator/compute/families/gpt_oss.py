@@ -7,7 +7,7 @@ import numpy as np
 
 from emulator.compute.architecture import Architecture, SwiGlu
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily, Named, experts_per_token
+from emulator.compute.families.family import ModelFamily, Named, experts_per_token, stored_formats
 from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.tensors import Tensors
 from emulator.compute.weights import ExpertSet, RouterWeights
@@ -29,13 +29,12 @@ class GptOss(ModelFamily):
     names = ("GptOssForCausalLM",)
     default_theta = 150_000.0
     default_norm_eps = 1e-5
+    default_head_dim = 64
+    default_kv_heads = 8
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
-        if quantisation := config.values.get("quantization_config"):
-            ConfigReader(quantisation, f"{config.path}: quantization_config").require(
-                "quant_method", ("mxfp4",)
-            )
+        stored_formats(config, "mxfp4")
         fields = self.fields(config)
         fields["windows"] = self._windows(config, fields["layers"])
         experts = config.whole("num_local_experts")
@@ -68,7 +67,7 @@ class GptOss(ModelFamily):
             "full_attention": 0,
             "sliding_attention": config.whole("sliding_window", default=128),
         }
-        if len(kinds) != layers or not set(kinds) <= set(known):
+        if len(kinds) != layers or any(kind not in (*known,) for kind in kinds):
             raise config.refusal("layer_types", f"must be {layers} of {' or '.join(known)}")
         return tuple(known[kind] for kind in kinds)
 

@@ -2,7 +2,7 @@
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily
+from emulator.compute.families.family import ModelFamily, stored_formats
 
 
 class Llama(ModelFamily):
@@ -14,6 +14,6 @@ class Llama(ModelFamily):
         """See `ModelFamily.architecture`."""
         config.require("attention_bias", ())
         config.require("mlp_bias", ())
-        config.require("quantization_config", ())
+        stored_formats(config)
         fields = self.fields(config)
         return Architecture(**fields, **self.dense_fields(config, range(fields["layers"])))

@@ -2,7 +2,7 @@
 
 from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily, experts_per_token
+from emulator.compute.families.family import ModelFamily, experts_per_token, stored_formats
 
 
 class Mixtral(ModelFamily):
@@ -11,12 +11,13 @@ class Mixtral(ModelFamily):
     names = ("MixtralForCausalLM",)
     default_theta = 1e6
     default_norm_eps = 1e-5
+    default_kv_heads = 8
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
         config.require("sliding_window", ())
         config.require("attention_bias", ())
-        config.require("quantization_config", ())
+        stored_formats(config)
         experts = config.whole("num_local_experts")
         return Architecture(
             **self.fields(config),

@@ -1,16 +1,18 @@
 """Qwen3, dense and mixture of experts: queries and keys are normalised, head by head."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from emulator.compute.architecture import Architecture, Routing
 from emulator.compute.config_reader import ConfigReader
-from emulator.compute.families.family import ModelFamily, experts_per_token
+from emulator.compute.families.family import ModelFamily, experts_per_token, stored_formats
 
 
 class Qwen3(ModelFamily):
     """Dense layers alone."""
 
     names = ("Qwen3ForCausalLM",)
+    default_head_dim: ClassVar[int | None] = 128
+    default_kv_heads = 32
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
@@ -19,8 +21,9 @@ class Qwen3(ModelFamily):
 
     def fields(self, config: ConfigReader) -> dict[str, Any]:
         """See `ModelFamily.fields`; biases and sliding windows are refused by name."""
-        for key in ("attention_bias", "use_sliding_window", "quantization_config"):
+        for key in ("attention_bias", "use_sliding_window"):
             config.require(key, ())
+        stored_formats(config)
         return super().fields(config) | {"query_key_norms": True}
 
 
@@ -28,6 +31,8 @@ class Qwen3Moe(Qwen3):
     """Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
 
     names = ("Qwen3MoeForCausalLM",)
+    default_head_dim = None
+    default_kv_heads = 4
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
@@ -35,7 +40,7 @@ class Qwen3Moe(Qwen3):
         layers = fields["layers"]
         step = config.whole("decoder_sparse_step", default=1)
         named = config.values.get("mlp_only_layers") or ()
-        if not isinstance(named, (list, tuple)) or not set(named) <= set(range(layers)):
+        if not isinstance(named, (list, tuple)) or any(n not in range(layers) for n in named):
             raise config.refusal("mlp_only_layers", f"must be layers from 0 to {layers - 1}")
         dense = tuple(n for n in range(layers) if n in named or (n + 1) % step)
         if len(dense) == layers:

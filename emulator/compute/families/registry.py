@@ -22,8 +22,8 @@ FAMILIES: Mapping[str, ModelFamily] = {
 def family_of(config: ConfigReader) -> ModelFamily:
     """The family of a parsed config.json; raises CheckpointError for another."""
     names: Any = config.values.get("architectures") or ["none"]
-    name = names if isinstance(names, str) else names[0]
-    if name not in FAMILIES:
+    name = names[0] if isinstance(names, list) else names
+    if not isinstance(name, str) or name not in FAMILIES:
         raise CheckpointError(
             f"{config.path}: architectures={name}: only {', '.join(FAMILIES)} are computed"
         )

@@ -13,11 +13,14 @@ from emulator.compute.logprobs import log_softmax
 from emulator.compute.model_spec import check_stored, model_spec
 from emulator.compute.whole_model import WholeModel
 from emulator.data import weights_name
+from emulator.errors import ConfigError
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from emulator.specs.model import ModelSpec
 from emulator.specs.precisions import KV_BYTES, STORED
+from emulator.specs.weight_format import WeightFormat
 
 FP32: Final = "fp32"
+FORMATS: Final = ("bf16", "fp8", "mxfp8", "mxfp4", "w4a8", STORED)
 KV_SUFFIX: Final = "+fp8-kv"
 """After a format's name: with keys and values in FP8."""
 
@@ -83,7 +86,11 @@ def format_qualities(directory: Path, names: Sequence[str], text: Text) -> Itera
 
 def _model_in(name: str, stored: ModelSpec) -> ModelSpec:
     precision, suffix, _ = name.partition(KV_SUFFIX)
-    kv = KV_BYTES["fp8"] if suffix else KV_BYTES["bf16"]
+    if precision not in (*FORMATS, WeightFormat.NVFP4):  # of which `ModelFormats` says why not
+        raise ConfigError(
+            "formats", name, f"some of {', '.join(FORMATS)}, perhaps with {KV_SUFFIX}"
+        )
+    kv = KV_BYTES["fp8"] if suffix else stored.kv_bytes_per_element
     if precision == STORED:
         return replace(stored, kv_bytes_per_element=kv)
     return stored.at_precision(precision, kv_bytes_per_element=kv)

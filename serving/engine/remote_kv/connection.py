@@ -1,31 +1,28 @@
 """A connection of two engines that have proved the operator's key to each other.
 
-As on the chips' channel, what follows the proof is neither encrypted nor signed: between hosts the
-network must be trusted.
+Who answers greets with a nonce; who asks answers with its own nonce, and says who it is in a packet
+that is signed with a key of both; who answers does so too. All packets are signed, and none is
+encrypted. A packet is its size [8 bytes, little-endian], its signature [32], and a message.
 """
 
+import asyncio
 import contextlib
-import select
+import secrets
 import socket
-import threading
+from collections.abc import AsyncIterator
 from typing import Final
 
-from emulator.actors.handshake import (
-    CLAIM_BYTES,
-    GREETING_BYTES,
-    WELCOME_BYTES,
-    ClientHandshake,
-    ServerHandshake,
+from serving.engine.remote_kv.limits import PACKET_BYTES_MAX, UNPROVED_BYTES_MAX, KvLimits
+from serving.engine.remote_kv.messages import EngineFacts, KvMessage, bytes_of, message_of
+from serving.engine.remote_kv.packet_signer import (
+    NONCE_BYTES,
+    SIGNATURE_BYTES,
+    KvSide,
+    PacketSigner,
 )
-from emulator.actors.packet_socket import PacketSocket, read_exactly
-from serving.engine.remote_kv.messages import KvMessage, message_of, packet_of
 
-STALL_WALL_S: Final = 10.0
-"""Wall seconds until an engine is given up that stops within the proof of the key or a packet, and
-that a port waits for numbers that its engine is about to read.
-"""
-
-_NO_CHIP: Final = 0
+_MAGIC: Final = b"ultraserve kv\x02"
+_SIZE_BYTES: Final = 8
 
 _CLOSED: Final = "it closed before the key was proved: has it another one?"
 
@@ -39,58 +36,136 @@ _KEPT_ALIVE: Final = {
 
 
 class KvConnection:
-    """Messages over a `connected` socket, which it owns; any thread may send, one receives."""
+    """Signed messages over a pair of streams, which it owns; any task may send, one receives."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEPT_ALIVE.items():
-            connected.setsockopt(socket.IPPROTO_TCP, option, value)
-        self._socket = connected
-        self._packets = PacketSocket(connected, STALL_WALL_S)
-        self._sending = threading.Lock()
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        ours: PacketSigner,
+        theirs: PacketSigner,
+        stall_wall_s: float,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._ours = ours
+        self._theirs = theirs
+        self._stall_wall_s = stall_wall_s
 
-    def send(self, message: KvMessage) -> None:
-        """Raises OSError where the other end is gone or stalls."""
-        packet = packet_of(message)
-        with self._sending:
-            self._packets.send(packet)
-
-    def receive(self) -> KvMessage:
-        """Wait for a message; raises EOFError or OSError at the connection's end."""
-        ready = select.poll()
+    async def send(self, message: KvMessage) -> None:
+        """Raises OSError where the other end is gone or stalls; then it is closed."""
+        packet = bytes_of(message)
+        self._writer.write(len(packet).to_bytes(_SIZE_BYTES, "little") + self._ours.sign(packet))
+        self._writer.write(packet)
         try:
-            ready.register(self._packets, select.POLLIN)
-        except ValueError as error:  # it has no number any more
-            raise EOFError("closed on this side") from error
-        ready.poll()
-        return message_of(self._packets.receive())
+            async with asyncio.timeout(self._stall_wall_s):
+                await self._writer.drain()
+        except TimeoutError as error:
+            self.close()
+            raise TimeoutError("it takes nothing") from error
+
+    async def receive(self, most_bytes: int = PACKET_BYTES_MAX) -> KvMessage:
+        """Wait for a message; raises EOFError or OSError at the connection's end, for a packet that
+        stalls, is too long or not signed, and for none of ours.
+        """
+        try:
+            head = await self._reader.readexactly(_SIZE_BYTES)
+        except asyncio.IncompleteReadError as error:
+            raise EOFError("it has closed") from error
+        size = int.from_bytes(head, "little")
+        if size > most_bytes:
+            raise ConnectionError(f"a packet of {size} bytes was announced")
+        try:
+            async with asyncio.timeout(self._stall_wall_s):
+                signature = await self._reader.readexactly(SIGNATURE_BYTES)
+                packet = await self._reader.readexactly(size)
+        except TimeoutError as error:
+            raise TimeoutError("it stalled within a packet") from error
+        if not self._theirs.signs(packet, signature):
+            raise PermissionError("a packet is not signed with the key")
+        return message_of(packet)
 
     def close(self) -> None:
-        """End it, also under a thread that waits for a message."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._packets.close()
+        """End it at once, also under a task that waits for a message."""
+        self._writer.transport.abort()
 
 
-def accepted(connected: socket.socket, key: bytes) -> KvConnection:
-    """The answering side; raises OSError, also for a stranger."""
-    handshake = ServerHandshake(key)
-    connected.settimeout(STALL_WALL_S)
-    connected.sendall(handshake.greeting)
-    _, welcome = handshake.welcome(read_exactly(connected, CLAIM_BYTES, closed=_CLOSED))
-    connected.sendall(welcome)
-    return KvConnection(connected)
+async def accepted(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    key: bytes,
+    facts: EngineFacts,
+    limits: KvLimits,
+) -> tuple[KvConnection, EngineFacts]:
+    """The answering side, and who asks; raises OSError and EOFError, also for a stranger."""
+    ours = secrets.token_bytes(NONCE_BYTES)
+    async with _proof_of_key(writer, limits):
+        writer.write(_MAGIC + ours)
+        theirs = await reader.readexactly(NONCE_BYTES)
+        connection = KvConnection(
+            reader,
+            writer,
+            ours=PacketSigner(key, KvSide.HOLDER, holder_nonce=ours, reader_nonce=theirs),
+            theirs=PacketSigner(key, KvSide.READER, holder_nonce=ours, reader_nonce=theirs),
+            stall_wall_s=limits.stall_wall_s,
+        )
+        other = await _facts_from(connection)
+        await connection.send(facts)
+    return connection, other
 
 
-def connected_to(host: str, port: int, key: bytes) -> KvConnection:
-    """The asking side; raises OSError, also for a stranger."""
-    connected = socket.create_connection((host, port), timeout=STALL_WALL_S)
+async def connected_to(
+    host: str, port: int, *, key: bytes, facts: EngineFacts, limits: KvLimits
+) -> tuple[KvConnection, EngineFacts]:
+    """The asking side, and who answers; raises OSError and EOFError, also for a stranger."""
+    async with asyncio.timeout(limits.handshake_wall_s):
+        reader, writer = await asyncio.open_connection(host, port, limit=PACKET_BYTES_MAX)
+    ours = secrets.token_bytes(NONCE_BYTES)
+    async with _proof_of_key(writer, limits):
+        greeting = await reader.readexactly(len(_MAGIC) + NONCE_BYTES)
+        if not greeting.startswith(_MAGIC):
+            raise ConnectionError("no engine of ours is there")
+        theirs = greeting[len(_MAGIC) :]
+        connection = KvConnection(
+            reader,
+            writer,
+            ours=PacketSigner(key, KvSide.READER, holder_nonce=theirs, reader_nonce=ours),
+            theirs=PacketSigner(key, KvSide.HOLDER, holder_nonce=theirs, reader_nonce=ours),
+            stall_wall_s=limits.stall_wall_s,
+        )
+        writer.write(ours)
+        await connection.send(facts)
+        other = await _facts_from(connection)
+    return connection, other
+
+
+@contextlib.asynccontextmanager
+async def _proof_of_key(writer: asyncio.StreamWriter, limits: KvLimits) -> AsyncIterator[None]:
+    """One deadline for all of a proof; a connection without one is closed."""
+    connected = writer.get_extra_info("socket")
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEPT_ALIVE.items():
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
     try:
-        handshake = ClientHandshake(key, _NO_CHIP)
-        greeting = read_exactly(connected, GREETING_BYTES, closed=_CLOSED)
-        connected.sendall(handshake.claim(greeting))
-        handshake.check(read_exactly(connected, WELCOME_BYTES, closed=_CLOSED))
-        return KvConnection(connected)
-    except BaseException:
-        connected.close()
+        async with asyncio.timeout(limits.handshake_wall_s):
+            yield
+    except BaseException as error:
+        writer.transport.abort()
+        if isinstance(error, TimeoutError):
+            words = f"no key was proved in {limits.handshake_wall_s:g} s"
+            raise TimeoutError(words) from error
+        if isinstance(error, EOFError | ConnectionResetError):
+            raise ConnectionError(_CLOSED) from error
         raise
+
+
+async def _facts_from(connection: KvConnection) -> EngineFacts:
+    try:
+        facts = await connection.receive(UNPROVED_BYTES_MAX)
+    except PermissionError as error:
+        raise PermissionError("a stranger does not know the key") from error
+    if not isinstance(facts, EngineFacts):
+        raise ConnectionError("an engine says first who it is")
+    return facts

@@ -2,14 +2,14 @@
 these types or are refused.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-import numpy as np
 
-from emulator.actors.codec import HEAD_BYTES
-from emulator.arrays import Float32s
-from emulator.specs.kv_blocks import KvBlocks
+from serving.engine.remote_kv.layout import KvLayout
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _ToEngine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -17,30 +17,41 @@ class _ToEngine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EngineFacts(_ToEngine, frozen=True, kw_only=True):
-    """The first message of both: what an engine's KV is of, and who it is.
+    """The first message of both: who an engine is, where its port is, and what its KV is of.
 
-    `model` and `system` are those that set bytes and time; `computes`: the blocks have numbers.
+    `model` and `system` are those that set bytes and time; `layout` is that of numbers, None where
+    none are computed.
     """
 
     engine_id: str
+    host: str
+    port: int
     system: str
     model: str
     token_bytes: int
-    block_tokens: int
-    tp: int
-    computes: bool
+    block_tokens: _Positive
+    tp: _Positive
+    layout: KvLayout | None
 
     def misfit(self, other: "EngineFacts") -> str | None:
         """What keeps KV of `other` from being read here; None if nothing does."""
-        for name in ("model", "token_bytes", "block_tokens", "system", "computes"):
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                return f"its {name} is {theirs}, here it is {ours}"
+        ours, theirs = self._of_kv(), other._of_kv()
+        for name, here in ours.items():
+            there = theirs.get(name)
+            if here != there:
+                return f"its {name} is {there}, here it is {here}"
         return None
+
+    def _of_kv(self) -> dict[str, object]:
+        names = ("model", "token_bytes", "block_tokens", "system")
+        facts: dict[str, object] = {name: getattr(self, name) for name in names}
+        computed = {} if self.layout is None else msgspec.structs.asdict(self.layout)
+        return facts | {"computes": self.layout is not None} | computed
 
 
 class Pull(_ToEngine, frozen=True, kw_only=True):
-    """Ask for the blocks of a request from `first_block` on; answered by `There` or `Gone`.
+    """Ask for `blocks` of a request from `first_block` on; answered by parts and `There`, or by
+    `Gone`.
 
     `read` is the reader's name for it: several may ask for the same blocks, of which one gets them.
     `tokens`, `prompt` and `weights` are what they must be of: a prompt's length and digest, and the
@@ -49,43 +60,24 @@ class Pull(_ToEngine, frozen=True, kw_only=True):
 
     request_id: str
     read: str
-    first_block: int
-    tokens: int
+    first_block: _Count
+    blocks: _Positive
+    tokens: _Count
     prompt: bytes
     weights: str
 
 
-class BlocksOfChip(_ToEngine, frozen=True, kw_only=True):
-    """`KvBlocks` of one of a rank's chips, as bytes of float32."""
+class Part(_ToEngine, frozen=True, kw_only=True):
+    """The next of the numbers asked for, in the order of `numbers_of`."""
 
-    keys: bytes
-    keys_shape: tuple[int, ...]
-    values: bytes
-    values_shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, kv: KvBlocks, first_block: int) -> "BlocksOfChip":
-        """Those of the blocks from the first one on."""
-        keys, values = kv.keys[:, first_block:], kv.values[:, first_block:]
-        return cls(
-            keys=keys.tobytes(),
-            keys_shape=keys.shape,
-            values=values.tobytes(),
-            values_shape=values.shape,
-        )
-
-    def blocks(self) -> KvBlocks:
-        """The arrays, read-only; raises ValueError for bytes of another shape."""
-        return KvBlocks(
-            keys=_array(self.keys, self.keys_shape), values=_array(self.values, self.values_shape)
-        )
+    read: str
+    data: bytes
 
 
 class There(_ToEngine, frozen=True, kw_only=True):
-    """The blocks asked for, of each chip that attends, in order; none where none has numbers."""
+    """All that was asked for has been sent; where none are computed, there were no parts."""
 
     read: str
-    chips: list[BlocksOfChip]
 
 
 class Gone(_ToEngine, frozen=True, kw_only=True):
@@ -100,7 +92,13 @@ class Taken(_ToEngine, frozen=True, kw_only=True):
 
     request_id: str
     read: str
-    tokens: int
+    tokens: _Count
+
+
+class Waits(_ToEngine, frozen=True, kw_only=True):
+    """Requests wait for these, or read them: their leases begin anew."""
+
+    request_ids: list[str]
 
 
 class Release(_ToEngine, frozen=True, kw_only=True):
@@ -110,25 +108,20 @@ class Release(_ToEngine, frozen=True, kw_only=True):
     read: str | None = None
 
 
-KvMessage = EngineFacts | Pull | There | Gone | Taken | Release
+KvMessage = EngineFacts | Pull | Part | There | Gone | Taken | Waits | Release
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[KvMessage]] = msgspec.msgpack.Decoder(KvMessage)
 
 
-def packet_of(message: KvMessage) -> bytes:
-    """A packet as `PacketSocket` sends it: its size [8 bytes], zeros [8], the message."""
-    body = _ENCODER.encode(message)
-    return (HEAD_BYTES + len(body)).to_bytes(8, "little") + bytes(HEAD_BYTES - 8) + body
+def bytes_of(message: KvMessage) -> bytes:
+    """As it crosses the wire."""
+    return _ENCODER.encode(message)
 
 
-def message_of(packet: bytearray) -> KvMessage:
+def message_of(packet: bytes) -> KvMessage:
     """The message of a packet; raises ConnectionError for none of ours."""
     try:
-        return _DECODER.decode(memoryview(packet)[HEAD_BYTES:])
+        return _DECODER.decode(packet)
     except msgspec.MsgspecError as error:
         raise ConnectionError(f"a message cannot be decoded: {error}") from error
-
-
-def _array(data: bytes, shape: tuple[int, ...]) -> Float32s:
-    return np.frombuffer(data, dtype=np.float32).reshape(shape)

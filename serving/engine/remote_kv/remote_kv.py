@@ -9,53 +9,72 @@ meanwhile.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from emulator.errors import ChipLost
 from emulator.fleet import Fleet
 from emulator.specs.kv_blocks import KvBlocks
-from emulator.specs.step import KvPull, KvRelease
+from emulator.specs.step import KvAwait, KvPull, KvRelease
 from emulator.units import NS_PER_S
 from serving.engine.live_machine import LiveMachine
+from serving.engine.remote_kv.kv_loop import KvLoop
+from serving.engine.remote_kv.limits import KvLimits
 from serving.engine.remote_kv.messages import EngineFacts, Pull
-from serving.engine.remote_kv.offers import KvOffers, KvSent
+from serving.engine.remote_kv.offers import KvOffer, KvOffers, KvSent
 from serving.engine.remote_kv.port import KvPort
 from serving.engine.remote_kv.sources import KvSources
 
 _REST_WALL_S: Final = 0.001
+
+_BEATS: Final = 6
+"""Heartbeats in a lease, as in vLLM; by the wall, since a holder's clock is not known here."""
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvExchangeSettings:
-    """Where an engine gives out KV, to engines with the `key`, and for how long: `lease_s` emulated
-    seconds from its prompt's end on.
+    """An engine gives out KV to engines with the `key`, for `lease_s` emulated seconds from its
+    prompt's end on.
     """
 
-    engine_id: str
-    host: str
-    port: int
     key: bytes
     lease_s: float
+    limits: KvLimits = field(default_factory=KvLimits)
 
 
 class RemoteKv:
-    """What an engine exchanges with others; used between its steps."""
+    """What an engine of `facts` exchanges with others; used between its steps. Copies on the host
+    of what it holds have at most `held_bytes_max`.
+    """
 
-    def __init__(self, settings: KvExchangeSettings, facts: EngineFacts, offers: KvOffers) -> None:
+    def __init__(
+        self,
+        settings: KvExchangeSettings,
+        facts: EngineFacts,
+        offers: KvOffers,
+        *,
+        held_bytes_max: int,
+    ) -> None:
         self._lease_ns = round(settings.lease_s * NS_PER_S)
         self._offers = offers
-        self._sources = KvSources(settings.key, facts)
-        self._port = KvPort(
-            settings.host, settings.port, key=settings.key, facts=facts, offers=offers
-        )
+        self._layout = facts.layout
+        block_bytes = 0 if facts.layout is None else facts.layout.block_bytes(facts.block_tokens)
+        offers.bound(block_bytes=block_bytes, bytes_max=held_bytes_max)
+        self._loop = loop = KvLoop()
+        key, limits = settings.key, settings.limits
+        try:
+            KvPort(loop, key=key, facts=facts, offers=offers, limits=limits)
+        except BaseException:
+            loop.close()
+            raise
+        self._beat_wall_s = 0.0
+        self._sources = KvSources(loop, key=key, facts=facts, limits=limits)
 
     def close(self) -> None:
         """Close the port and all connections."""
-        self._port.close()
-        self._sources.close()
+        self._loop.close()
 
     @property
     def holds(self) -> bool:
@@ -67,22 +86,46 @@ class RemoteKv:
         time.sleep(_REST_WALL_S)
 
     def look(self, live: LiveMachine, weights_of: Callable[[int], str], now_ns: int) -> None:
-        """Read the blocks that have come to be held, and give up what is held for too long."""
+        """Read the blocks that have come to be held, give up what is held for too long, and let
+        other engines hold what is waited for here.
+        """
         for offer in self._offers.unread_blocks():
             try:
-                kv = _read(live, offer.rank, offer.blocks)
+                kv = self._read(live, offer)
             except ChipLost:  # which the next step meets
                 self._offers.end(offer.request_id)
                 continue
-            until_ns = now_ns + self._lease_ns
-            self._offers.has_read(offer, kv, weights=weights_of(offer.rank), until_ns=until_ns)
-        for name in self._offers.expire(now_ns):
+            self._offers.has_read(offer, kv, weights=weights_of(offer.rank))
+        self._expire(now_ns)
+        now_wall_s = time.monotonic()
+        if now_wall_s >= self._beat_wall_s:
+            self._beat_wall_s = now_wall_s + self._lease_ns / NS_PER_S / _BEATS
+            self._sources.beat()
+
+    def end_leases_by_wall(self) -> int:
+        """Give up what was held for as long by the wall: where emulated time passes in steps alone,
+        and there are none. Returns the emulated end of the first lease that is over, 0 without one.
+        """
+        over_ns = self._offers.over_ns()
+        if over_ns is None:
+            return 0
+        self._expire(over_ns)
+        return over_ns
+
+    def _expire(self, now_ns: int) -> None:
+        for late in self._offers.expire(now_ns, self._lease_ns):
             logger.warning(
-                "KV of request %s is freed: no engine has asked for it within kv_lease_duration, "
-                "%g emulated seconds",
-                name,
+                "KV of request %s is freed: %s within kv_lease_duration, %g emulated seconds",
+                late.request_id,
+                "its reader has not ended" if late.is_read else "no engine has asked for it",
                 self._lease_ns / NS_PER_S,
             )
+
+    def _read(self, live: LiveMachine, offer: KvOffer) -> tuple[KvBlocks, ...]:
+        if not isinstance(live.tokens, Fleet) or self._layout is None:
+            return ()
+        kv = live.tokens.read_kv(offer.rank, offer.blocks)
+        return kv[:1] if self._layout.latent else kv
 
     def take_sent(self) -> list[KvSent]:
         """What has gone to others since last asked."""
@@ -94,23 +137,28 @@ class RemoteKv:
             request_id=pull.source.request_id,
             read=pull.request_id,
             first_block=pull.first_block,
+            blocks=len(pull.to_blocks),
             tokens=pull.prompt_tokens,
             prompt=pull.prompt,
             weights=weights,
         )
         self._sources.pull(pull.source, message)
 
+    def await_room(self, awaits: KvAwait) -> None:
+        """Have it held until it is read or released."""
+        self._sources.await_room(awaits.source, awaits.request_id)
+
     def release(self, release: KvRelease) -> None:
         """Tell another engine that what it holds is not needed."""
-        self._sources.release(release.source)
+        self._sources.release(release.source, release.request_id)
 
     def came(self, pull: KvPull) -> bool:
         """Whether a read has ended, well or not."""
-        return self._sources.came(pull.source, pull.request_id) is not None
+        return self._sources.came(pull.request_id) is not None
 
     def has_failed(self, pull: KvPull) -> bool:
         """Whether a read has come to nothing; says why."""
-        came = self._sources.came(pull.source, pull.request_id)
+        came = self._sources.came(pull.request_id)
         if came is None or came.reason is None:
             return False
         logger.warning(
@@ -121,9 +169,13 @@ class RemoteKv:
         return True
 
     def take(self, pull: KvPull, live: LiveMachine) -> None:
-        """Write what came into the rank's blocks; raises ChipLost."""
-        came = self._sources.came(pull.source, pull.request_id)
+        """Write what came into the rank's blocks; raises ChipLost, and ConnectionError where the
+        other engine was lost at this moment.
+        """
+        came = self._sources.came(pull.request_id)
         assert came is not None
+        if came.reason is not None:
+            raise ConnectionError(came.reason)
         if isinstance(live.tokens, Fleet):
             live.tokens.write_kv(pull.to_rank, pull.to_blocks, came.kv)
 
@@ -131,7 +183,3 @@ class RemoteKv:
         """Tell the source that its blocks are needed no more."""
         taken_tokens = pull.tokens if taken else 0
         self._sources.end(pull.source, pull.request_id, taken_tokens=taken_tokens)
-
-
-def _read(live: LiveMachine, rank: int, blocks: list[int]) -> tuple[KvBlocks, ...]:
-    return live.tokens.read_kv(rank, blocks) if isinstance(live.tokens, Fleet) else ()

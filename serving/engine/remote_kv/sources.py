@@ -1,196 +1,291 @@
-"""Connections to the engines whose keys and values an engine reads, each with a thread.
+"""Connections to the engines whose keys and values an engine reads.
 
 A connection that fails takes the reads under way with it; the next read makes a new one.
 """
 
-import logging
-import threading
+import asyncio
+import os
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final
 
 from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvSource
 from serving.engine.remote_kv.connection import KvConnection, connected_to
+from serving.engine.remote_kv.kv_loop import KvLoop
+from serving.engine.remote_kv.layout import ComingKv
+from serving.engine.remote_kv.limits import KvLimits
 from serving.engine.remote_kv.messages import (
     EngineFacts,
     Gone,
     KvMessage,
+    Part,
     Pull,
     Release,
     Taken,
     There,
+    Waits,
 )
-
-SOURCES_MAX: Final = 128
-"""Connections that are kept to engines of which nothing is read; vLLM's own limit of peers."""
-
-logger = logging.getLogger(f"vllm.{__name__}")
 
 Address = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameKv:
-    """What came of a read: the numbers by chip of the source, or why there are none."""
+    """What came of a read: the numbers by part of the source, or why there are none."""
 
     kv: tuple[KvBlocks, ...] = ()
     reason: str | None = None
 
 
-class KvSources:
-    """The engines that this one, of `facts`, reads from with the `key`."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Read:
+    """One read; its `source` is the loop's, `came` is read by the engine."""
 
-    def __init__(self, key: bytes, facts: EngineFacts) -> None:
+    pull: Pull
+    source: "_Source | None" = None
+    coming: ComingKv | None = None
+    came: CameKv | None = None
+
+
+class KvSources:
+    """The engines that this one, of `facts`, reads from with the `key`; used by the engine."""
+
+    def __init__(self, loop: KvLoop, *, key: bytes, facts: EngineFacts, limits: KvLimits) -> None:
+        self._loop = loop
         self._key = key
         self._facts = facts
-        self._sources: dict[Address, _Source] = {}
+        self._limits = limits
+        self._reads: dict[str, _Read] = {}
+        self._sources: dict[Address, _Source] = {}  # the loop's, as the next
+        self._awaiting: dict[str, KvSource] = {}
 
     def pull(self, source: KvSource, message: Pull) -> None:
         """Begin to read; `came` has what comes of it."""
-        self._at(source).send(message)
+        read = self._reads[message.read] = _Read(pull=message)
+        self._loop.call(self._pull, source, read)
 
-    def came(self, source: KvSource, read: str) -> CameKv | None:
+    def came(self, read: str) -> CameKv | None:
         """What came of a read that has begun, as long as it has not ended; None before."""
-        return self._sources[_address(source)].came(read)
+        return self._reads[read].came
 
-    def end(self, source: KvSource, read: str, *, taken_tokens: int) -> None:
+    def end(self, source: KvSource, name: str, *, taken_tokens: int) -> None:
         """End a read, and tell the source so; without tokens, none came."""
-        at, name = self._at(source), source.request_id
-        at.forget(read)
-        if taken_tokens:
-            at.send(Taken(request_id=name, read=read, tokens=taken_tokens))
+        read = self._reads.pop(name, None)
+        if read is None:  # it was given up before it began
+            self.release(source, name)
         else:
-            at.send(Release(request_id=name, read=read))
+            self._loop.call(self._end, read, taken_tokens)
 
-    def release(self, source: KvSource) -> None:
-        """Tell a source that a request has no need of its blocks."""
-        self._at(source).send(Release(request_id=source.request_id))
+    def await_room(self, source: KvSource, request_id: str) -> None:
+        """Let a source hear, with each heartbeat, that a request here waits for room."""
+        self._loop.call(self._awaiting.__setitem__, request_id, source)
 
-    def close(self) -> None:
-        """Close all connections."""
-        for each in self._sources.values():
-            each.close()
+    def release(self, source: KvSource, request_id: str) -> None:
+        """Tell a source that a request here has no need of its blocks."""
+        self._loop.call(self._release, source, request_id)
+
+    def beat(self) -> None:
+        """Tell all sources what is waited for, or read."""
+        self._loop.call(self._beat)
+
+    def _pull(self, source: KvSource, read: _Read) -> None:
+        self._awaiting.pop(read.pull.read, None)
+        read.source = at = self._at(source)
+        at.pull(read)
+
+    def _end(self, read: _Read, taken_tokens: int) -> None:
+        assert read.source is not None
+        read.source.end(read, taken_tokens)
+
+    def _beat(self) -> None:
+        waits: dict[_Source, set[str]] = defaultdict(set)
+        for source in self._awaiting.values():
+            waits[self._at(source)].add(source.request_id)
+        for at in self._sources.values():
+            waits[at] |= at.reading
+        for at, names in waits.items():
+            if names:
+                at.say(Waits(request_ids=sorted(names)))
+
+    def _release(self, source: KvSource, request_id: str) -> None:
+        self._awaiting.pop(request_id, None)
+        self._at(source).say(Release(request_id=source.request_id))
 
     def _at(self, source: KvSource) -> "_Source":
-        address = _address(source)
+        address = source.host, source.port, source.engine_id
         known = self._sources.get(address)
         if known is not None and not known.has_ended:
             return known
         idle = [name for name, each in self._sources.items() if each.is_idle and name != address]
-        for other in idle[: max(0, len(self._sources) + 1 - SOURCES_MAX)]:
+        for other in idle[: max(0, len(self._sources) + 1 - self._limits.sources_max)]:
             self._sources.pop(other).close()
-        self._sources[address] = made = _Source(address, self._key, self._facts)
+        self._sources[address] = made = _Source(
+            self._loop, address, key=self._key, facts=self._facts, limits=self._limits
+        )
         return made
 
 
 class _Source:
-    """One engine at an address, under its id."""
+    """One engine at an address, under its id; all in the loop."""
 
-    def __init__(self, address: Address, key: bytes, facts: EngineFacts) -> None:
+    def __init__(
+        self, loop: KvLoop, address: Address, *, key: bytes, facts: EngineFacts, limits: KvLimits
+    ) -> None:
+        self._loop = loop
         self._address = address
         self._key = key
         self._facts = facts
-        self._lock = threading.Lock()
+        self._limits = limits
         self._connection: KvConnection | None = None
+        self._other: EngineFacts | None = None
         self._waiting: list[KvMessage] = []  # until it is connected
-        self._came: dict[str, CameKv | None] = {}
+        self._reads: dict[str, _Read] = {}
+        self._silence = asyncio.timeout(None)
         self._end: str | None = None
-        threading.Thread(target=self._run, name="kv-source", daemon=True).start()
+        self._task = loop.start(self._run())
 
     @property
     def has_ended(self) -> bool:
-        return self._end is not None and self.is_idle
+        return self._end is not None
+
+    @property
+    def reading(self) -> set[str]:
+        """Requests there of which there are reads here."""
+        return {each.pull.request_id for each in self._reads.values()}
 
     @property
     def is_idle(self) -> bool:
-        return not self._came
+        return not self._reads
 
-    def send(self, message: KvMessage) -> None:
-        with self._lock:
-            if isinstance(message, Pull):
-                ended = None if self._end is None else CameKv(reason=self._end)
-                self._came[message.read] = ended
-            if self._connection is None and self._end is None:
-                self._waiting.append(message)
-                return
-            connection = self._connection
-        if connection is not None:
-            try:
-                connection.send(message)
-            except OSError as error:
-                self._fail(str(error))
+    def pull(self, read: _Read) -> None:
+        self._reads[read.pull.read] = read
+        self.say(read.pull)
+        if self._end is not None:
+            read.came = CameKv(reason=self._end)
+        elif self._connection is not None and self._silence.when() is None:
+            self._wait_for_answer()
 
-    def came(self, read: str) -> CameKv | None:
-        with self._lock:
-            return self._came[read]
+    def end(self, read: _Read, taken_tokens: int) -> None:
+        name, request_id = read.pull.read, read.pull.request_id
+        del self._reads[name]
+        if taken_tokens:
+            self.say(Taken(request_id=request_id, read=name, tokens=taken_tokens))
+        else:
+            self.say(Release(request_id=request_id, read=name))
 
-    def forget(self, read: str) -> None:
-        with self._lock:
-            self._came.pop(read, None)
+    def say(self, message: KvMessage) -> None:
+        """Send it, or when it is connected; not when it has ended."""
+        if self._connection is not None:
+            self._loop.start(self._send(self._connection, message))
+        elif self._end is None:
+            self._waiting.append(message)
 
     def close(self) -> None:
-        with self._lock:
-            connection = self._connection
-        if connection is not None:
+        self._task.cancel()
+
+    async def _send(self, connection: KvConnection, message: KvMessage) -> None:
+        try:
+            await connection.send(message)
+        except OSError as error:
+            self._fail(error)
             connection.close()
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
         host, port, _ = self._address
         try:
-            connection = connected_to(host, port, self._key)
+            connection, self._other = await connected_to(
+                host, port, key=self._key, facts=self._facts, limits=self._limits
+            )
             try:
-                self._greet(connection)
-                while True:
-                    self._take(connection.receive())
+                self._check(self._other)
+                await self._talk(connection)
             finally:
                 connection.close()
         except Exception as error:  # noqa: BLE001  whatever it is, who waits must hear of it
-            self._fail(str(error) or type(error).__name__)
+            self._fail(error)
+        finally:
+            self._connection = None
 
-    def _greet(self, connection: KvConnection) -> None:
-        connection.send(self._facts)
-        other = connection.receive()
-        if not isinstance(other, EngineFacts):
-            raise ConnectionError("it does not say who it is")
-        wanted = self._address[2]
-        if other.engine_id != wanted:
-            raise ConnectionError(f"engine {other.engine_id} is there now, not {wanted}")
+    def _check(self, other: EngineFacts) -> None:
+        """Raise ConnectionError unless it is who was meant, where it says, with KV that fits: what
+        a stranger passes on between two engines comes from another address.
+        """
+        host, port, engine_id = self._address
+        if other.engine_id != engine_id:
+            raise ConnectionError(f"engine {other.engine_id} is there now, not {engine_id}")
+        if (other.host, other.port) != (host, port):
+            raise ConnectionError(f"it says that it is at {other.host}:{other.port}")
         misfit = self._facts.misfit(other)
         if misfit is not None:
             raise ConnectionError(misfit)
-        with self._lock:
-            for each in self._waiting:
-                connection.send(each)
-            self._waiting = []
-            self._connection = connection
+
+    async def _talk(self, connection: KvConnection) -> None:
+        self._connection = connection
+        for each in self._waiting:
+            self.say(each)
+        self._waiting = []
+        try:
+            async with self._silence:
+                while True:
+                    self._wait_for_answer()
+                    self._take(await connection.receive())
+        except TimeoutError as error:
+            if not self._silence.expired():
+                raise
+            words = f"no answer for {self._limits.answer_wall_s:g} s"
+            raise TimeoutError(words) from error
+
+    def _wait_for_answer(self) -> None:
+        """Let the time that it may be silent begin now, if it owes an answer."""
+        owes = any(each.came is None for each in self._reads.values())
+        now_s = asyncio.get_running_loop().time()
+        self._silence.reschedule(now_s + self._limits.answer_wall_s if owes else None)
 
     def _take(self, message: KvMessage) -> None:
+        """Raises ConnectionError for what does not fit."""
+        if not isinstance(message, Part | There | Gone):
+            raise ConnectionError("a message that only this side sends")
+        read = self._reads.get(message.read)
+        if read is None or (read.came is not None and not isinstance(message, Gone)):
+            return  # it has ended here, or has failed
         match message:
+            case Part():
+                self._coming(read).add(message.data)
             case There():
-                try:
-                    came = CameKv(kv=tuple(each.blocks() for each in message.chips))
-                except ValueError as error:
-                    raise ConnectionError(f"blocks of a wrong shape: {error}") from error
+                read.came = CameKv(kv=self._coming(read).whole())
+                read.coming = None
             case Gone():
-                came = CameKv(reason=message.reason)
-            case _:
-                raise ConnectionError("a message that only this side sends")
-        with self._lock:
-            if message.read in self._came:
-                self._came[message.read] = came
+                read.came = CameKv(reason=message.reason)
+                read.coming = None
 
-    def _fail(self, reason: str) -> None:
+    def _coming(self, read: _Read) -> ComingKv:
+        if read.coming is None:
+            layout, other = self._facts.layout, self._other
+            assert other is not None
+            shapes: list[tuple[int, ...]] = []
+            if layout is not None:
+                shapes = layout.shapes(
+                    other.tp, blocks=read.pull.blocks, block_tokens=other.block_tokens
+                )
+            read.coming = ComingKv(shapes)
+        return read.coming
+
+    def _fail(self, error: Exception) -> None:
         """All reads under way have failed, those whose blocks are here too: their way has not ended
         in emulated time.
         """
+        if self._end is not None:
+            return
         host, port, _ = self._address
-        with self._lock:
-            self._end = reason = f"the engine at {host}:{port}: {reason}"
-            self._connection = None
-            self._waiting = []
-            for name in self._came:
-                self._came[name] = CameKv(reason=reason)
+        self._end = f"the engine at {host}:{port}: {_words_of(error)}"
+        self._connection = None
+        self._waiting = []
+        for each in self._reads.values():
+            each.came = CameKv(reason=self._end)
 
 
-def _address(source: KvSource) -> Address:
-    return source.host, source.port, source.engine_id
+def _words_of(error: Exception) -> str:
+    """What happened; of the system's errors their own words, without asyncio's."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from serving.plugin.api_workers import api_workers
 from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
+from serving.plugin.native_front import native_front
 from serving.policy.admission.refusal import RefusalReason
 from serving.process.server_shutdown import server_shutdown
 from serving.server.gateway.admission_controller import AdmissionController
@@ -67,6 +68,7 @@ class GracefulShutdown:
         self._engine = engine
         self._others = others
         self._workers = () if others is None else api_workers()
+        self._front = native_front()
         self._server = server
         self._admission = admission
         self._drain_wall_s_max = drain_wall_s_max
@@ -85,7 +87,7 @@ class GracefulShutdown:
             # The loop is woken by the signal itself, and has its own handler do nothing; this one
             # runs wherever the main thread is. The loop's end takes both back.
             signal.signal(number, self._bound)
-        self._watch = loop.create_task(self._watch_engine())
+        self._watch = loop.create_task(self._watch_others())
         for worker in self._workers:
             loop.add_reader(worker.sentinel, self._lost, worker)
 
@@ -126,6 +128,8 @@ class GracefulShutdown:
 
     def _begin(self, wait_wall_s: float, message: str) -> None:
         self._admission.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
+        if self._front is not None:
+            self._front.drain()
         if self._caught < _TWICE:  # the second's bound is shorter, and may be there already
             self._end_within(wait_wall_s + _BOUND_WALL_S)
         self._ending = asyncio.get_running_loop().create_task(self._end(wait_wall_s))
@@ -156,7 +160,9 @@ class GracefulShutdown:
         while not self._engine.errored:
             left_s = end_s - time.monotonic()
             if await self._admission.empty(max(0.0, min(left_s, _LOOK_WALL_S))):
-                return True
+                if self._front is None or self._front.has_ended:
+                    return True
+                await asyncio.sleep(max(0.0, min(left_s, _LOOK_WALL_S)))
             if left_s <= 0:
                 return False
         return False
@@ -172,12 +178,16 @@ class GracefulShutdown:
     def _leave(self, close_wall_s: int) -> None:
         if self._others is not None:
             self._others.end_processes(close_wall_s)
+        if self._front is not None:
+            self._front.end()
         self._server.config.timeout_graceful_shutdown = close_wall_s
         self._server.should_exit = True
 
-    async def _watch_engine(self) -> None:
+    async def _watch_others(self) -> None:
         while not self._engine.errored:
             await asyncio.sleep(_LOOK_WALL_S)
+            if self._ending is None and self._front is not None and self._front.has_ended:
+                self._fail("the front is gone", self._drain_wall_s_max)
         if self._ending is not None:
             return  # `_empty` sees it
         self._fail("the engine is gone", 0.0)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.process.front_program import PROGRAM_VARIABLE
+from tests.benchmarks.front_arguments import FrontArguments
 from tests.deploy.guides.shown_commands import (
     FOLLOWED,
     NOT_RUN,
@@ -24,6 +26,7 @@ from tests.deploy.guides.shown_commands import (
     shortened,
     shown_commands,
 )
+from tests.e2e.gateway_process import find_gateway
 from tests.e2e.server_process import HOST, ROOT, ServerProcess, free_port
 from tests.serving.analysis.validate.made_up_measurements import write_rows
 from tests.serving.commands.small_day import hours
@@ -143,6 +146,7 @@ class Followed:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server: ServerProcess | None = None
+        self.front_port: int | None = None
         self.made = {"us-...": "", "file-...": "", "batch_...": ""}
         self._servers = contextlib.ExitStack()
 
@@ -153,17 +157,24 @@ class Followed:
         line = re.sub(r"\s*&$|--(?:port|control-port) \d+", "", shown.line)
         line = re.sub(r"--grpc-port \d+", f"--grpc-port {free_port()}", line)
         line += f" --port {port}"
+        more = {}
+        if "--front smg" in line:
+            self.front_port = free_port()
+            line += f" --front-port {self.front_port} --front-metrics-port {free_port()}"
+            more[PROGRAM_VARIABLE] = find_gateway() or pytest.skip("needs smg (make gateway-deps)")
         if "vllm" not in line:
             line += f" --control-port {control_port}"
         server = ServerProcess(
             *("bash", "-c", f"exec env {line}"),
             port=port,
             control_port=control_port,
-            environment=environment({}),
+            environment=environment(more),
             cwd=self.folder,
         )
         self.server = self._servers.enter_context(server)
         server.wait_ready()
+        if self.front_port is not None:
+            FrontArguments(url=f"http://{HOST}:{self.front_port}").wait_ready()
 
     def ask(self, shown: Shown) -> None:
         """Run a command against the server."""
@@ -190,6 +201,7 @@ class Followed:
         for name, made in self.made.items():
             line = line.replace(name, made)
         line = re.sub(r"(?:localhost|127\.0\.0\.1):8000", f"{HOST}:{server.port}", line)
+        line = line.replace("127.0.0.1:8080", f"{HOST}:{self.front_port}")
         program, *words = shown.words
         if words[0] == "replicas":
             line += f" --url {server.url}"
@@ -223,7 +235,7 @@ class Followed:
             self.server.signal(15)
             self.server.wait_end()
         self._servers.close()
-        self.server = None
+        self.server = self.front_port = None
 
     def __enter__(self) -> "Followed":
         return self

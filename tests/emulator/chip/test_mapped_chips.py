@@ -61,6 +61,27 @@ def test_a_request_has_the_same_bits_in_every_partition(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["llama-uneven", "deepseek-plain"])
+def test_a_cache_in_fp8_alone_leaves_the_matrices_in_their_pages(
+    name: str, checkpoints: Mapping[str, Path]
+) -> None:
+    prompts = {"r": np.random.default_rng(1).integers(0, 200, 70).tolist()}
+
+    def computed(mapped: bool, formats: ModelFormats) -> tuple[list[int], np.ndarray]:
+        machine = InProcessChips(checkpoints[name], chips=1, mapped=mapped, formats=formats)
+        return serve(machine, prompts, new_tokens=8)["r"], machine.rows("r")
+
+    text, in_pages = computed(True, ModelFormats(kv_bytes_per_element=1))
+    expected_text, copied = computed(False, ModelFormats(kv_bytes_per_element=1))
+    _, plain = computed(True, ModelFormats())
+
+    largest = np.abs(copied).max()
+    assert text == expected_text
+    assert np.abs(in_pages - copied).max() < 1e-2 * np.abs(plain - copied).max()
+    assert np.abs(plain - copied).max() > 1e-4 * largest
+
+
+@pytest.mark.long
 def test_fp8_matrices_stay_in_their_pages_and_have_the_bits_of_widened_ones(
     checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

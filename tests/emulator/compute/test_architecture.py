@@ -138,7 +138,69 @@ def test_a_variant_that_is_not_computed_is_refused_by_name(key: str, value: Any)
 
 
 def test_a_head_that_has_no_pairs_is_refused() -> None:
-    assert "head_dim=23: must be even" in refusal(CONFIG | {"head_dim": 23})
+    assert "head_dim=23: must give 4 heads an even width" in refusal(CONFIG | {"head_dim": 23})
+    narrow = without("head_dim") | {"hidden_size": 3}
+    assert "hidden_size=3: must give 4 heads an even width" in refusal(narrow)
+
+
+@pytest.mark.parametrize(
+    ("config", "reference"),
+    [
+        (LLAMA, transformers.LlamaConfig),
+        (LLAMA | {"architectures": ["Qwen3ForCausalLM"]}, transformers.Qwen3Config),
+        (CONFIG, transformers.Qwen3MoeConfig),
+        (MIXTRAL, transformers.MixtralConfig),
+        (GPT_OSS, transformers.GptOssConfig),
+    ],
+)
+def test_heads_that_are_left_out_are_transformers(config: dict[str, Any], reference: Any) -> None:
+    own = {k: v for k, v in config.items() if k not in ("head_dim", "num_key_value_heads")}
+    own |= {"hidden_size": 2048, "num_attention_heads": 32}
+    expected = reference(hidden_size=2048, num_attention_heads=32)
+
+    arch = architecture_from_config(own, "c")
+
+    assert arch.head_dim == (getattr(expected, "head_dim", None) or 2048 // 32)
+    assert arch.kv_heads == expected.num_key_value_heads
+
+
+def test_a_latents_heads_do_not_depend_on_the_hidden_width() -> None:
+    odd = DEEPSEEK | {"hidden_size": 3 * DEEPSEEK["num_attention_heads"]}
+
+    assert architecture_from_config(odd, "c").head_dim == DEEPSEEK["v_head_dim"]
+
+
+@pytest.mark.parametrize("config", [LLAMA, CONFIG, MIXTRAL, GPT_OSS, DEEPSEEK])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+    ],
+)
+def test_nvfp4_is_refused_with_the_reason(config: dict[str, Any], stored: dict[str, str]) -> None:
+    message = refusal(config | {"quantization_config": stored})
+
+    assert message.startswith("some/config.json: quantization_config: NVFP4 has an E4M3 scale")
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value"),
+    [
+        (LLAMA, "quantization_config", "fp8"),
+        (DEEPSEEK, "quantization_config", "fp8"),
+        (GPT_OSS, "quantization_config", [1]),
+        (GPT_OSS, "layer_types", 5),
+        (LLAMA, "layer_types", 5),
+        (GPT_OSS, "layer_types", [["full_attention"]]),
+        (LLAMA, "architectures", [["LlamaForCausalLM"]]),
+        (LLAMA, "num_hidden_layers", 10**30),
+        (LLAMA, "hidden_size", 10**30),
+        (CONFIG, "mlp_only_layers", [[1]]),
+    ],
+)
+def test_what_is_malformed_is_refused_by_name(config: dict[str, Any], key: str, value: Any) -> None:
+    assert f"{key}=" in refusal(config | {key: value})
 
 
 def test_settings_that_change_nothing_are_let_through() -> None:

@@ -286,6 +286,13 @@ class TestRefusals:
 
         assert "architectures=Gemma3ForCausalLM" in refusal(broken)
 
+    def test_what_modelopt_writes_beside_is_read(self, broken: Path) -> None:
+        stored = {"quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+        (broken / "hf_quant_config.json").write_text(json.dumps(stored))
+
+        with pytest.raises(CheckpointError, match=r"quantization_config: NVFP4 has an E4M3 scale"):
+            read_architecture(broken)
+
     def test_an_unknown_directory_is_named(self, tmp_path: Path) -> None:
         assert str(tmp_path / "nowhere") in refusal(tmp_path / "nowhere")
 

@@ -69,6 +69,7 @@ def test_large_matrices_are_mapped_unless_they_are_rounded_to_a_format(
     for least_bytes, mapped in ((STORED, True), (STORED + 1, False)):
         monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", least_bytes)
         assert maps_weights(SMALL_MOE_DIR, FP32_MODEL) is mapped
+        assert maps_weights(SMALL_MOE_DIR, ModelFormats(kv_bytes_per_element=1)) is mapped
         assert maps_weights(SMALL_MOE_DIR, rounded) is False
 
 

@@ -53,7 +53,9 @@ class HandedOver:
         vllm_arguments: list[str],
         given_arguments: list[str],
         api_processes: int,
+        front: object,
     ) -> int:
+        assert front is None
         assert " ".join(given_arguments) in " ".join(vllm_arguments)
         self.calls.append((deployment, host, port, vllm_arguments))
         self.api_processes.append(api_processes)
@@ -379,7 +381,12 @@ def test_an_address_that_is_not_this_machine_s_is_named_by_its_flag(
     flag: str, handed_over: HandedOver
 ) -> None:
     arguments = argparse.Namespace(
-        host="127.0.0.1", port=free_port(), grpc_port=None, control_host="::1", control_port=1
+        host="127.0.0.1",
+        port=free_port(),
+        grpc_port=None,
+        front=None,
+        control_host="::1",
+        control_port=1,
     )
     field = flag[2:].replace("-", "_")
     setattr(arguments, field, "203.0.113.1")

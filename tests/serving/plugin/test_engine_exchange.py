@@ -1,58 +1,43 @@
 """Two whole engines, one that prefills and one that decodes: KV goes over a socket between them."""
 
+import logging
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm.config import KVTransferConfig
 from vllm.v1.request import RequestStatus
 
 from emulator.specs.fault import Fault, FaultKind
 from emulator.ultraserver.handover_cost import kv_between_engines
 from emulator.units import NS_PER_S
-from serving.engine.live_engine import LiveEngine
 from serving.wire.control_call import FaultReport, InjectRequest
-from tests.e2e.server_process import free_port
 from tests.serving.plugin.core_engine import Engine
+from tests.serving.plugin.exchanging_pair import ASKED, Make, exchanging_engines, live
 
 pytestmark = pytest.mark.long
 
-ASKED = {"do_remote_decode": True, "do_remote_prefill": False}
-KEY = "k" * 40
 PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (10, 20)}
 """Tokens of each prompt and its first one: the prefixes of a and c are shared."""
 
-Make = Callable[..., Engine]
-
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
-    """Makes engines of a role that share a key; their ports are closed at the end."""
-    made: list[Engine] = []
-    key_file = tmp_path / "kv.key"
-    key_file.write_text(KEY)
-    key_file.chmod(0o600)
+def make(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[Make]:
+    """Makes engines whose log `caplog` has, also where vLLM sets it up within the test."""
+    log = logging.getLogger("vllm")
+    with exchanging_engines(monkeypatch, tmp_path) as make:
 
-    def engine(role: str, chips: int = 1, *, lease_s: float = 30.0, **settings: Any) -> Engine:
-        monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
-        config = KVTransferConfig(
-            kv_connector="NixlConnector",
-            kv_role=role,
-            kv_connector_extra_config={"kv_lease_duration": lease_s},
-        )
-        settings = {"kv_key_file": str(key_file)} | settings
-        made.append(Engine(monkeypatch, chips, kv_transfer_config=config, **settings))
-        return made[-1]
+        def heard(*arguments: Any, **more: Any) -> Engine:
+            engine = make(*arguments, **more)
+            if caplog.handler not in log.handlers:
+                monkeypatch.setattr(log, "propagate", True)
+            return engine
 
-    yield engine
-    for each in made:
-        each.executor.shutdown()
-
-
-def live(engine: Engine) -> LiveEngine:
-    return engine.executor.live_engine()
+        yield heard
 
 
 def prefilled(engine: Engine, name: str, tokens: int, *, first: int = 50) -> dict[str, Any]:
@@ -61,9 +46,8 @@ def prefilled(engine: Engine, name: str, tokens: int, *, first: int = 50) -> dic
     while True:
         for output in engine.turn()[2]:
             if output.finish_reason is not None:
-                assert output.kv_transfer_params is not None
                 engine.turn()  # an engine that holds KV goes on
-                return dict(output.kv_transfer_params)
+                return dict(output.kv_transfer_params or {})
 
 
 def until_idle(*engines: Engine) -> None:
@@ -328,6 +312,50 @@ def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     assert not any(used_blocks(prefills))
     (line,) = _warnings(caplog)
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
+
+
+def test_kv_is_held_while_its_request_waits_for_a_seat(make: Make) -> None:
+    prefills, decodes = make("kv_producer", lease_s=0.3), make("kv_consumer", lease_s=0.3)
+    for number in range(6):  # as many as there are seats
+        decodes.add(f"long{number}", 8, first=100 * number, max_tokens=400)
+    decodes.turn()
+    decodes.add("a", 90, kv_transfer_params=prefilled(prefills, "a", 90))
+    end_s = time.monotonic() + 1.0
+    while time.monotonic() < end_s:
+        decodes.turn()
+        prefills.turn()
+        time.sleep(0.01)
+    assert any(used_blocks(prefills)), "three leases later"
+    for number in range(6):
+        decodes.scheduler.finish_requests(f"long{number}", RequestStatus.FINISHED_ABORTED)
+    assert len(decodes.serve({})["a"]) == 3
+    until_idle(prefills, decodes)
+    assert live(decodes).telemetry().kv_transfers == 1
+
+
+def test_an_idle_engine_whose_time_does_not_pass_ends_a_lease_by_the_wall(make: Make) -> None:
+    prefills = make("kv_producer", lease_s=0.2)
+    began_s = time.monotonic()
+    prefilled(prefills, "a", 90)
+    held_ns = live(prefills)._time.now_ns
+    until_idle(prefills)
+    assert time.monotonic() - began_s >= 0.2
+    assert not any(used_blocks(prefills))
+    prefills.add("b", 20, first=300)
+    prefills.serve({})
+    assert live(prefills)._time.now_ns - held_ns >= 0.2 * NS_PER_S, "the machine has waited"
+
+
+def test_kv_that_the_host_has_no_memory_for_is_not_offered(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    available = namedtuple("available", "available")(0)
+    monkeypatch.setattr("serving.plugin.kv_exchange.psutil.virtual_memory", lambda: available)
+    prefills = make("kv_producer")  # one context of 512 tokens in any case
+    params = [prefilled(prefills, name, 300, first=100) for name in ("a", "b")]
+    assert params[0]["do_remote_prefill"]
+    assert "do_remote_prefill" not in params[1]
+    assert "KV of request b is not held for another engine" in caplog.text
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])

@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.engine import EngineCoreOutputs
 
+from serving.engine.step_report import StepReport
+from serving.plugin import stats_client
+from serving.process.front_program import API_CLIENT, FRONT_CLIENT
 from tests.serving.plugin.driven_schedulers import (
     Asked,
     DrivenFast,
@@ -157,3 +161,29 @@ def test_requests_leave_lost_and_closed_ranks_as_with_vllm_s(shape: EngineShape,
 @given(shape=shapes(), seed=SEEDS)
 def test_pauses_and_emptied_caches_are_those_of_vllm_s(shape: EngineShape, seed: int) -> None:
     hold_equal(shape, turns_of(seed, shape.ranks, changes=True, pauses=True))
+
+
+def test_behind_a_front_the_api_process_is_told_of_the_queues_now_and_then_and_of_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stats_client, "has_front", bool)
+    monkeypatch.setattr(stats_client.time, "monotonic", lambda: 1e9)  # nothing is due by time
+    driven = DrivenFast(EngineShape(ranks=2, kv_blocks=40, policy="none", options={}))
+    prompts = [tuple(range(300, 300 + 10 * count)) for count in (1, 2, 3)]
+    driven.ask([Asked(name=f"of-{len(each)}", prompt=each, max_tokens=5) for each in prompts])
+
+    told = []
+    while driven.scheduler.has_requests():
+        decision = driven.scheduler.schedule()
+        report = StepReport(begin_s=0, end_s=1, epochs=None, weights=("first",) * 2)
+        done = driven.computed(decision, report)
+        told.append(driven.scheduler.update_from_output(decision, done))
+
+    stats = [each.get(API_CLIENT, EngineCoreOutputs()).scheduler_stats for each in told]
+    known = [each for each in stats if each is not None]
+    assert all(each[FRONT_CLIENT].scheduler_stats is None for each in told if FRONT_CLIENT in each)
+    while_they_run = [each is not None for each in stats[:-2]]  # then the last ends, and nothing is
+    assert while_they_run == [True, *[False] * (len(told) - 3)]
+    assert len(told) > 5
+    assert (known[-1].num_running_reqs, known[-1].num_waiting_reqs) == (0, 0)
+    assert sum(each.prefix_cache_stats.queries for each in known) == sum(map(len, prompts))

@@ -54,6 +54,8 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(engine, clock())
+        if not engine.log_requests:  # as vLLM's HTTP app has it; a line takes 0.07 ms
+            logging.getLogger(VllmEngineServicer.__module__).setLevel(logging.WARNING)
         if self._warmup is not None:  # nothing here is compiled that a first request would meet
             self._warmup.cancel()
         self._admission = admission

@@ -37,7 +37,7 @@ def test_four_bits_are_for_experts() -> None:
 
 
 def test_matrices_in_mx_blocks_are_served_where_named_by_chips_that_multiply_them() -> None:
-    for name in ("mxfp8", "w4a8"):
+    for name in ("mxfp8", "mxfp4", "w4a8"):
         assert model_at(name, DENSE, CHIPS["trainium3"]) == DENSE.at_precision(name)
         with pytest.raises(ConfigError, match=rf"^precision={name}: expected one of bf16, fp8 for"):
             model_at(name, DENSE, CHIPS["trainium2"])

@@ -1,0 +1,173 @@
+"""`serve --front smg`: clients of a native server before the engine, and what holds across it."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.benchmarks.front_arguments import front_arguments
+from tests.e2e.gateway_process import find_gateway
+from tests.e2e.server_answers import metrics
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+
+GATEWAY = find_gateway()
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(GATEWAY is None, reason="needs smg (make gateway-deps)"),
+]
+
+MODEL = "qwen3-30b-a3b"
+NAMES = (MODEL, "another/name")
+KEY, OTHER = "sk-of-a-client", "sk-of-another"
+CONTEXT_TOKENS = 512
+GONE_WITHIN_S = 60.0
+"""The front keeps its port for 5 s after a signal, and takes its time on a busy host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontedServer:
+    """A server and its front's address."""
+
+    process: ServerProcess
+    url: str
+
+    def front(self) -> psutil.Process:
+        """The front's process."""
+        children = psutil.Process(self.process.pid).children()
+        (found,) = (each for each in children if "smg" in " ".join(each.cmdline()))
+        return found
+
+    def ask(self, path: str = "/v1/completions", key: str = KEY, **body: Any) -> httpx.Response:
+        """Ask the front."""
+        return ask(self.url, path, key, **body)
+
+
+def ask(url: str, path: str = "/v1/completions", key: str = KEY, **body: Any) -> httpx.Response:
+    asked = {"model": MODEL, "max_tokens": 8, "ignore_eos": True, **body}
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{url}{path}", json=asked, headers=headers, timeout=300, trust_env=False)
+
+
+@pytest.fixture(scope="module")
+def fronted() -> Iterator[FrontedServer]:
+    yield from fronts()
+
+
+@pytest.fixture
+def ending() -> Iterator[FrontedServer]:
+    yield from fronts()
+
+
+def fronts() -> Iterator[FrontedServer]:
+    assert GATEWAY is not None
+    front = front_arguments(Path(GATEWAY))
+    with started(
+        ULTRASERVE,
+        *("--model", MODEL, "--weights", "none", "--chips", "4", "--engine", "fast"),
+        *("--clock", "dilated:2", "--max-model-len", str(CONTEXT_TOKENS)),
+        *("--served-model-name", *NAMES, "--api-key", KEY, OTHER),
+        *front.arguments,
+        environment=front.environment,
+    ) as process:
+        process.wait_ready()
+        front.wait_ready()
+        assert front.url is not None
+        yield FrontedServer(process=process, url=front.url)
+
+
+def running(process: ServerProcess) -> float:
+    return metrics(process, KEY)["vllm:num_requests_running"]
+
+
+def test_both_ports_answer_from_one_engine(fronted: FrontedServer) -> None:
+    direct = ask(fronted.process.url, prompt="The sea is", temperature=0).json()
+    answers = [fronted.ask(prompt="The sea is", temperature=0, model=name).json() for name in NAMES]
+    chat = fronted.ask("/v1/chat/completions", messages=[{"role": "user", "content": "The sea?"}])
+
+    told = {answer["choices"][0]["text"] for answer in (direct, *answers)}
+    assert len(told) == 1, "greedy words of one prompt"
+    assert {answer["usage"]["completion_tokens"] for answer in answers} == {8}
+    assert chat.json()["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_front_asks_for_the_server_s_keys_which_no_command_line_shows(
+    fronted: FrontedServer,
+) -> None:
+    statuses = [fronted.ask(prompt="a", key=key).status_code for key in (KEY, OTHER, "sk-no")]
+
+    assert statuses == [200, 200, 401]
+    assert not any(KEY in word for word in fronted.front().cmdline())
+
+
+def test_what_the_engine_cannot_compute_ends_the_request_alone(fronted: FrontedServer) -> None:
+    scores = fronted.ask(prompt="a", logprobs=1)
+    long = fronted.ask(prompt="word " * CONTEXT_TOKENS)
+    fits = fronted.ask(prompt="a", max_tokens=2 * CONTEXT_TOKENS)
+
+    assert [scores.status_code, long.status_code] == [500, 500]
+    used = fits.json()["usage"]
+    assert used["total_tokens"] == CONTEXT_TOKENS
+    assert fronted.ask(prompt="a").status_code == 200
+    assert "of the front is refused: logprobs: not with" in fronted.process.log()
+
+
+def test_the_server_s_metrics_count_the_front_s_tokens_and_come_to_rest(
+    fronted: FrontedServer,
+) -> None:
+    def queried() -> float:
+        return metrics(fronted.process, KEY)["vllm:prefix_cache_queries_total"]
+
+    before = queried()
+    for _ in range(3):
+        fronted.ask(prompt="The wind and the ship")
+
+    fronted.process.wait_until(lambda: running(fronted.process) == 0, "rest")
+    assert queried() > before
+
+
+def test_streams_of_the_front_end_by_themselves_when_the_server_is_told_to(
+    ending: FrontedServer,
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        streams = [
+            pool.submit(ending.ask, prompt="a", max_tokens=400, stream=True) for _ in range(4)
+        ]
+        ending.process.wait_until(lambda: running(ending.process) == 4, "streams")
+        front = ending.front()
+        ending.process.signal(signal.SIGTERM)
+        texts = [each.result().text for each in streams]
+        code = ending.process.wait_end()
+
+    assert code == 0
+    for text in texts:
+        *_, last, done = text.strip().split("\n\n")
+        assert done == "data: [DONE]"
+        assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    assert not front.is_running()
+
+
+def test_a_server_without_its_front_ends(ending: FrontedServer) -> None:
+    os.kill(ending.front().pid, signal.SIGKILL)
+
+    assert ending.process.wait_end() == 1
+    assert "the front is gone, and the server ends" in ending.process.log()
+
+
+def test_nothing_is_left_of_a_killed_server(ending: FrontedServer) -> None:
+    processes = psutil.Process(ending.process.pid).children(recursive=True)
+
+    os.kill(ending.process.pid, signal.SIGKILL)
+
+    _, left = psutil.wait_procs(processes, timeout=GONE_WITHIN_S)
+    assert left == []
