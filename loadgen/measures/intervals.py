@@ -187,31 +187,39 @@ def _sums(samples: Samples, values: Float64s) -> Float64s:
     )
 
 
-def again_low(shares: Sequence[float]) -> float | None:
-    """Student's 95 % bound for one more of these shares; None for fewer than two."""
-    count = len(shares)
+def again_low(values: Sequence[float], *, tail: float = TAIL) -> float | None:
+    """Student's bound for one more of these values, which it is below with a chance of `tail`; None
+    for fewer than two.
+    """
+    count = len(values)
     if count < 2:
         return None
-    spread = float(np.std(shares, ddof=1)) * (1 + 1 / count) ** 0.5
-    return float(np.mean(shares) - student_quantile(count - 1) * spread)
+    spread = float(np.std(values, ddof=1)) * (1 + 1 / count) ** 0.5
+    return float(np.mean(values) - student_quantile(count - 1, tail) * spread)
 
 
-def again_low_at_most(shares: Sequence[float], count: int) -> float:
-    """The most that `again_low` of `count` shares can be, of which one or more are known."""
-    more = count - len(shares)
-    mean, squares = float(np.mean(shares)), float(np.var(shares) * len(shares))
+def again_low_at_most(
+    values: Sequence[float], count: int, *, tail: float = TAIL, most: float = math.inf
+) -> float:
+    """The most that `again_low` of `count` values up to `most` can be, of which one or more are
+    known.
+    """
+    more = count - len(values)
+    mean, squares = float(np.mean(values)), float(np.var(values) * len(values))
     gain = more / count  # of the mean, for each of `above`, by which the others exceed it
-    weight = len(shares) * gain  # of its square, among the squares of deviations
-    loss = student_quantile(count - 1) ** 2 * (1 + 1 / count) / (count - 1)  # for each of these
-    above = 1 - mean
+    weight = len(values) * gain  # of its square, among the squares of deviations
+    loss = student_quantile(count - 1, tail) ** 2 * (1 + 1 / count) / (count - 1)  # for each
+    above = most - mean if more else 0.0
     if (steeper := weight * (weight * loss - gain**2)) > 0:
         above = min(above, gain * math.sqrt(squares / steeper))
+    if math.isinf(above):
+        return math.inf
     return mean + gain * above - math.sqrt(loss * (squares + weight * above**2))
 
 
-def student_quantile(freedom: float) -> float:
-    """The upper quantile of Student's t that leaves TAIL."""
-    return float(special.stdtrit(freedom, 1 - TAIL))
+def student_quantile(freedom: float, tail: float = TAIL) -> float:
+    """The upper quantile of Student's t that leaves `tail`."""
+    return float(special.stdtrit(freedom, 1 - tail))
 
 
 def _at_rank(ordered: Float64s, rank: float) -> float:

@@ -9,9 +9,8 @@ is what surely misses the target by 150, 600 or 2,400 requests, and what four fr
 or then eight of other seeds, do not surely show to keep it. The first size that passes is the
 best there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's.
 
-Before that, engines for prompts are simulated without any that decode. Nothing goes back to them,
-and a first token follows its prompt, so that this bounds TTFT of all units that have them: where
-too many prompts surely are late by 600 requests, none of those units is simulated.
+Before that, engines for prompts are simulated without any that decode, as the race does: of those
+that alone do not surely keep TTFT by the four fresh runs no unit is simulated.
 
 The plan is then judged again by ten seeds that no search has seen. The row goes to a CSV file.
 """
@@ -29,28 +28,19 @@ from math import ceil
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from emulator.arrays import Bools
-from loadgen.measures.intervals import share_estimate
-from loadgen.measures.samples import Samples
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import (
-    SizeTask,
-    check_sizes,
-    deployment_of,
-    missed_by_far,
-)
+from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import FIRST_SHARE, FRESH_TIMES, LAST_TIMES, NO_POLICY, Race
+from serving.analysis.plan.plan_race import FIRST_SHARE, LAST_TIMES, NO_POLICY, Race
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.plan_task import FRESH_TIMES
+from serving.analysis.plan.prompt_sides import PromptSides
 from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of
 from serving.main import command_parser
-from serving.simulator import SimulationWorkers, simulate
-from serving.traffic.serving_run import Ending
+from serving.simulator import SimulationWorkers
 
 TRACES: Final = Path(
     os.environ.get("ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces")
@@ -137,53 +127,14 @@ def all_settings(
     return dict(sorted(found.items()))
 
 
-def prompts_may_be_in_time(task: SizeTask) -> bool:
-    """Whether the engines for prompts of a unit may keep TTFT, by the interval of what they alone
-    show: when they have computed the prompts. A run ends early as those of the search do.
-    """
-    bounds = [bound for bound in task.slo.bounds if bound.name == "ttft"]
-    kept: list[list[Bools]] = []
-    shares = task.demand.shares(
-        task.replicas,
-        judged=task.terms.judged,
-        lead_s=task.lead_s,
-        seed=task.terms.seed,
-        before_s=task.before_s,
-    )
-    levels = [*map(missed_by_far, bounds)] if len(shares) == 1 else []
-    for share in shares:
-        (_, (engines, prompts)) = deployment_of(task, share.traffic).parts_of(share.traffic)
-        run = simulate(engines, prompts, judged=share.judged, levels=levels, logs=False)
-        if run.served.ending is Ending.HOPELESS:
-            return False
-        kept.append([~run.served.missed(bound)[run.judged] for bound in bounds])
-    of_bounds = (np.concatenate(each).astype(np.float64) for each in zip(*kept, strict=True))
-    highs = (share_estimate(Samples.in_order(each)).high for each in of_bounds)
-    return all(
-        high is None or high >= bound.share for high, bound in zip(highs, bounds, strict=True)
-    )
-
-
 def with_prompts_in_time(
     question: PlanQuestion, settings: dict[int, list[Setting]], workers: SimulationWorkers
 ) -> dict[int, list[Setting]]:
-    """Without units whose engines for prompts are surely too late, whatever decodes."""
-    race = Race(question, workers, lambda _: None)
-    sides: dict[tuple[object, ...], Setting] = {}
-    for setting in chain.from_iterable(settings.values()):
-        if setting.option.is_pooled:
-            sides.setdefault(_prompt_side(setting), setting)
-    tasks = [race.task(each, judged=question.check.judged) for each in sides.values()]
-    may_be = dict(zip(sides, workers.map(prompts_may_be_in_time, tasks), strict=True))
-    print(f"{sum(may_be.values())} of {len(sides)} pools for prompts may be in time", flush=True)
-    return {
-        size: [each for each in field if not each.option.is_pooled or may_be[_prompt_side(each)]]
-        for size, field in settings.items()
-    }
-
-
-def _prompt_side(setting: Setting) -> tuple[object, ...]:
-    return setting.option.point.precision, setting.option.point.prefill, setting.replicas
+    """Without units whose engines for prompts are too late, whatever decodes."""
+    sides = PromptSides(question, workers)
+    sides.judge([*chain.from_iterable(settings.values())])
+    print(f"{len(sides.late)} pools for prompts are late", flush=True)
+    return {size: sides.in_time(field) for size, field in settings.items()}
 
 
 def passing(

@@ -33,8 +33,9 @@ from serving.analysis.plan.plan_margins import (
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import pool_option
 from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
-from serving.analysis.plan.plan_race import FRESH_TIMES, NO_POLICY, POLICIES_KEPT, Progress, Race
+from serving.analysis.plan.plan_race import NO_POLICY, POLICIES_KEPT, Progress, Race
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.plan_task import FRESH_TIMES
 from serving.analysis.plan.size_check import Check
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint

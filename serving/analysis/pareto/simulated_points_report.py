@@ -13,7 +13,8 @@ from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_report import candidate_data
 from serving.analysis.pareto.simulated_points import RateLoss, SimulatedCurve, SimulatedPoint
-from serving.analysis.plan.plan_race import FRESH_RUNS, FRESH_TIMES, LAST_TIMES
+from serving.analysis.plan.plan_race import LAST_TIMES
+from serving.analysis.plan.plan_task import FRESH_RUNS, FRESH_TIMES
 
 
 def simulated_lines(curve: SimulatedCurve, found: Pareto, most: int) -> Iterator[str]:

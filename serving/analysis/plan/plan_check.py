@@ -4,6 +4,7 @@ The lockstep scheduler serves the share of one or several replicas in virtual ti
 at the end have missed the target; a size loaded above its steady state has too.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 
 from emulator.specs.fault import Fault, FaultKind
 from loadgen.measures.intervals import (
+    TAIL,
     again_low,
     again_low_at_most,
     percentile_estimate,
     share_estimate,
 )
+from loadgen.measures.percentile import percentile
 from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.estimate import Estimate
@@ -30,7 +33,7 @@ from serving.analysis.plan.class_demand import (
     measure_of,
 )
 from serving.analysis.plan.plan_demand import PlanDemand, Share
-from serving.analysis.plan.size_check import Check, TermCheck
+from serving.analysis.plan.size_check import Again, Check, TermCheck
 from serving.analysis.plan.timed_run import ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
@@ -52,6 +55,10 @@ Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 _IN_ORDER: Final = (*(each for each in Ending if each is not Ending.HOPELESS), Ending.HOPELESS)
+_LEAST: Final = 1e-3
+"""Of a limit, what is reached at the least: replies of one token have no time between them."""
+_ENDLESS: Final = 1e6
+"""Of a limit, what tokens that never come are taken for."""
 _BY_FAR: Final = 3
 """Times as many requests as may miss a limit."""
 RUNS_AT_ONCE: Final = 2
@@ -64,8 +71,9 @@ SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 class CheckTerms:
     """A rank's limits, requests to judge in each of `runs` runs, and the seed of the first run.
 
-    With `window` runs are judged by so many requests after each other, too. `early_end` ends a run
-    once it misses the target by far, which leaves percentiles open.
+    With `window` runs are judged by so many requests after each other, too: of further windows a
+    part of `again_tail` at most may miss a limit. `early_end` ends a run once it misses the target
+    by far, which leaves percentiles open.
     """
 
     schedulers: SchedulerLimits
@@ -73,6 +81,7 @@ class CheckTerms:
     seed: int
     runs: int = 1
     window: int | None = None
+    again_tail: float = TAIL
     early_end: bool = True
 
 
@@ -80,7 +89,8 @@ class CheckTerms:
 class SizeTask:
     """One size to check.
 
-    With `prefill`, a replica is a unit of pools: so many engines of either candidate. `lead_s` of
+    With `prefill`, a replica is a unit of pools: so many engines of either candidate, of which
+    `prompts_alone` has those for prompts simulated, and nothing that decodes. `lead_s` of
     traffic surrounds the judged requests, or `before_s` are before them if that is more; a full
     replica takes `most_requests_per_s`. As the judged requests begin to arrive, engines lose so
     many chips of `lost`, by their numbers: those for prompts have the last, and what has no number
@@ -91,6 +101,7 @@ class SizeTask:
     precision: str
     candidate: PartitionCandidate
     prefill: PartitionCandidate | None = None
+    prompts_alone: bool = False
     demand: PlanDemand
     slo: Slo
     terms: CheckTerms
@@ -145,7 +156,7 @@ def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[C
         for seed in range(task.terms.seed, task.terms.seed + task.terms.runs)
     ]
     runs = iter(workers.map(_share_runs, seeds))
-    return [_check(task, [*chain.from_iterable(islice(runs, task.terms.runs))]) for task in tasks]
+    return [_check(task, [*islice(runs, task.terms.runs)]) for task in tasks]
 
 
 def check_in_turn(
@@ -159,9 +170,9 @@ def check_in_turn(
         given = [(task, seed) for seed in seeds[first : first + RUNS_AT_ONCE]]
         runs += workers.map(_share_runs, given)
         if not _may_be_sure(task, runs):
-            worst = min(range(len(runs)), key=lambda number: _least_share(task, runs[number]))
-            return _check(task, [*chain.from_iterable(runs)]), seeds[worst]
-    return _check(task, [*chain.from_iterable(runs)]), None
+            worst = min(range(len(runs)), key=lambda number: _least_margin(task, runs[number]))
+            return _check(task, runs), seeds[worst]
+    return _check(task, runs), None
 
 
 def check_by_seed(
@@ -172,28 +183,34 @@ def check_by_seed(
     """
     runs = workers.map(_share_runs, [(task, seed) for task in tasks])
     return [
-        (_check(task, run), _may_be_sure(task, [run]))
+        (_check(task, [run]), _may_be_sure(task, [run]))
         for task, run in zip(tasks, runs, strict=True)
     ]
 
 
 def _may_be_sure(task: SizeTask, runs: Sequence[Sequence[ShareRun]]) -> bool:
     """Whether all runs of the terms may show it, of which these are some."""
-    done = [*chain.from_iterable(runs)]
-    if any(run.ending is Ending.HOPELESS for run in done):
+    if any(run.ending is Ending.HOPELESS for run in chain.from_iterable(runs)):
         return False
-    for number, bound in enumerate(task.slo.bounds):
-        known = _window_shares(task, done, number)
-        count = round(len(known) * task.terms.runs / len(runs))
-        if count > 1 and known and again_low_at_most(known, count) < bound.share:
-            return False
-    return True
+    return all(_may_pass(task, runs, bound) for bound in task.slo.bounds)
 
 
-def _least_share(task: SizeTask, runs: Sequence[ShareRun]) -> float:
-    """Of a window's requests that kept a limit, the smallest share."""
-    shares = (_window_shares(task, runs, number) for number in range(len(task.slo.bounds)))
-    return min(chain.from_iterable(shares), default=1.0)
+def _may_pass(task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound) -> bool:
+    """Whether windows of all runs of the terms may bound it, of which these are some."""
+    known = _window_margins(task, runs, bound)
+    count = round(len(known) * task.terms.runs / len(runs))
+    if count < 2:
+        return True
+    most = again_low_at_most(known, count, tail=task.terms.again_tail)
+    return min(most, *known) >= 0
+
+
+def _least_margin(task: SizeTask, run: Sequence[ShareRun]) -> float:
+    """How far a window is from a limit, of that which is the nearest or the farthest beyond it."""
+    if any(share.ending is Ending.HOPELESS for share in run):
+        return -math.inf
+    margins = (_window_margins(task, [run], bound) for bound in task.slo.bounds)
+    return min(chain.from_iterable(margins), default=float("inf"))
 
 
 def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
@@ -203,13 +220,21 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
         task.replicas, judged=judged, lead_s=lead_s, seed=seed, before_s=before_s
     )
     deployment = deployment_of(task, shares[0].traffic)
+    if task.prompts_alone:
+        parts = [deployment.parts_of(share.traffic)[-1] for share in shares]
+        deployment = parts[0][0]
+        shares = tuple(
+            replace(share, traffic=prompts)
+            for share, (_, prompts) in zip(shares, parts, strict=True)
+        )
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = task.terms.early_end and len(shares) == 1
     return [_serve(share, deployment, task, early_end=early_end) for share in shares]
 
 
-def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
+def _check(task: SizeTask, of_seeds: Sequence[Sequence[ShareRun]]) -> Check:
     limits = _deployment(task, task.candidate).limits
+    runs = [*chain.from_iterable(of_seeds)]
     first = runs[0]
     hit_share = sum(run.hit_tokens for run in runs) / max(1, sum(r.prompt_tokens for r in runs))
     times_s = {name: np.concatenate([run.times_s[name] for run in runs]) for name in first.times_s}
@@ -226,7 +251,7 @@ def _check(task: SizeTask, runs: Sequence[ShareRun]) -> Check:
         begin_s=first.begin_s,
         end_s=first.end_s,
         warmup_s=first.warmup_s,
-        terms=_terms(task, runs, times_s),
+        terms=_terms(task, of_seeds, times_s),
         percentiles_s={
             name: tuple(_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
             for name, each in times_s.items()
@@ -339,41 +364,69 @@ def _longest_allowed_s(share: Share, slo: Slo, classes: int) -> float:
 
 
 def _terms(
-    task: SizeTask, runs: Sequence[ShareRun], times_s: dict[str, Float64s]
+    task: SizeTask, of_seeds: Sequence[Sequence[ShareRun]], times_s: dict[str, Float64s]
 ) -> tuple[TermCheck, ...]:
     checks = []
+    runs = [*chain.from_iterable(of_seeds)]
     for number, bound in enumerate(task.slo.bounds):
         kept = [run.kept[number] for run in runs]
         share = _share(np.concatenate(kept), runs)
-        traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
         checks.append(
             TermCheck(
                 name=bound.name,
-                traffic_class=traffic_class,
+                traffic_class=bound.traffic_class if isinstance(bound, ClassBound) else "",
                 requests=sum(map(len, kept)),
                 limit_s=bound.limit_s,
                 percentile=bound.percentile,
-                reached_s=known_percentile(
-                    times_s[measure_of(traffic_class, bound.name)], bound.percentile
-                ),
+                reached_s=known_percentile(times_s[_measure(bound)], bound.percentile),
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again_low=again_low(_window_shares(task, runs, number)),
+                again=_again(task, of_seeds, bound),
+                may_pass=_may_pass(task, of_seeds, bound),
             )
         )
     return tuple(checks)
 
 
-def _window_shares(task: SizeTask, runs: Sequence[ShareRun], number: int) -> list[float]:
-    """Of each window's requests, the share that kept a limit."""
-    window = task.terms.window
-    return [
-        float(part.mean())
-        for kept in (run.kept[number] for run in runs)
-        if window is not None and len(kept)
-        for part in np.array_split(kept, max(1, len(kept) // window))
-    ]
+def _again(task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound) -> Again | None:
+    """None for fewer than two windows."""
+    margins, window = _window_margins(task, runs, bound), task.terms.window
+    low = again_low(margins, tail=task.terms.again_tail)
+    if low is None or window is None:
+        return None
+    most_s = bound.limit_s * math.exp(-min(low, *margins))
+    return Again(requests=window, confidence=1 - task.terms.again_tail, most_s=most_s)
+
+
+def _window_margins(
+    task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound
+) -> list[float]:
+    """Of each window, of the runs of one seed together, the logarithm of the limit to what its
+    requests reach at the percentile: above 0 if it is kept. None of a run that was broken off.
+    """
+    window, found = task.terms.window, list[float]()
+    if window is None:
+        return found
+    for run in runs:
+        times_s = [share.times_s[_measure(bound)] for share in run]
+        windows = max(1, sum(map(len, times_s)) // window)
+        for parts in zip(*(np.array_split(each, windows) for each in times_s), strict=True):
+            reached_s = _reached_s(np.concatenate(parts), bound)
+            if reached_s is not None:
+                found.append(math.log(bound.limit_s / max(reached_s, _LEAST * bound.limit_s)))
+    return found
+
+
+def _reached_s(times_s: Float64s, bound: Bound) -> float | None:
+    """Endless where tokens never come; None of no requests, and where it is not known."""
+    known = len(times_s) and not np.isnan(times_s).any()
+    return min(percentile(times_s, bound.percentile), _ENDLESS * bound.limit_s) if known else None
+
+
+def _measure(bound: Bound) -> str:
+    traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
+    return measure_of(traffic_class, bound.name)
 
 
 def _times_s(run: Run, demand: PlanDemand, of_class: Int64s | None) -> dict[str, Float64s]:

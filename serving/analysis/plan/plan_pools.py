@@ -5,7 +5,7 @@ equal units. Prompts hold up no decode there, so that both sides are chosen by t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import ceil
@@ -18,6 +18,7 @@ from emulator.arrays import Float64s
 from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.units import NS_PER_S
 from serving.analysis.plan.plan_options import NEAR, Option, OptionTerms, parts_of, size_ends
+from serving.analysis.plan.prompt_sides import PromptSide
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import (
     DecodeOption,
@@ -121,10 +122,13 @@ class PoolKinds:
         )
         return sum(each)
 
-    def promising(self, above: int, most: int, count: int) -> list[tuple[float, Option]]:
+    def promising(
+        self, above: int, most: int, count: int, late: Collection[PromptSide] = ()
+    ) -> list[tuple[float, Option]]:
         """Of more than `above` and up to `most` chips the `count` units that are the farthest from
         their limits, and how near: 1 is at one. Of each pair as many engines prefill as there is
-        room for; the option's `replicas` are the units.
+        room for; the option's `replicas` are the units. None with a side for prompts that is known
+        to be too `late`.
         """
         if not self.can_meet:
             return []
@@ -134,7 +138,8 @@ class PoolKinds:
         found: dict[tuple[_Side, _Side], _Pair] = {}
         for units in size_ends(fewest, UNITS_MOST * fewest, ratio=NEAR):
             near = self._nearest(units, above, min(machine, most // units), MORE_PAIRS * count)
-            found |= {each.sides: each for each in near}  # the most units of each kind
+            # The most units of each kind.
+            found |= {each.sides: each for each in near if self._prompt_side(each) not in late}
         return [
             (
                 each.nearness,
@@ -148,6 +153,10 @@ class PoolKinds:
             )
             for each in islice(_of_several_sides(sorted(found.values()), same_side), count)
         ]
+
+    def _prompt_side(self, pair: "_Pair") -> PromptSide:
+        prefill = self._prefills[pair.prefill]
+        return prefill.precision, prefill.candidate.partition, pair.prefill_engines, pair.units
 
     def _nearest(self, units: int, above: int, room: int, count: int) -> "list[_Pair]":
         """Pairs with up to `room` chips a unit."""

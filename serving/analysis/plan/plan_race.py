@@ -8,15 +8,14 @@ that had no part in their choice. That a larger size passes where a smaller one 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from math import ceil
 from typing import Final
 
 import numpy as np
 
-from emulator.units import NS_PER_S
-from serving.analysis.plan.class_demand import long_run, steady_target
+from serving.analysis.plan.class_demand import steady_target
 from serving.analysis.plan.plan_check import (
     RUNS_AT_ONCE,
     SizeTask,
@@ -36,25 +35,17 @@ from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.plan_task import FRESH_TIMES, size_task, task_anew
+from serving.analysis.plan.prompt_sides import PromptSides, prompt_side
 from serving.analysis.plan.size_check import Check
-from serving.analysis.plan.timed_run import OutOfTime, unix_s
+from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 from serving.traffic.engine_limits import BatchLimits
 
 FIRST_SHARE: Final = 4
 """A fourth of the requests to judge decides the first heat."""
-LEAD_BY_JUDGED: Final = 3
-"""Requests before the judged ones to each of these, at most: a few judged ones cost little more."""
 LAST_TIMES: Final = 4
 """Times the requests to judge, in the last heat."""
-FRESH_RUNS: Final = 4
-FRESH_TIMES: Final = 5
-"""Runs of seeds that no heat has seen, and times the requests to judge in each, by which the best
-two are judged at last. What won by luck fails, and so does a queue that grows slowly.
-"""
-ANEW_TIMES: Final = 2
-"""Times as many runs, of other seeds, judge what was found."""
-FEWER: Final = 2  # and longer runs, where the lead of one has more requests than are judged in it
 _CONFIRMED: Final = 2
 KEPT: Final = 3
 """One of so many stays in the race after a heat."""
@@ -108,11 +99,8 @@ class Race:
         self.ends_s = ends_s
         self._begun_s = time.monotonic()
         self.tries = question.search.tries
-        peak = question.demand.peak
         self.rate_per_s = question.demand.peak_rate_per_s
         self._steady_slo, _ = steady_target(question.demand, question.slo)
-        self._long_output = float(np.percentile(peak.output_tokens, 90))
-        self._mean_output = float(peak.output_tokens.mean())
         self._places: dict[str, list[float]] = defaultdict(list)  # of each policy, 0 the best
         self._turn = 0
         self._seemed: Setting | None = None
@@ -124,6 +112,7 @@ class Race:
         self._limited: set[tuple[Setting, BatchLimits]] = set()  # tried under other limits
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
+        self._sides = PromptSides(question, workers)
         self._known: dict[tuple[Setting, int, bool], Check] = {}
         self.passed: list[Setting] = []
         """Those that surely keep the target after the last heat."""
@@ -190,10 +179,10 @@ class Race:
         pooled: list[tuple[Option, int]] = []
         if self.pools is not None and not is_hopeless[True]:
             tries = min(self.tries, FIRST_TRIES) if first else self.tries
-            promising = self.pools.promising(above, most, tries)
+            promising = self._promising_units(self.pools, above, most, tries)
             pooled = [
                 (option, option.replicas)
-                for _, option in promising
+                for option in promising
                 if self._steady_cost(option, option.replicas) < bound
             ]
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
@@ -203,6 +192,17 @@ class Race:
             for option, replicas in sized
             for policy in several
         ]
+
+    def _promising_units(self, pools: PoolKinds, above: int, most: int, tries: int) -> list[Option]:
+        """Units whose engines for prompts alone are in time."""
+        while True:
+            promising = [each for _, each in pools.promising(above, most, tries, self._sides.late)]
+            settings = [
+                Setting(option=each, policy=NO_POLICY[0], replicas=each.replicas)
+                for each in promising
+            ]
+            if not self._sides.judge(settings, ends_s=self.ends_s):
+                return promising
 
     @property
     def _bound(self) -> Cost:
@@ -361,19 +361,23 @@ class Race:
 
     def _refute(self, setting: Setting) -> None:
         self._refuted.add((setting.replicas, setting.kind))
+        side = prompt_side(setting.option, setting.replicas)
+        terms = self.checks[setting].terms
+        if side is not None and any(
+            t.name == "ttft" and not (t.kept and t.may_pass) for t in terms
+        ):
+            self._sides.late.add(side)
         if setting in self.passed:
             self.passed = self._unrefuted(self.passed)
             self.say(f"not by new seeds: {setting.words}")
 
     def task_anew(self, setting: Setting) -> SizeTask:
         """To judge a setting by seeds that no heat and no confirmation has seen."""
-        task = self.task(setting, judged=FRESH_TIMES * self._question.check.judged, is_fresh=True)
-        runs = task.terms.runs
-        terms = replace(task.terms, seed=task.terms.seed + runs, runs=ANEW_TIMES * runs)
-        return replace(task, terms=terms)
+        return task_anew(self._question, setting, ends_s=self.ends_s)
 
     def _unrefuted(self, settings: Sequence[Setting]) -> list[Setting]:
-        return [each for each in settings if (each.replicas, each.kind) not in self._refuted]
+        in_time = self._sides.in_time(settings)
+        return [each for each in in_time if (each.replicas, each.kind) not in self._refuted]
 
     def _say_perhaps(self) -> None:
         """While nothing is sure, show what seems to be so."""
@@ -425,59 +429,14 @@ class Race:
         early_end: bool = True,
     ) -> SizeTask:
         """To judge a setting by so many requests; if `is_fresh` in each of several fresh runs."""
-        question, option = self._question, setting.option
-        limits = {} if setting.limits is None else asdict(setting.limits)
-        schedulers = replace(question.check.schedulers, prefill_policy=setting.policy, **limits)
-        requests_per_s = self.rate_per_s / setting.replicas
-        # Batches become steady within the time of a long reply; for a first heat nearly is enough.
-        is_first = judged < question.check.judged
-        output_tokens = self._mean_output if is_first else self._long_output
-        lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
-        lead_s = lead_ns / NS_PER_S
-        before_s = max(lead_s, self._warm_s(setting))
-        lead_requests = requests_per_s * before_s
-        runs = 1
-        if judged > question.check.judged:
-            judged = max(judged, long_run(question.demand, question.slo, requests_per_s))
-        if is_fresh:
-            runs = question.demand.runs(setting.replicas, FRESH_RUNS)
-            if lead_requests > judged and runs == FRESH_RUNS:  # fewer leads, as many judged
-                runs, judged = FRESH_RUNS // FEWER, FEWER * judged
-        return SizeTask(
-            sweep=question.sweep,
-            precision=option.point.precision,
-            candidate=option.candidate,
-            prefill=option.point.prefill,
-            demand=question.demand,
-            slo=question.slo,
-            terms=replace(
-                question.check,
-                schedulers=schedulers,
-                seed=question.check.seed + is_fresh,
-                judged=max(judged, ceil(lead_requests / LEAD_BY_JUDGED)),
-                runs=runs,
-                window=question.check.judged,
-                early_end=early_end,
-            ),
-            replicas=setting.replicas,
-            lead_s=lead_s,
-            before_s=before_s,
-            ends_at=unix_s(self.ends_s),
-            most_requests_per_s=option.most_requests_per_s,
+        return size_task(
+            self._question,
+            setting,
+            judged=judged,
+            is_fresh=is_fresh,
+            early_end=early_end,
+            ends_s=self.ends_s,
         )
-
-    def _warm_s(self, setting: Setting) -> float:
-        """Until prefix caches are as they stay: until new tokens have filled them, as slowly as
-        where all that could be found is, or nearly all that could be found has come.
-        """
-        prefixes, shape = self._question.demand.prefixes, self._question.sweep.shape
-        if prefixes is None:
-            return 0.0
-        pool = setting.option.point.prefill
-        engine, engines = (setting.option.candidate, 1) if pool is None else (pool, pool.replicas)
-        tokens = engines * engine.partition.ranks * engine.kv_capacity_tokens
-        tokens_per_s = self.rate_per_s / setting.replicas * shape.computed_tokens
-        return min(prefixes.lead_s, tokens / tokens_per_s)
 
 
 def _by_quality(checks: Sequence[Check]) -> list[int]:

@@ -262,13 +262,13 @@ def _reached(check: Check) -> str:
 
 def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:
     """A size's verdict, its limits, percentiles and run, in lines."""
-    yield f"{what}: {_verdict(check)}"
+    yield f"{what}: {check.verdict}"
     for term in check.terms:
         yield (
             f"  {term.reached_words} "
             f"({_ranged(term, error)}limit {term.limit_s * 1e3:g} ms); {_bound(term)}"
             f"{100 * term.share:.4g} % of {_judged(term)} within it"
-            f"{_confidence(term)}"
+            f"{_confidence(term)}{term.again_words}"
         )
     for name, times_s in check.percentiles_s.items():
         if any(time_s is not None for time_s in times_s):
@@ -305,12 +305,6 @@ def _unit(check: Check) -> str:
 def _policy(check: Check) -> str:
     policy = f", prefill policy {check.prefill_policy}" if check.prefill is None else ""
     return f"{policy}, {check.limits.words}"
-
-
-def _verdict(check: Check) -> str:
-    if check.surely_meets:
-        return "meets the target"
-    return "does not surely meet the target" if check.meets else "DOES NOT MEET the target"
 
 
 def _ranged(term: TermCheck, error: ModelError) -> str:
@@ -426,6 +420,7 @@ def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
         *shares,
         "kept",
         "is_sure",
+        "again",
     )
     return {
         **_named(check, "meets", "surely_meets", "chips", "replicas", "prefill_policy", "limits"),

@@ -27,8 +27,9 @@ from serving.analysis.plan.plan_cost import (
 from serving.analysis.plan.plan_margins import LOSS_S, EngineSide, Loss, hit, lost_words, sides_of
 from serving.analysis.plan.plan_options import Option, size_ends
 from serving.analysis.plan.plan_question import LostPart, PlanQuestion
-from serving.analysis.plan.plan_race import FRESH_TIMES, LAST_TIMES, NO_POLICY, Race
+from serving.analysis.plan.plan_race import LAST_TIMES, NO_POLICY, Race
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.plan_task import FRESH_TIMES
 from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers

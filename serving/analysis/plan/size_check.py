@@ -1,6 +1,7 @@
 """What the simulation of a size has shown, limit by limit of the target."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from loadgen.records.estimate import Estimate
 from reporting.numbers import four_digits
@@ -10,6 +11,22 @@ from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.traffic.engine_limits import BatchLimits
 from serving.traffic.serving_run import Ending
 
+FRESH_PASSED: Final = 10
+"""Further runs in a row that all keep a limit of a plan's answer,"""
+STANDS_TAIL: Final = 0.05 / FRESH_PASSED
+"""with 95 % confidence: of one more run so little is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What one more run of so many `requests` reaches, at the limit's percentile and with this
+    `confidence`, at most: no less than the worst of the runs that there are.
+    """
+
+    requests: int
+    confidence: float
+    most_s: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCheck:
@@ -17,9 +34,8 @@ class TermCheck:
 
     It is judged by `requests`: all, or those of a traffic class. `share` of these kept it, and with
     95 % confidence `share_low` to `share_high` do: requests that wait for each other count for
-    fewer. After an early end it is an upper bound, without an interval. With the same confidence
-    one more window of requests keeps it for at least `again_low` of them; None for fewer than two
-    windows.
+    fewer. After an early end it is an upper bound, without an interval. `again` is None for fewer
+    than two runs; of some of several runs `may_pass` says whether the others could lift it.
     """
 
     name: str
@@ -29,7 +45,8 @@ class TermCheck:
     share: float
     share_low: float | None
     share_high: float | None
-    again_low: float | None = None
+    again: Again | None = None
+    may_pass: bool = True
     requests: int = 0
     traffic_class: str = ""
 
@@ -63,6 +80,17 @@ class TermCheck:
         return f"{self.label} p{self.percentile:g} {reached}"
 
     @property
+    def again_words(self) -> str:
+        """As `; one more run of 3,000 requests: at most 800 ms with 99.5 % confidence`."""
+        if self.again is None:
+            return ""
+        return (
+            f"; one more run of {self.again.requests:,} requests: at most "
+            f"{four_digits(1e3 * self.again.most_s)} ms with {100 * self.again.confidence:g} % "
+            "confidence"
+        )
+
+    @property
     def is_sure(self) -> bool:
         """Whether the interval leaves no doubt of `kept`."""
         if self.share_low is None or self.share_high is None:
@@ -72,9 +100,10 @@ class TermCheck:
 
     @property
     def is_surely_kept(self) -> bool:
-        """Whether no interval leaves a doubt that it is; a bound does."""
-        lows = (self.share_low, self.share_low if self.again_low is None else self.again_low)
-        return all(low is not None and low >= self.percentile / 100 for low in lows)
+        """Whether no interval leaves a doubt that it is, or that one more run keeps it."""
+        if self.share_low is None or self.share_low < self.percentile / 100:
+            return False
+        return self.again is None or self.again.most_s <= self.limit_s
 
     @property
     def may_be_kept(self) -> bool:
@@ -133,6 +162,18 @@ class Check:
     def surely_meets(self) -> bool:
         """Whether it does with 95 % confidence."""
         return self.load_share <= 1 and all(term.is_surely_kept for term in self.terms)
+
+    @property
+    def verdict(self) -> str:
+        """As `meets the target`; few runs only seem to show it."""
+        again = (term.again for term in self.terms)
+        if not self.meets:
+            return "DOES NOT MEET the target"
+        if not self.surely_meets:
+            return "does not surely meet the target"
+        if any(each is not None and each.confidence < 1 - STANDS_TAIL for each in again):
+            return "seems to meet the target, by few runs"
+        return "meets the target"
 
     @property
     def may_meet(self) -> bool:

@@ -32,7 +32,8 @@ def reference_of(checkpoints: Mapping[str, Path]) -> ReferenceOf:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("chips", "tp", "mapped"), [(1, 1, False), (4, 2, False), (4, 2, True)])
+# Four chips that map nothing have the bits of one: the last test here.
+@pytest.mark.parametrize(("chips", "tp", "mapped"), [(1, 1, False), (4, 2, True)])
 @pytest.mark.parametrize("name", SHAPES)
 def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
     name: str,

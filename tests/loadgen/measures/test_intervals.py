@@ -218,14 +218,16 @@ def test_percentiles_are_numpy_s_and_lie_within_their_bounds(
 SHARES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20)
 
 
-@given(known=SHARES, more=SHARES)
+@given(known=SHARES, more=SHARES, tail=st.floats(0.001, 0.4))
 def test_no_further_shares_lift_the_bound_of_one_more_above_the_most(
-    known: list[float], more: list[float]
+    known: list[float], more: list[float], tail: float
 ) -> None:
-    reached = again_low([*known, *more])
+    reached = again_low([*known, *more], tail=tail)
+    most = again_low_at_most(known, len(known) + len(more), tail=tail, most=1.0)
 
     assert reached is not None
-    assert reached <= again_low_at_most(known, len(known) + len(more)) + 1e-9
+    assert reached <= most + 1e-9
+    assert most <= again_low_at_most(known, len(known) + len(more), tail=tail) + 1e-9
 
 
 @given(known=SHARES, more=st.integers(1, 30))
@@ -240,8 +242,17 @@ def test_equal_further_shares_come_up_to_the_most(known: list[float], more: int)
     found = optimize.minimize_scalar(
         missed, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9}
     )
-    most = again_low_at_most(known, len(known) + more)
+    most = again_low_at_most(known, len(known) + more, most=1.0)
     assert -found.fun == pytest.approx(most, abs=1e-6)
+
+
+def test_a_surer_bound_of_one_more_is_a_lower_one_and_holds_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(5)
+    drawn = rng.normal(size=(4_000, 17))
+    for tail in (0.1, 0.025, 0.005):
+        lows = [again_low(row[:16].tolist(), tail=tail) or 0.0 for row in drawn]
+        below = float((drawn[:, 16] < lows).mean())
+        assert below == pytest.approx(tail, abs=4 * (tail / 4_000) ** 0.5)
 
 
 @given(known=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=20))

@@ -1,5 +1,6 @@
 """An installation compiles all kernels, so that no command has to."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,16 @@ from emulator.data import SMALL_MOE_DIR
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = """
+import json
 import sys
 from numba.core import event
 from serving.main import main
 
-with event.install_recorder("numba:compile") as compiled:
-    assert main(sys.argv[1:]) == 0
-assert not compiled.buffer, [each.data["dispatcher"].py_func for _, each in compiled.buffer]
+for words in json.loads(sys.argv[1]):
+    with event.install_recorder("numba:compile") as compiled:
+        assert main(words) == 0, words
+    functions = [each.data["dispatcher"].py_func for _, each in compiled.buffer]
+    assert not functions, (words, functions)
 """
 SMALL = ("--model", "qwen3-30b-a3b", "--chips", "4")
 LOAD = ("--rate", "20", "--requests", "20", "--output", "9")
@@ -51,25 +55,29 @@ def test_the_files_that_kernels_are_made_of_are_listed(kept: list[str]) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
-    "command",
+    "commands",
     [
-        ("simulate", *SMALL, *LOAD),
-        ("simulate", *SMALL, *LOAD, "--replicas", "2", "--router", "prefix-aware"),
-        ("simulate", *SMALL, *LOAD, "--shared-prefix", "64x2", "--results", "{folder}/r.jsonl"),
-        ("simulate", *SMALL, *LOAD, "--timeout", "9", "--speculative-tokens", "1"),
-        ("simulate", *SMALL, *LOAD, *NIGHT),
-        ("pareto", "--model", "qwen3-30b-a3b", "--chips", "4", "--systems", "trn3-nl72x2"),
+        (
+            ("simulate", *SMALL, *LOAD),
+            ("simulate", *SMALL, *LOAD, "--replicas", "2", "--router", "prefix-aware"),
+            ("simulate", *SMALL, *LOAD, "--shared-prefix", "64x2", "--results", "{folder}/r.jsonl"),
+            ("simulate", *SMALL, *LOAD, "--timeout", "9", "--speculative-tokens", "1"),
+            ("simulate", *SMALL, *LOAD, *NIGHT),
+            ("pareto", "--model", "qwen3-30b-a3b", "--chips", "4", "--systems", "trn3-nl72x2"),
+        ),
         pytest.param(
-            ("plan", "--model", "qwen3-30b-a3b", "--rate", "20", "--slo", "ttft=1s,tpot=30ms"),
+            (("plan", "--model", "qwen3-30b-a3b", "--rate", "20", "--slo", "ttft=1s,tpot=30ms"),),
             marks=pytest.mark.slow,
         ),
     ],
-    ids=" ".join,
+    ids=["simulate and pareto", "plan"],
 )
-def test_a_command_compiles_nothing_more(command: tuple[str, ...], tmp_path: Path) -> None:
-    words = [each.format(folder=tmp_path) for each in command]
+def test_commands_compile_nothing_more(
+    commands: tuple[tuple[str, ...], ...], tmp_path: Path
+) -> None:
+    words = [[each.format(folder=tmp_path) for each in command] for command in commands]
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, *words],
+        [sys.executable, "-c", COMMANDS, json.dumps(words)],
         cwd=ROOT,
         capture_output=True,
         text=True,

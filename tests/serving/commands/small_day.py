@@ -6,13 +6,13 @@ from pathlib import Path
 from serving.commands import day as command
 
 SMALL_DAY = (
-    *("--model", "qwen3-30b-a3b", "--chips", "2", "--lnc", "2", "--ep", "2", "--tp", "1"),
-    *("--policy", "fixed:54", "--requests", "40", "--slo", "ttft=200ms,tpot=30ms@p90"),
+    *("--model", "qwen3-30b-a3b", "--chips", "8", "--lnc", "2", "--ep", "8", "--tp", "1"),
+    *("--policy", "fixed:13", "--requests", "40", "--slo", "ttft=200ms,tpot=30ms@p90"),
     *("--peak", "50", "--processes", "1", "--max-num-seqs", "32", "--no-cache"),
 )
 
 SMALL_NIGHT = (
-    *("--chips", "2", "--lnc", "2", "--ep", "2", "--tp", "1", "--requests", "40"),
+    *("--chips", "8", "--lnc", "2", "--ep", "8", "--tp", "1", "--requests", "40"),
     *("--processes", "1", "--max-num-seqs", "32"),
 )
 """Beside `--tenants` with the file of `small_night`."""
@@ -44,7 +44,7 @@ def hours(folder: Path) -> Path:
 
 
 def small_night(folder: Path) -> Path:
-    """Two models by turns on 72 groups for three hours, two jobs, and batch work."""
+    """Two models by turns on 18 groups for three hours, two jobs, and batch work."""
     own, trace = lengths(folder), hours(folder)
     served = f'slo = "ttft=200ms,tpot=30ms@p90"\ntrace = "{trace}"\nlengths = "{own}"'
     path = folder / "tenants.toml"
@@ -56,13 +56,13 @@ def small_night(folder: Path) -> Path:
         [[serve]]
         model = "qwen3-30b-a3b"
         peak = 40
-        policy = "fixed:40"
+        policy = "fixed:10"
         {served}
 
         [[serve]]
         model = "gpt-oss-20b"
         peak = 20
-        policy = "fixed:20"
+        policy = "fixed:5"
         {served}
 
         [[train]]

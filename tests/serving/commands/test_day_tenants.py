@@ -28,13 +28,13 @@ def test_a_night_of_tenants_is_walked_and_adds_up(
     assert args.run(args) == 0
     data = json.loads(capsys.readouterr().out)
 
-    assert (data["groups"], data["group_chips"]) == (72, 2)
+    assert (data["groups"], data["group_chips"]) == (18, 8)
     assert data["length_s"] == 3 * 3_600
     models, tenants = data["models"], data["tenants"]
-    assert data["group_hours"] == pytest.approx(72 * 3)
+    assert data["group_hours"] == pytest.approx(18 * 3)
     parts = [*models, *tenants]
     assert sum(each["group_hours"] for each in parts) + data["idle_group_hours"] == pytest.approx(
-        72 * 3
+        18 * 3
     )
     assert sum(each["joules"] for each in parts) + data["idle_joules"] == pytest.approx(
         data["chip_joules"]
@@ -68,7 +68,7 @@ def test_a_file_of_one_model_and_one_job_is_a_day_without_a_file(
     day = json.loads(capsys.readouterr().out)
     path = tmp_path / "one.toml"
     path.write_text(
-        '[[serve]]\nmodel = "qwen3-30b-a3b"\npeak = 50\npolicy = "fixed:54"\n'
+        '[[serve]]\nmodel = "qwen3-30b-a3b"\npeak = 50\npolicy = "fixed:13"\n'
         f'slo = "ttft=200ms,tpot=30ms@p90"\ntrace = "{trace}"\nlengths = "{own}"\n'
         '[[train]]\nname = "job"\nmodel = "qwen3-30b-a3b"\n'
     )
@@ -117,7 +117,7 @@ def test_a_day_is_of_a_model_or_of_tenants(
         ('model = "gpt-oss-20b"\n        peak', 'model = "no-such"\n        peak', "no-such"),
         ('model = "gpt-oss-20b"\n        peak', 'model = "qwen3-30b-a3b"\n        peak', "serve"),
         ('name = "tuning"', 'name = "offline"', "tenants"),
-        ('policy = "fixed:20"', 'policy = "sometimes"', "sometimes"),
+        ('policy = "fixed:5"', 'policy = "sometimes"', "sometimes"),
     ],
 )
 def test_entries_that_contradict_the_catalog_or_each_other_are_refused(

@@ -20,7 +20,7 @@ policy = "fixed:4"
 days = 1
 input = "300"
 output = "8"
-peak_percent = 1.0
+peak_percent = 0.4
 source = "made up"
 
 [[failures]]
@@ -99,7 +99,7 @@ def test_a_wrong_option_is_refused_in_a_line(
         ('"fixed:4"', '"sometimes"', "policy=sometimes: expected"),
         ('"fixed:4"', '"oracle"', "policy=oracle: expected a policy that need not know the day"),
         ("days = 1", "days = 0", "days=0: expected at least 1"),
-        ("peak_percent = 1.0", "peak_percent = -1.0", "peak=-1%: expected above 0 %"),
+        ("peak_percent = 0.4", "peak_percent = -1.0", "peak=-1%: expected above 0 %"),
         ('"ttft=200ms,tpot=30ms@p90"', '"fast"', "slo=fast: expected"),
     ],
 )

@@ -20,26 +20,20 @@ def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.long
-def test_a_picture_is_written_beside_the_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_row_is_printed_and_a_picture_is_written_beside_them(
+    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    path, picture = write_rows(tmp_path / "rows.csv"), tmp_path / "plot.svg"
+    path, picture = (
+        write_rows(tmp_path / "rows.csv", [*VARIED, {"usable": "0"}]),
+        tmp_path / "p.svg",
+    )
 
     assert main(["validate", "--data", str(path), "--plot", str(picture)]) == 0
 
+    printed = capsys.readouterr()
+    golden.holds("validate.txt", printed.out)
     assert picture.read_text().startswith("<svg")
-    assert f"wrote {picture}" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_every_row_is_printed(
-    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = write_rows(tmp_path / "rows.csv", [*VARIED, {"usable": "0"}])
-
-    assert main(["validate", "--data", str(path)]) == 0
-
-    golden.holds("validate.txt", capsys.readouterr().out)
+    assert f"wrote {picture}" in printed.err
 
 
 def test_without_data_one_line_says_what_to_give(

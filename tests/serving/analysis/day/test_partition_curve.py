@@ -199,7 +199,7 @@ def test_chips_of_an_engine_whose_parts_change_hands_are_lost_and_repaired() -> 
     engine = an_engine()
     terms = replace(TERMS, groups=4, look_s=20.0)
     small = replace(machine(4), curve=BOTH, group_chips=2)
-    wanted = demand(*[200] * 12, interval_s=10.0)
+    wanted = demand(*[200] * 6, interval_s=10.0)
     looks = WalkTerms(interval_s=10.0, look_s=20.0)
     walk = walked(wanted, Fixed(serving_groups=3), looks, curve=BOTH)
     result = DayResult(machine=small, walk=walk, policy="fixed:3", describes="")
@@ -209,7 +209,7 @@ def test_chips_of_an_engine_whose_parts_change_hands_are_lost_and_repaired() -> 
         return held_day(result, engine, terms, asked, progress=lambda _: None)
 
     whole, struck = day(None), day(20.0)
-    assert struck.requests == whole.requests == 2_400
+    assert struck.requests == whole.requests == 1_200
     assert struck.both.exact < whole.both.exact  # an engine stands still while it recovers
     assert struck.both.walked == whole.both.walked  # of which the walk knows nothing
     assert struck.joules.exact != whole.joules.exact

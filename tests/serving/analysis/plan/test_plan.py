@@ -13,8 +13,8 @@ from reporting.plain_text import document_lines
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_question import SearchTerms
-from serving.analysis.plan.plan_race import FRESH_RUNS, FRESH_TIMES
 from serving.analysis.plan.plan_report import plan_data, plan_document
+from serving.analysis.plan.plan_task import FRESH_RUNS, FRESH_TIMES
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import SimulationWorkers
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP, question
@@ -110,7 +110,7 @@ def test_machines_are_as_few_as_hold_the_replicas() -> None:
         question(
             sweep=replace(ONE_CHIP, system=two_chips),
             slo=Slo.parse("ttft=400ms@p90"),
-            demand=replace(DEMAND, rate_per_s=100.0),
+            demand=replace(DEMAND, rate_per_s=90.0),
             check=replace(CHECK, judged=40),
             search=SearchTerms(policies=("balanced:64:256:1024",), tries=1),
         )

@@ -265,16 +265,37 @@ def test_a_trace_on_one_replica_has_one_run_and_a_rate_as_many_as_asked() -> Non
 
 
 def test_one_more_window_is_bounded_by_the_spread_of_those_there_are() -> None:
-    whole = check_size(task(terms=replace(CHECK_FEW, judged=40, runs=3, window=20)))
+    terms = replace(CHECK_FEW, judged=40, runs=3, window=20)
+    whole = check_size(task(terms=terms))
+    surer = check_size(task(terms=replace(terms, again_tail=0.005)))
     alone = check_size(task(terms=replace(CHECK_FEW, judged=40)))
 
-    assert alone.terms[0].again_low is None
+    assert alone.terms[0].again is None
     assert whole.requests == 120
-    for term in whole.terms:
-        assert term.again_low is not None
-        assert term.again_low <= term.share
-        if term.share == 1:  # no window differs from another
-            assert term.again_low == 1
+    for term, sure in zip(whole.terms, surer.terms, strict=True):
+        assert term.again is not None
+        assert sure.again is not None
+        assert term.reached_s is not None
+        assert term.reached_s <= term.again.most_s < sure.again.most_s
+        assert (term.again.requests, term.again.confidence) == (20, 0.975)
+
+
+def test_a_run_that_missed_is_not_made_good_by_the_others() -> None:
+    terms = replace(CHECK_FEW, judged=40, runs=5, window=40, again_tail=0.4)
+    one_by_one = [
+        check_size(task(terms=replace(terms, runs=1, seed=terms.seed + number)))
+        for number in range(terms.runs)
+    ]
+    reached = [each.terms[0].reached_s or 0.0 for each in one_by_one]
+    (bound, *_) = task().slo.bounds
+    between_s = (sorted(reached)[-1] + sorted(reached)[-2]) / 2  # the worst run alone misses
+    slo = Slo.parse(f"ttft={1e3 * between_s}ms@p{bound.percentile:g}")
+
+    (term,) = check_size(task(slo=slo, terms=terms)).terms
+
+    assert term.again is not None
+    assert term.again.most_s >= max(reached) * (1 - 1e-9)
+    assert not term.is_surely_kept
 
 
 @pytest.mark.parametrize("ttft", ["40ms", "150ms"])

@@ -73,6 +73,19 @@ def option(chips: int, *, needs: int, watts: float = 300.0) -> Option:
     )
 
 
+def test_a_machine_holds_as_many_units_of_pools_as_all_their_engines_leave_chips_for() -> None:
+    alone = option(8, needs=1)
+    two_for_prompts, three_that_decode = (
+        replace(alone.candidate, replicas=engines) for engines in (2, 3)
+    )
+    point = replace(alone.point, candidate=three_that_decode, prefill=two_for_prompts)
+    pooled = replace(alone, point=point)
+
+    assert CHIPS == 144
+    assert replicas_per_machine(PRICED, alone) == 144 // 8
+    assert replicas_per_machine(PRICED, pooled) == 144 // (5 * 8)
+
+
 class SureRace(Race):
     """In which a setting passes if it has the replicas that its option needs."""
 

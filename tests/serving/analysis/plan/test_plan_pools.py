@@ -21,6 +21,7 @@ from serving.analysis.plan.plan_pools import (
 )
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.prompt_sides import PromptSides, prompt_side
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
 
@@ -104,6 +105,44 @@ def test_what_promises_to_keep_the_target_by_far_does(kinds: PoolKinds) -> None:
 
     assert nearness < 0.8
     assert check_size(race.task(setting, judged=600)).meets
+
+
+def test_engines_for_prompts_alone_are_no_later_than_a_unit_that_has_them(kinds: PoolKinds) -> None:
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    for _, option in kinds.promising(8, 12, 4):
+        setting = Setting(option=option, policy="none", replicas=option.replicas)
+        unit = race.task(setting, judged=300, early_end=False)
+        whole, alone = check_size(unit), check_size(replace(unit, prompts_alone=True))
+
+        assert alone.requests == whole.requests
+        for late, early in zip(
+            whole.percentiles_s["ttft"], alone.percentiles_s["ttft"], strict=True
+        ):
+            assert late is not None
+            assert early is not None
+            assert 0 < early.value <= late.value
+
+
+def test_units_whose_prompts_are_late_do_not_race(kinds: PoolKinds) -> None:
+    settings = [
+        Setting(option=option, policy="none", replicas=option.replicas)
+        for _, option in kinds.promising(0, 12, 20)
+    ]
+    in_time, late = (
+        PromptSides(ASKED, THIS_PROCESS),
+        PromptSides(replace(ASKED, slo=Slo.parse("ttft=1ms,tpot=20ms@p99")), THIS_PROCESS),
+    )
+
+    assert in_time.judge(settings)
+    assert not in_time.judge(settings)  # known
+    assert late.judge(settings)
+    assert not late.in_time(settings)
+    sides = {prompt_side(each.option, each.replicas) for each in settings}
+    assert late.late == sides
+    one = min(sides, key=str)
+    found = kinds.promising(0, 12, 20, {one})
+    assert found
+    assert one not in {prompt_side(option, option.replicas) for _, option in found}
 
 
 def test_of_equal_engines_a_few_of_the_strongest_are_paired(

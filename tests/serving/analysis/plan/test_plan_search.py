@@ -12,9 +12,10 @@ from serving.analysis.plan.plan_check import check_size
 from serving.analysis.plan.plan_choice import choose
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import partitions_of
-from serving.analysis.plan.plan_race import ANEW_TIMES, FRESH_RUNS, FRESH_TIMES, Race, quality
+from serving.analysis.plan.plan_race import Race, quality
 from serving.analysis.plan.plan_search import first_answer, search, search_deeper
 from serving.analysis.plan.plan_setting import Setting
+from serving.analysis.plan.plan_task import ANEW_TIMES, FRESH_RUNS, FRESH_TIMES
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
@@ -154,4 +155,10 @@ def test_a_search_without_time_has_an_answer_that_stands(monkeypatch: pytest.Mon
 
     assert not found.is_whole
     assert found.check.surely_meets
-    assert found.check.requests == ANEW_TIMES * FRESH_RUNS * FRESH_TIMES * ASKED.check.judged
+    runs, judged = ANEW_TIMES * FRESH_RUNS, ANEW_TIMES * FRESH_TIMES * ASKED.check.judged
+    assert found.check.requests == runs * judged
+    assert found.check.verdict == "meets the target"
+    for term in found.check.terms:
+        assert term.again is not None
+        assert term.again.requests == FRESH_TIMES * ASKED.check.judged
+        assert term.again.confidence == 0.995
