@@ -327,9 +327,11 @@ class VirtualServing:
         """Let engines make all their steps until something comes to one of them that it does not
         expect; those whose machines change hands make theirs one by one.
         """
-        now_ns, arrival_ns = self.now_ns, self.arrivals.next_ns()
+        now_ns, machines = self.now_ns, self.machines
+        if self._first.can_expect and self._first.is_open:
+            self._first.expect(self.arrivals.hand_over(now_ns + 1), now_ns)
+        arrival_ns = self.arrivals.next_ns()
         self._begin_singly()
-        machines = self.machines
         before_ns = min(until_ns, machines.next_ns(now_ns), machines.others_until_ns(arrival_ns))
         if self._progress is not None:  # a look may end the run: none is much farther than others
             before_ns = min(before_ns, now_ns + max(now_ns // 8, NS_PER_S))

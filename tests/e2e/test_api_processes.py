@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODEL = "qwen3-30b-a3b"
 PROCESSES = 2
-CONCURRENT = 5
+CONCURRENT = 8
 SECRET = draw_secret()
 KEYS = f"""
 [[key]]
@@ -46,12 +46,17 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerPro
         *("--drain-timeout", "200"),
     ) as process:
         process.wait_ready()
-        process.wait_until(lambda: len(serving(process)) == PROCESSES, "all API processes")
+        process.wait_until(
+            # Its socket listens before it does: it is the first one's.
+            lambda: process.log().count("Application startup complete") == PROCESSES,
+            "all API processes",
+        )
+        assert len(serving(process)) == PROCESSES
         yield process
 
 
 def serving(server: ServerProcess) -> list[psutil.Process]:
-    """The processes that take connections."""
+    """The processes that have the listening socket."""
     first = psutil.Process(server.pid)
     return [
         each
@@ -110,9 +115,11 @@ class Streams:
             limits=httpx.Limits(max_keepalive_connections=0),
         )
         self.going = []
-        for _ in range(self.count):  # one by one, so that each connection goes where fewest are
+        for taken in range(1, self.count + 1):  # so that each goes where fewest are
             self.going.append(asyncio.ensure_future(stream(self.http, self.tokens)))
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(SOON_WALL_S):
+                while sum(connections(self.server, each) for each in serving(self.server)) < taken:
+                    await asyncio.sleep(0.1)
         return self
 
     async def __aexit__(self, *error: object) -> None:

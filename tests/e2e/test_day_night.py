@@ -28,6 +28,7 @@ from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ROOT, ULTRASERVE, ServerProcess, started
+from tests.emulator.fleet_steps import left_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -261,6 +262,5 @@ def test_a_server_that_is_killed_leaves_nothing_and_no_job(
     server.kill(server.pid)
     server.wait_end()
 
-    _, left = psutil.wait_procs(family, timeout=30)  # it saves first
-    assert left == []
+    assert left_of(family) == []  # it saves first
     assert server.left_over() == []

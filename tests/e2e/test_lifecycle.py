@@ -43,13 +43,6 @@ def end_of(server: ServerProcess, number: signal.Signals, *, group: bool) -> int
     return code
 
 
-def test_ctrl_c_while_ray_starts_ends_everything() -> None:
-    with started(ULTRASERVE, *TRAY) as server:
-        server.wait_until(lambda: MOMENTS["Ray starts"](server), "Ray")
-
-        assert end_of(server, signal.SIGINT, group=True) == 130
-
-
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_at_any_moment_of_the_start_ends_everything(

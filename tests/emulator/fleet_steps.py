@@ -1,6 +1,7 @@
 """Steps for live chips of the bundled model, and the fleets' processes."""
 
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def is_running(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def left_of(processes: Iterable[psutil.Process], wait_s: float = 30.0) -> list[psutil.Process]:
+    """Those that still run after a while. One that has ended may wait long for init to see it."""
+    end_s = time.monotonic() + wait_s
+    while (left := [each for each in processes if is_running(each)]) and time.monotonic() < end_s:
+        time.sleep(0.05)  # polls other processes
+    return left
 
 
 def process_of(fleet: Fleet, chip: int) -> psutil.Process:

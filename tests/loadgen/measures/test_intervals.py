@@ -2,9 +2,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy import signal, stats
+from scipy import optimize, signal, stats
 
 from loadgen.measures.intervals import (
     again_low,
@@ -230,15 +230,20 @@ def test_no_further_shares_lift_the_bound_of_one_more_above_the_most(
     assert most <= again_low_at_most(known, len(known) + len(more), tail=tail) + 1e-9
 
 
-@pytest.mark.long
 @given(known=SHARES, more=st.integers(1, 30))
+@example(known=[0.15625], more=1)  # a bound as steep as it can be on either side of the best share
 def test_equal_further_shares_come_up_to_the_most(known: list[float], more: int) -> None:
-    values = np.append(np.linspace(0.0, 1.0, 2_001), np.mean(known))  # the others as those
-    reached = [again_low([*known, *(more * [value])]) for value in values.tolist()]
+    def missed(value: float) -> float:
+        reached = again_low([*known, *(more * [value])])
+        assert reached is not None
+        return -reached
 
-    most = max(each for each in reached if each is not None)
-    expected = again_low_at_most(known, len(known) + more, most=1.0)
-    assert most == pytest.approx(expected, abs=2e-3)
+    # A mean less a root of squares is concave.
+    found = optimize.minimize_scalar(
+        missed, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9}
+    )
+    most = again_low_at_most(known, len(known) + more, most=1.0)
+    assert -found.fun == pytest.approx(most, abs=1e-6)
 
 
 def test_a_surer_bound_of_one_more_is_a_lower_one_and_holds_as_often_as_it_says() -> None:

@@ -199,3 +199,26 @@ def test_a_line_that_is_no_call_is_named(tmp_path: Path, line: str) -> None:
     path.write_text('{"at_s": 1, "call": {"method": "heal"}}\n' + line + "\n")
     with pytest.raises(ConfigError, match=f"{path}:2"):
         read_timed_calls(path)
+
+
+@pytest.mark.long
+def test_a_request_that_comes_as_a_step_ends_is_in_the_next_one_while_chips_leave() -> None:
+    leave = TimedCall(
+        at_s=1.0, call=DrainRequest(chips=(4, 5, 6, 7), grace_s=0.3, purpose="maintenance")
+    )
+    came_s = TRAFFIC.arrival_s
+    first_s = simulate(DEPLOYMENT, TRAFFIC, calls=[leave]).served.first_token_s
+
+    def first_token_s(request: int, at_s: float) -> float:
+        moved = came_s.copy()
+        moved[request] = at_s
+        run = simulate(DEPLOYMENT, replace(TRAFFIC, arrival_s=moved), calls=[leave])
+        return float(run.served.first_token_s[request])
+
+    tried = 0
+    for request in range(int(came_s.searchsorted(1.0)) + 1, int(came_s.searchsorted(1.15))):
+        ends_s = first_s[:request]
+        for end_s in ends_s[(came_s[request - 1] < ends_s) & (ends_s < came_s[request + 1])][:1]:
+            assert first_token_s(request, end_s) == first_token_s(request, end_s - 2e-9)
+            tried += 1
+    assert tried > 3

@@ -15,6 +15,7 @@ import pytest
 
 from serving.server.training.job_spec import FIRST_SAVE_STEPS, JobSpec
 from serving.server.training.job_status import JobStatus, TrainingPhase, read_curve, read_status
+from tests.emulator.fleet_steps import left_of
 from tests.serving.server.training.tiny_job import Job, tiny_spec
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
@@ -72,11 +73,6 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are still there after a while."""
-    return psutil.wait_procs(processes, timeout=30)[1]
-
-
 def losses(path: Path) -> list[float]:
     return [point.loss for point in read_curve(path / "curve.jsonl")]
 
@@ -95,7 +91,7 @@ def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_o
     assert len(children) > 2
     process.kill()
     process.wait()
-    assert gone(children) == []
+    assert left_of(children) == []
 
     # A chip is lost: the job itself goes on from its newest checkpoint.
     process = started(command(root, path, steps, "--json"), talk=subprocess.PIPE)
@@ -149,7 +145,7 @@ def test_a_job_that_is_told_to_end_saves_a_checkpoint_and_no_other_trains_in_its
     assert "expected a directory in which no other process trains" in second.stderr
     assert process.returncode == 0, output
     assert "stops after this step, with a checkpoint" in output
-    assert gone(children) == []
+    assert left_of(children) == []
     status = read_status(path)
     assert status is not None
     assert status.phase is TrainingPhase.STOPPED
