@@ -9,7 +9,7 @@ from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.fast_decision import FastDecision
 from serving.plugin.front_requests import check_front_requests
 from serving.plugin.merge import LockstepOutput
-from serving.process.front_program import has_front
+from serving.process.front_program import REQUESTS_VARIABLE, has_front
 
 
 class FastExecutor(UltraServeExecutor):
@@ -18,7 +18,7 @@ class FastExecutor(UltraServeExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         if has_front(os.environ):
-            check_front_requests(self.model_config)
+            check_front_requests(self.model_config, int(os.environ[REQUESTS_VARIABLE]))
 
     def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         assert isinstance(output, FastDecision)

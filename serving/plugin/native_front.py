@@ -10,6 +10,7 @@ the addresses that it learns to the engine, and says that the engine is ready wh
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,7 +23,13 @@ from vllm.v1.engine.core_client import EngineCoreClient
 
 from serving.errors import ServerFailed
 from serving.process.child_launcher import launched
-from serving.process.front_program import API_CLIENT, FRONT_CLIENT, FrontProgram, handshake_port
+from serving.process.front_program import (
+    API_CLIENT,
+    CLOSE_FRONT,
+    FRONT_CLIENT,
+    FrontProgram,
+    handshake_port,
+)
 
 _ENGINE: Final = (0).to_bytes(2, "little")
 """The engine's name at sockets: vLLM's of its first one."""
@@ -63,12 +70,18 @@ def native_front() -> NativeFront | None:
     return _started[0] if _started else None
 
 
+async def close_front(engine: Any, *, closed: bool) -> None:
+    """Have `engine`, vLLM's AsyncLLM, refuse the front's new requests, or take them again."""
+    if native_front() is not None:
+        await engine.engine_core.call_utility_async(CLOSE_FRONT, closed)
+
+
 @contextlib.contextmanager
 def with_front(program: FrontProgram) -> Iterator[None]:
     """Run a front before the engine that vLLM starts meanwhile. Raises ServerFailed."""
     launch, make = core_client.launch_core_engines, EngineCoreClient.make_async_mp_client
     program.prepare()
-    command = launched(program.command())
+    command = launched(program.command(), at_end=signal.SIGKILL)
     environment = program.environment(os.environ)
     process = subprocess.Popen(
         command, env=environment, cwd=program.directory, stdin=subprocess.DEVNULL

@@ -25,6 +25,7 @@ from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin.model_parsers import parser_arguments
 from serving.process.api_processes import ApiProcesses
 from serving.process.front_program import ENVIRONMENT as FRONT
+from serving.process.front_program import REQUESTS_VARIABLE as FRONT_REQUESTS
 from serving.process.front_program import FrontProgram
 from serving.process.parent_death_watchdog import cleared_by_engine, sockets_prefix
 from serving.process.server_shutdown import ServerShutdown, server_shutdown
@@ -132,6 +133,7 @@ def _before(program: FrontProgram) -> Iterator[None]:
     from serving.plugin.native_front import with_front
 
     os.environ[FRONT] = str(os.getpid())
+    os.environ[FRONT_REQUESTS] = str(program.requests_max)
     with with_front(program):
         yield
 

@@ -28,6 +28,12 @@ KEYS_VARIABLE: Final = "ULTRASERVE_FRONT_KEYS"
 ENVIRONMENT: Final = "ULTRASERVE_FRONT"
 """The process id of a server that has a front."""
 
+REQUESTS_VARIABLE: Final = "ULTRASERVE_FRONT_REQUESTS"
+"""The most requests at a time of such a server's engine."""
+
+CLOSE_FRONT: Final = "close_front"
+"""The engine's call that has it refuse the front's new requests, or take them again."""
+
 FRONT_CLIENT: Final = 0
 """The engine's number of the front, which is what smg writes into its requests."""
 
@@ -38,12 +44,14 @@ _PORTS: Final = (20_000, 10_000)
 _FNV: Final = (0xCBF29CE484222325, 0x100000001B3)
 
 _RUN: Final = (
-    "import json, os, sys\n"
+    "import json, os, secrets, sys\n"
     "from smg.launch_router import launch_router, parse_router_args\n"
     f"keys = json.loads(os.environ.pop({KEYS_VARIABLE!r}, '[]'))\n"
     "more = ['--api-key', keys[0]] if keys else []\n"
     "for number, key in enumerate(keys[1:], 2):\n"
     "    more += ['--tenant-api-key', f'{number}:{key}']\n"
+    # Else a client's key, or anybody's without one, is its administrator's. Nobody knows this one.
+    "more += ['--control-plane-api-keys', 'root:root:admin:' + secrets.token_hex(32)]\n"
     "launch_router(parse_router_args([*sys.argv[1:], *more]))\n"
 )
 
@@ -86,7 +94,8 @@ def handshake_port(path: Path) -> int:
 class FrontProgram:
     """A front of one server.
 
-    `model` is a directory with the tokenizer, `served` are the names by which clients know it;
+    `model` is a directory with the tokenizer and its template, where `tokenizer` and
+    `chat_template` name no others; `served` are the names by which clients know it;
     `directory` is this user's, for the program's sockets and its working directory.
     """
 
@@ -97,6 +106,8 @@ class FrontProgram:
     model: Path
     served: Sequence[str]
     directory: Path
+    chat_template: Path | None = None
+    tokenizer: Path | None = None
     keys: Sequence[str] = ()
     tls: tuple[Path, Path] | None = None
     requests_max: int
@@ -126,9 +137,14 @@ class FrontProgram:
             *("--max-payload-size", str(self.body_bytes_max)),
             *("--request-timeout-secs", str(max(1, round(self.request_wall_s_max)))),
             *("--shutdown-grace-period-secs", str(max(1, round(self.drain_wall_s_max)))),
+            *("--history-backend", "none", "--max-background-responses", "0"),
             *("--disable-retries", "--disable-circuit-breaker"),
             *("--disable-worker-overload-protection", "--worker-wedge-secs", str(_PATIENT_S)),
         ]
+        if self.chat_template is not None:
+            flags += ["--chat-template", str(self.chat_template.absolute())]
+        if self.tokenizer is not None:
+            flags += ["--tokenizer-path", str(self.tokenizer.absolute())]
         for name in self.served[1:]:
             flags += ["--model-alias", f"{name}={self.served[0]}"]
         if self.tls is not None:

@@ -126,10 +126,10 @@ class Clients:
         self.counts = counts
         self._idle: list[StreamConnection] = []
 
-    async def ask(self, message: bytes) -> None:
+    async def ask(self, message: bytes, tokens: int | None = None) -> None:
         """Send a request, and wait for the end of its stream."""
         connection = self._idle.pop() if self._idle else await connected(self._url, self.counts)
-        if await connection.send(message):
+        if await connection.send(message, tokens):
             self._idle.append(connection)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ async def all_open(url: str, clients: Clients, *, streams: int, tokens: int) -> 
         while index - len(counts.first_chunk_s) - len(counts.failures) >= _OPENED_AT_ONCE:
             await asyncio.sleep(0.005)  # a listening socket keeps 2,048 for its server
         message = completion(url, index, prompt_tokens=16, tokens=tokens)
-        asked.append(asyncio.ensure_future(clients.ask(message)))
+        asked.append(asyncio.ensure_future(clients.ask(message, tokens)))
     while len(counts.first_chunk_s) + len(counts.failures) < streams:
         await asyncio.sleep(0.01)
     print(f"{counts.open:,} of {streams:,} streams are open at once", flush=True)
@@ -170,7 +170,7 @@ async def when_due(
         if late_s > 0:
             await asyncio.sleep(late_s)
         message = completion(url, index, prompt_tokens=prompt_tokens, tokens=1)
-        asked.append(asyncio.ensure_future(clients.ask(message)))
+        asked.append(asyncio.ensure_future(clients.ask(message, 1)))
     await asyncio.gather(*asked)
 
 

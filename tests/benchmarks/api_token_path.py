@@ -108,7 +108,7 @@ async def _measured(server: ServerProcess, api: str, window_s: float) -> ApiBudg
     connections = [await connected(server.url, counts) for _ in range(STREAMS)]
     for index, connection in enumerate(connections):
         asked = {"model": MODEL, "max_tokens": TOKENS_MAX, "ignore_eos": True, "stream": True}
-        connection.send(post(server.url, path, asked | body(index)))
+        connection.send(post(server.url, path, asked | body(index)), TOKENS_MAX)
     while len(counts.first_chunk_s) < STREAMS:
         assert not counts.failures, counts.failures[:3]
         await asyncio.sleep(0.1)

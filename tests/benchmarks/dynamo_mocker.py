@@ -188,7 +188,7 @@ async def turn(peer: Peer, seconds: float) -> Turn:
 async def _ask_on(connection: StreamConnection, peer: Peer, number: int) -> None:
     asked = {"model": peer.model, "prompt": f"{PROMPT} w{number}", "max_tokens": TOKENS}
     asked |= {"ignore_eos": True, "stream": True}
-    while await connection.send(post(peer.url, "/v1/completions", asked)):
+    while await connection.send(post(peer.url, "/v1/completions", asked), TOKENS):
         pass
 
 

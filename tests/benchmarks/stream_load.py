@@ -17,6 +17,12 @@ _ENDS: Final = (_END, b"\r\n\r\nok\n", b"\r\n\r\nOK")
 
 _CHUNK: Final = b"data: {"
 
+_ERROR: Final = b'data: {"error"'
+"""A stream that has begun says so by a chunk, and has status 200."""
+
+_OTHER_CHUNKS: Final = 2
+"""Of a stream besides one a token: a role before them, an end after."""
+
 
 @dataclass(slots=True, kw_only=True)
 class StreamCounts:
@@ -46,9 +52,15 @@ class StreamConnection(asyncio.Protocol):
         self._status = b""
         self._chunks = 0
         self._last = b""
+        self._tokens: int | None = None
 
-    def send(self, message: bytes) -> "asyncio.Future[bool]":
-        """Send a request; the future is done with its answer, and says whether it was one."""
+    def send(self, message: bytes, tokens: int | None = None) -> "asyncio.Future[bool]":
+        """Send a request; the future is done with its answer, and says whether it was one.
+
+        A stream of `tokens` has a chunk at least, and not many more than tokens: a server that is
+        late joins some.
+        """
+        self._tokens = tokens
         self._done = asyncio.get_running_loop().create_future()
         self._status, self._chunks, self._last = b"", 0, b""
         self._sent_s = time.monotonic()
@@ -66,14 +78,22 @@ class StreamConnection(asyncio.Protocol):
             self._counts.first_chunk_s.append(time.monotonic() - self._sent_s)
         self._chunks += chunks
         self._counts.chunks += chunks
-        self._last = (self._last + data)[-len(_END) :]
+        seen = self._last + data
+        self._last = seen[1 - len(_ERROR) :]
         if b" 200 " not in self._status:
             self._end(self._status.decode())
+        elif _ERROR in seen:
+            self._end(seen[seen.index(_ERROR) :].partition(b"\n")[0].decode())
         elif self._last.endswith(_ENDS):
-            self._end(None)
+            self._end(self._wrong_chunks())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(f"connection lost: {error}")
+
+    def _wrong_chunks(self) -> str | None:
+        if self._tokens is None or 0 < self._chunks <= self._tokens + _OTHER_CHUNKS:
+            return None
+        return f"{self._chunks} chunks of {self._tokens} tokens"
 
     def close(self) -> None:
         """Leave, whatever is under way."""

@@ -31,8 +31,18 @@ MODEL = "qwen3-30b-a3b"
 NAMES = (MODEL, "another/name")
 KEY, OTHER = "sk-of-a-client", "sk-of-another"
 CONTEXT_TOKENS = 512
+SEATS = 16
+REQUESTS_MAX = 4 * SEATS
+ADMINISTRATION = (
+    *(("POST", "/workers"), ("DELETE", "/workers/a"), ("GET", "/workers")),
+    *(("POST", "/v1/tokenizers"), ("POST", "/flush_cache")),
+)
 GONE_WITHIN_S = 60.0
 """The front keeps its port for 5 s after a signal, and takes its time on a busy host."""
+
+
+KILLED_WITHIN_S = 4.0
+"""Less than the front takes to end by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +79,20 @@ def ending() -> Iterator[FrontedServer]:
     yield from fronts()
 
 
-def fronts() -> Iterator[FrontedServer]:
+@pytest.fixture(scope="module")
+def keyless() -> Iterator[FrontedServer]:
+    yield from fronts(keys=())
+
+
+def fronts(keys: tuple[str, ...] = (KEY, OTHER)) -> Iterator[FrontedServer]:
     assert GATEWAY is not None
     front = front_arguments(Path(GATEWAY))
     with started(
         ULTRASERVE,
         *("--model", MODEL, "--weights", "none", "--chips", "4", "--engine", "fast"),
         *("--clock", "dilated:2", "--max-model-len", str(CONTEXT_TOKENS)),
-        *("--served-model-name", *NAMES, "--api-key", KEY, OTHER),
+        *("--served-model-name", *NAMES, "--queue-requests", "0", "--max-num-seqs", str(SEATS)),
+        *(("--api-key", *keys) if keys else ()),
         *front.arguments,
         environment=front.environment,
     ) as process:
@@ -120,6 +136,61 @@ def test_what_the_engine_cannot_compute_ends_the_request_alone(fronted: FrontedS
     assert used["total_tokens"] == CONTEXT_TOKENS
     assert fronted.ask(prompt="a").status_code == 200
     assert "of the front is refused: logprobs: not with" in fronted.process.log()
+
+
+def test_what_the_engine_cannot_read_ends_the_request_alone(fronted: FrontedServer) -> None:
+    wrong = {"text": "hi", "sampling_params": {"max_new_tokens": 4, "temperature": 99}}
+
+    refused = fronted.ask("/generate", **wrong)
+
+    assert refused.status_code >= 400
+    assert fronted.ask(prompt="a").status_code == 200
+    assert ask(fronted.process.url, prompt="a").status_code == 200
+    assert "of the front is refused: temperature" in fronted.process.log()
+
+
+def test_a_stream_that_is_refused_says_so_by_a_chunk(fronted: FrontedServer) -> None:
+    refused = fronted.ask(prompt="a", logprobs=1, stream=True)
+
+    chunks = [chunk for chunk in refused.text.split("\n\n") if chunk]
+    assert (refused.status_code, chunks[-1]) == (200, "data: [DONE]")
+    assert chunks[0].startswith('data: {"error"')
+
+
+def test_sequences_count_not_requests(fronted: FrontedServer) -> None:
+    fits = fronted.ask(prompt="a", n=8)
+    many = fronted.ask(prompt="a", n=2 * REQUESTS_MAX, max_tokens=400)
+
+    assert (fits.status_code, many.status_code) == (200, 500)
+    assert len(fits.json()["choices"]) == 8
+    assert f"expected below {REQUESTS_MAX}" in fronted.process.log()
+    fronted.process.wait_until(lambda: running(fronted.process) == 0, "rest")
+    assert fronted.ask(prompt="a").status_code == 200
+
+
+def test_a_drained_engine_takes_nothing_from_the_front(fronted: FrontedServer) -> None:
+    with drained(fronted.process):
+        assert fronted.ask(prompt="a").status_code == 500
+    assert fronted.ask(prompt="a").status_code == 200
+
+
+@pytest.mark.parametrize("server", ["fronted", "keyless"])
+def test_no_client_administers_the_front(server: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(server).url
+    bodies = {"url": "http://127.0.0.1:1", "name": "a", "source": "/etc"}
+
+    statuses = {
+        (method, path, key): httpx.request(
+            *(method, f"{url}{path}"),
+            json=bodies,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            trust_env=False,
+        ).status_code
+        for method, path in ADMINISTRATION
+        for key in (KEY, OTHER, "")
+    }
+
+    assert set(statuses.values()) == {401}, statuses
 
 
 def test_the_server_s_metrics_count_the_front_s_tokens_and_come_to_rest(
@@ -166,8 +237,16 @@ def test_a_server_without_its_front_ends(ending: FrontedServer) -> None:
 
 def test_nothing_is_left_of_a_killed_server(ending: FrontedServer) -> None:
     processes = psutil.Process(ending.process.pid).children(recursive=True)
+    front = ending.front()
+    with ThreadPoolExecutor() as pool:
+        stream = pool.submit(ending.ask, prompt="a", max_tokens=500, stream=True)
+        ending.process.wait_until(lambda: running(ending.process) == 1, "a stream")
 
-    os.kill(ending.process.pid, signal.SIGKILL)
+        os.kill(ending.process.pid, signal.SIGKILL)
+
+        front.wait(timeout=KILLED_WITHIN_S)
+        with pytest.raises(httpx.TransportError):
+            stream.result()
 
     _, left = psutil.wait_procs(processes, timeout=GONE_WITHIN_S)
     assert left == []

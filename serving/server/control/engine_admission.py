@@ -9,6 +9,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
+from serving.plugin.native_front import close_front
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.server.control.call_failure import not_now
@@ -142,6 +143,7 @@ class AdmissionCalls:
             raise ConfigError("retry_after_s", request.retry_after_s, expected)
         words = " ".join(request.reason.split()) or DRAINING
         self._closing.drain(words, request.retry_after_s or RETRY_S)
+        await while_there(self._engine, close_front(self._engine, closed=True))
         self._watch.look_at_admission()
         return self._closing.report()
 
@@ -150,6 +152,7 @@ class AdmissionCalls:
         """Open admission again."""
         del request
         self._closing.undrain()
+        await while_there(self._engine, close_front(self._engine, closed=False))
         self._watch.look_at_admission()
         return self._closing.report()
 

@@ -145,6 +145,8 @@ class GracefulShutdown:
         if await self._is_empty(wait_wall_s):
             return
         inside = self._admission.in_flight
+        if self._front is not None and not self._front.has_ended:
+            logger.warning("the front has not ended in time, and is cut with its requests")
         if self._others is not None:
             self._others.end_requests(engine_is_gone=self._engine.errored)
         if self._engine.errored:

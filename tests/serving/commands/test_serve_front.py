@@ -68,9 +68,36 @@ def test_it_calls_the_model_as_the_server_does_and_is_not_there_unasked(made: Pa
         (f"{FAST} --api-keys keys.toml", r"api_keys=.*: expected --api-key with --front"),
         (f"{FAST} --served-model-name /etc/a", r"served_model_name=/etc/a: expected a name"),
         (f"{FAST} --front-port 8000", r"front_port=8000: expected another port than --port"),
+        (f"{FAST} --served-model-name", r"served_model_name=: expected at least one name"),
+        (f"{FAST} --served-model-name .", r"served_model_name=\.: expected a name"),
+        (f"{FAST} --chat-template no.jinja", r"chat_template=no.jinja: expected a file"),
+        (f"{FAST} --tokenizer org/none", r"tokenizer=org/none: expected a folder or file"),
+        (f"{FAST} --tool-call-parser=hermes", r"tool_call_parser=hermes: expected none with"),
+        (f"{FAST} --reasoning_parser qwen3", r"reasoning_parser=qwen3: expected none with"),
+        (f"{FAST} --generation-config vllm", r"generation_config=vllm: expected none with"),
         (f"{FAST} --day-night manual", r"day_night=manual: expected none with --front"),
     ],
 )
 def test_what_it_does_not_have_is_refused(made: Path, words: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         front_of(words, made)
+
+
+def test_an_empty_name_is_refused(made: Path) -> None:
+    args = parse(*FAST.split(), "--served-model-name", "")
+    settings, weights_dir = resolve_arguments(args, {})
+    deployment = resolve_deployment(settings, weights_dir)
+
+    with pytest.raises(ConfigError, match="served_model_name=: expected at least one name"):
+        resolve_front(args, gateway_options(args, {}), deployment, seats=3)
+
+
+def test_it_gets_the_template_and_the_tokenizer(made: Path) -> None:
+    (made / "words.jinja").touch()
+
+    front = front_of(f"{FAST} --chat-template words.jinja --tokenizer {made}", made)
+
+    assert front is not None
+    words = front.command()
+    assert words[words.index("--chat-template") + 1] == str(made / "words.jinja")
+    assert words[words.index("--tokenizer-path") + 1] == str(made)
