@@ -72,8 +72,7 @@ def native_front() -> NativeFront | None:
 
 async def close_front(engine: Any, *, closed: bool) -> None:
     """Have `engine`, vLLM's AsyncLLM, refuse the front's new requests, or take them again."""
-    if native_front() is not None:
-        await engine.engine_core.call_utility_async(CLOSE_FRONT, closed)
+    await engine.engine_core.call_utility_async(CLOSE_FRONT, closed)
 
 
 @contextlib.contextmanager

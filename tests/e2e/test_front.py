@@ -13,8 +13,10 @@ import httpx
 import psutil
 import pytest
 
+from serving.wire.control_call import DRAIN_ENGINE, UNDRAIN_ENGINE
 from tests.benchmarks.front_arguments import front_arguments
 from tests.e2e.gateway_process import find_gateway
+from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_answers import metrics
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
@@ -31,8 +33,8 @@ MODEL = "qwen3-30b-a3b"
 NAMES = (MODEL, "another/name")
 KEY, OTHER = "sk-of-a-client", "sk-of-another"
 CONTEXT_TOKENS = 512
-SEATS = 16
-REQUESTS_MAX = 4 * SEATS
+SEATS, QUEUE = 16, 8
+REQUESTS_MAX = 4 * SEATS + QUEUE
 ADMINISTRATION = (
     *(("POST", "/workers"), ("DELETE", "/workers/a"), ("GET", "/workers")),
     *(("POST", "/v1/tokenizers"), ("POST", "/flush_cache")),
@@ -91,7 +93,14 @@ def fronts(keys: tuple[str, ...] = (KEY, OTHER)) -> Iterator[FrontedServer]:
         ULTRASERVE,
         *("--model", MODEL, "--weights", "none", "--chips", "4", "--engine", "fast"),
         *("--clock", "dilated:2", "--max-model-len", str(CONTEXT_TOKENS)),
-        *("--served-model-name", *NAMES, "--queue-requests", "0", "--max-num-seqs", str(SEATS)),
+        *(
+            "--served-model-name",
+            *NAMES,
+            "--queue-requests",
+            str(QUEUE),
+            "--max-num-seqs",
+            str(SEATS),
+        ),
         *(("--api-key", *keys) if keys else ()),
         *front.arguments,
         environment=front.environment,
@@ -169,8 +178,12 @@ def test_sequences_count_not_requests(fronted: FrontedServer) -> None:
 
 
 def test_a_drained_engine_takes_nothing_from_the_front(fronted: FrontedServer) -> None:
-    with drained(fronted.process):
-        assert fronted.ask(prompt="a").status_code == 500
+    with control_of(fronted.process) as control:
+        control.call(DRAIN_ENGINE)
+        refused = fronted.ask(prompt="a")
+        control.call(UNDRAIN_ENGINE)
+
+    assert refused.status_code == 500
     assert fronted.ask(prompt="a").status_code == 200
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.plugin.native_front import close_front
+from serving.plugin.native_front import close_front, native_front
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.server.control.call_failure import not_now
@@ -143,7 +143,7 @@ class AdmissionCalls:
             raise ConfigError("retry_after_s", request.retry_after_s, expected)
         words = " ".join(request.reason.split()) or DRAINING
         self._closing.drain(words, request.retry_after_s or RETRY_S)
-        await while_there(self._engine, close_front(self._engine, closed=True))
+        await self._close_front(closed=True)
         self._watch.look_at_admission()
         return self._closing.report()
 
@@ -152,9 +152,14 @@ class AdmissionCalls:
         """Open admission again."""
         del request
         self._closing.undrain()
-        await while_there(self._engine, close_front(self._engine, closed=False))
+        await self._close_front(closed=False)
         self._watch.look_at_admission()
         return self._closing.report()
+
+    async def _close_front(self, *, closed: bool) -> None:
+        """Admission does not see a front's requests; the engine does."""
+        if native_front() is not None:
+            await while_there(self._engine, close_front(self._engine, closed=closed))
 
     @answers(RESET_PREFIX_CACHE)
     async def reset_prefix_cache(self, request: pb.ResetPrefixCacheRequest) -> None:

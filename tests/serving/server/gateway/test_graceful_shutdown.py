@@ -7,10 +7,12 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from vllm import SamplingParams
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
+from serving.plugin.native_front import NativeFront
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import Refused
@@ -30,6 +33,7 @@ from serving.server.gateway import graceful_shutdown
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.graceful_shutdown import GracefulShutdown
 from serving.telemetry import recorder
+from tests.serving.process.test_front_program import program
 from tests.serving.server.gateway.small_async_llm import SmallCore, small_async_llm
 
 WAIT_S = 20.0
@@ -190,6 +194,33 @@ def test_requests_that_outlast_their_time_are_aborted_and_told(process: Process)
 
     assert 0.2 <= asyncio.run(case()) < 2.0
     assert (process.end.code, process.left) == (0, [])
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_front_that_outlasts_its_time_is_cut_and_the_log_says_so(
+    process: Process,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def case() -> None:
+        async with running(0.3) as (_, serving, _client):
+            told(signal.SIGTERM)
+            await asyncio.wait_for(serving, WAIT_S)
+
+    words = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.1; done"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as stays:
+        assert stays.stdout is not None
+        stays.stdout.readline()
+        front = NativeFront(program(tmp_path), stays)
+        monkeypatch.setattr(graceful_shutdown, "native_front", lambda: front)
+        monkeypatch.setattr(graceful_shutdown.logger, "handlers", [caplog.handler])
+
+        asyncio.run(case())
+
+        assert front.has_ended
+    assert "the front has not ended in time, and is cut with its requests" in caplog.text
 
 
 @pytest.mark.long
