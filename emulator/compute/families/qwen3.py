@@ -40,7 +40,9 @@ class Qwen3Moe(Qwen3):
         layers = fields["layers"]
         step = config.whole("decoder_sparse_step", default=1)
         named = config.values.get("mlp_only_layers") or ()
-        if not isinstance(named, (list, tuple)) or any(n not in range(layers) for n in named):
+        if not isinstance(named, (list, tuple)) or any(
+            type(n) is not int or n not in range(layers) for n in named
+        ):
             raise config.refusal("mlp_only_layers", f"must be layers from 0 to {layers - 1}")
         dense = tuple(n for n in range(layers) if n in named or (n + 1) % step)
         if len(dense) == layers:
