@@ -205,7 +205,8 @@ def test_a_front_that_outlasts_its_time_is_cut_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def case() -> None:
-        async with running(0.3) as (_, serving, _client):
+        async with running(0.3) as (_, serving, client):
+            await client.get("/1")  # it hears signals
             told(signal.SIGTERM)
             await asyncio.wait_for(serving, WAIT_S)
 
