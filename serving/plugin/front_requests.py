@@ -126,8 +126,10 @@ def check_front_requests(model_config: Any, requests_max: int) -> None:
             tell(self, request)
             return
         now_s = time.monotonic()
-        if not isinstance(error, TooManyRequests) or now_s - told_s >= _TELL_WALL_S:
+        is_told = not isinstance(error, TooManyRequests) or now_s - told_s >= _TELL_WALL_S
+        if is_told:
             logger.warning("request %s of the front is refused: %s", request.request_id, error)
+        if is_told and isinstance(error, TooManyRequests):
             told_s = now_s
         self._send_error_outputs_to_client([request.request_id], request.client_index)
 

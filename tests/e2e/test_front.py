@@ -35,6 +35,9 @@ KEY, OTHER = "sk-of-a-client", "sk-of-another"
 CONTEXT_TOKENS = 512
 SEATS, QUEUE = 16, 8
 REQUESTS_MAX = 4 * SEATS + QUEUE
+SEQUENCES_MAX = 128
+"""Of a request, which smg takes."""
+
 ADMINISTRATION = (
     *(("POST", "/workers"), ("DELETE", "/workers/a"), ("GET", "/workers")),
     *(("POST", "/v1/tokenizers"), ("POST", "/flush_cache")),
@@ -72,8 +75,10 @@ def ask(url: str, path: str = "/v1/completions", key: str = KEY, **body: Any) ->
 
 
 @pytest.fixture(scope="module")
-def fronted() -> Iterator[FrontedServer]:
-    yield from fronts()
+def fronted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontedServer]:
+    template = tmp_path_factory.mktemp("template") / "words.jinja"
+    template.write_text("{% for each in messages %}" + 40 * "sea " + "{% endfor %}")
+    yield from fronts("--chat-template", str(template))
 
 
 @pytest.fixture
@@ -86,7 +91,7 @@ def keyless() -> Iterator[FrontedServer]:
     yield from fronts(keys=())
 
 
-def fronts(keys: tuple[str, ...] = (KEY, OTHER)) -> Iterator[FrontedServer]:
+def fronts(*more: str, keys: tuple[str, ...] = (KEY, OTHER)) -> Iterator[FrontedServer]:
     assert GATEWAY is not None
     front = front_arguments(Path(GATEWAY))
     with started(
@@ -102,6 +107,7 @@ def fronts(keys: tuple[str, ...] = (KEY, OTHER)) -> Iterator[FrontedServer]:
             str(SEATS),
         ),
         *(("--api-key", *keys) if keys else ()),
+        *more,
         *front.arguments,
         environment=front.environment,
     ) as process:
@@ -118,12 +124,16 @@ def running(process: ServerProcess) -> float:
 def test_both_ports_answer_from_one_engine(fronted: FrontedServer) -> None:
     direct = ask(fronted.process.url, prompt="The sea is", temperature=0).json()
     answers = [fronted.ask(prompt="The sea is", temperature=0, model=name).json() for name in NAMES]
-    chat = fronted.ask("/v1/chat/completions", messages=[{"role": "user", "content": "The sea?"}])
+    asked = {"messages": [{"role": "user", "content": "The sea?"}]}
+    chat = fronted.ask("/v1/chat/completions", **asked)
+    chat_direct = ask(fronted.process.url, "/v1/chat/completions", **asked)
 
     told = {answer["choices"][0]["text"] for answer in (direct, *answers)}
     assert len(told) == 1, "greedy words of one prompt"
     assert {answer["usage"]["completion_tokens"] for answer in answers} == {8}
     assert chat.json()["choices"][0]["finish_reason"] == "length"
+    tokens = [each.json()["usage"]["prompt_tokens"] for each in (chat, chat_direct)]
+    assert tokens[0] == tokens[1] >= 40, "the server's own template"
 
 
 def test_the_front_asks_for_the_server_s_keys_which_no_command_line_shows(
@@ -168,7 +178,7 @@ def test_a_stream_that_is_refused_says_so_by_a_chunk(fronted: FrontedServer) -> 
 
 def test_sequences_count_not_requests(fronted: FrontedServer) -> None:
     fits = fronted.ask(prompt="a", n=8)
-    many = fronted.ask(prompt="a", n=2 * REQUESTS_MAX, max_tokens=400)
+    many = fronted.ask(prompt="a", n=SEQUENCES_MAX, max_tokens=400)
 
     assert (fits.status_code, many.status_code) == (200, 500)
     assert len(fits.json()["choices"]) == 8
