@@ -7,7 +7,7 @@ answered with something else than was asked.
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +26,6 @@ logger = init_logger(f"vllm.{__name__}")
 
 _TELL_WALL_S: Final = 1.0
 """Between lines about too many requests: one of HTTP can be a million."""
-
 
 _CLOSED: Final = "_ultraserve_front_is_closed"
 
@@ -57,7 +56,7 @@ class FrontRequestDecoder(MsgpackDecoder):
         except Exception as error:
             if not self._decodes_requests:
                 raise
-            return _undecoded(bufs[0] if isinstance(bufs, Sequence) else bufs, error)
+            return _undecoded(bufs[0] if isinstance(bufs, list) else bufs, error)
 
 
 def _undecoded(message: Any, error: Exception) -> UndecodedRequest:

@@ -146,7 +146,7 @@ class GracefulShutdown:
             return
         inside = self._admission.in_flight
         if self._front is not None and not self._front.has_ended:
-            logger.warning("the front has not ended in time, and is cut with its requests")
+            logger.warning("the front has not ended, and is cut with its requests")
         if self._others is not None:
             self._others.end_requests(engine_is_gone=self._engine.errored)
         if self._engine.errored:

@@ -114,6 +114,7 @@ def test_a_request_that_vllm_does_not_decode_keeps_its_id_and_is_no_error(
     assert isinstance(decoded, UndecodedRequest)
     assert (decoded.request_id, decoded.client_index) == ("cmpl-1", 0)
     assert decoded.reason
+    assert FrontRequestDecoder(EngineCoreRequest).decode(*sent(**wrong)) == decoded
 
 
 def test_other_messages_are_decoded_as_by_vllm() -> None:
