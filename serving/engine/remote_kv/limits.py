@@ -9,8 +9,14 @@ UNPROVED_BYTES_MAX: Final = 1 << 14
 PART_BYTES: Final = 1 << 20
 """Of numbers in a packet: what goes in between waits a millisecond."""
 
-PACKET_BYTES_MAX: Final = PART_BYTES + (1 << 12)
+PULL_BYTES_MAX: Final = 1 << 12
+"""Of what asks for a read, whose name goes with each part."""
+
+PACKET_BYTES_MAX: Final = PART_BYTES + PULL_BYTES_MAX
 """A part with its names."""
+
+WAITS_MAX: Final = 1_000
+"""Requests in a heartbeat's packet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
