@@ -270,7 +270,7 @@ class _Refusals:
     async def _tell(self) -> None:
         while self._count:
             count, self._count = self._count, 0
-            more = "" if count == 1 else f", the last of {count} in {_LINE_EVERY_WALL_S:g} s"
+            more = "" if count == 1 else f" (and {count - 1} before it, since the last such line)"
             logger.warning("KV port: a connection is refused: %s%s", self._reason, more)
             await asyncio.sleep(_LINE_EVERY_WALL_S)
         self._is_resting = False
