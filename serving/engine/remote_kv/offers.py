@@ -161,7 +161,7 @@ class KvOffers:
                 offer.is_read = False
 
     def end(self, request_id: str, *, sent_tokens: int = 0, to_chips: int = 0) -> None:
-        """A reader needs it no more, and has had `sent_tokens` of it, as it says: no more than all."""
+        """A reader needs it no more, and has had `sent_tokens` of it, as it says: at most all."""
         with self._lock:
             offer = self._offers.get(request_id)
             if offer is None:

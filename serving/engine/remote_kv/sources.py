@@ -4,11 +4,12 @@ A connection that fails takes the reads under way with it; the next read makes a
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from emulator.specs.kv_blocks import KvBlocks
@@ -70,6 +71,8 @@ class KvSources:
         self._reads: dict[str, _Read] = {}
         self._sources: dict[Address, _Source] = {}  # the loop's, as the next
         self._awaiting: dict[str, KvSource] = {}
+        self._proved: set[Address] = set()
+        self._dials = asyncio.Semaphore(limits.dials_max)
         self._block_bytes, self._bytes_max = 0, 0
         self.lease_s = facts.lease_s
         """The shortest lease of this engine and those that are connected, emulated."""
@@ -155,8 +158,13 @@ class KvSources:
         self._sources[address] = made = _Source(
             self._loop, address, key=self._key, facts=self._facts, limits=self._limits
         )
-        made.on_connected = self._find_lease
+        made.dials = None if address in self._proved else self._dials
+        made.on_connected = lambda: self._has_connected(address)
         return made
+
+    def _has_connected(self, address: Address) -> None:
+        self._proved.add(address)
+        self._find_lease()
 
 
 def _address_of(source: KvSource) -> Address:
@@ -179,6 +187,7 @@ class _Source:
         self._waiting: list[KvMessage] = []  # until it is connected
         self._sending = 0
         self.on_connected: Callable[[], None] = lambda: None
+        self.dials: asyncio.Semaphore | None = None
         self._reads: dict[str, _Read] = {}
         self._silence = asyncio.timeout(None)
         self._end: str | None = None
@@ -252,11 +261,12 @@ class _Source:
             self._sending -= 1
 
     async def _run(self) -> None:
-        host, port, _ = self._address
         try:
-            connection, self._other = await connected_to(
-                host, port, key=self._key, facts=self._facts, limits=self._limits
-            )
+            async with self._turn_to_dial():
+                host, port, _ = self._address
+                connection, self._other = await connected_to(
+                    host, port, key=self._key, facts=self._facts, limits=self._limits
+                )
             try:
                 self._check(self._other)
                 await self._talk(connection)
@@ -266,6 +276,22 @@ class _Source:
             self._fail(error)
         finally:
             self._connection = None
+
+    @contextlib.asynccontextmanager
+    async def _turn_to_dial(self) -> AsyncIterator[None]:
+        if self.dials is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._limits.answer_wall_s):
+                await self.dials.acquire()
+        except TimeoutError as error:
+            words = f"other engines were dialled for {self._limits.answer_wall_s:g} s"
+            raise TimeoutError(words) from error
+        try:
+            yield
+        finally:
+            self.dials.release()
 
     def _check(self, other: EngineFacts) -> None:
         """Raise ConnectionError unless it is who was meant, where it says, with KV that fits: what

@@ -81,9 +81,7 @@ class Holder:
 
     def __enter__(self) -> Self:
         self.loop = KvLoop()
-        self.facts = facts(
-            port=self.port, tp=self.tp, layout=self.layout, lease_s=self.lease_s
-        )
+        self.facts = facts(port=self.port, tp=self.tp, layout=self.layout, lease_s=self.lease_s)
         KvPort(self.loop, key=KEY, facts=self.facts, offers=self.offers, limits=self.limits)
         return self
 

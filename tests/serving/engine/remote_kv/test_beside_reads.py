@@ -1,6 +1,7 @@
 """What engines say beside a read is heard at once; what one request asks for harms no other."""
 
 import socket
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -36,9 +37,7 @@ BLOCK_BYTES = LAYOUT.block_bytes(BLOCK_TOKENS)
 def connected(holder: Holder, own: EngineFacts | None = None) -> KvConnection:
     """A connection, in the holder's loop, of an engine that says what a test has it say."""
     return holder.loop.run(
-        connected_to(
-            "127.0.0.1", holder.port, key=KEY, facts=own or facts("reader"), limits=LONG
-        )
+        connected_to("127.0.0.1", holder.port, key=KEY, facts=own or facts("reader"), limits=LONG)
     )[0]
 
 
@@ -319,3 +318,35 @@ def test_copies_of_what_comes_have_a_bound() -> None:
         wait_for(lambda: holder.offers.take_ended(0) == ["b"])
         reader.sources.end(reader.source(holder.port, "a"), first, taken_tokens=5)
         assert reader.read(holder.port, "c", blocks=5).reason is None
+
+
+def test_names_that_are_found_slowly_keep_no_known_engine_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once: set[str] = set()
+    most, find, goes_on = 0, socket.getaddrinfo, threading.Event()
+
+    def slow(host: Any, *more: Any, **named: Any) -> Any:
+        nonlocal most
+        if not str(host).startswith("slow"):
+            return find(host, *more, **named)
+        at_once.add(host)
+        most = max(most, len(at_once))
+        goes_on.wait(10.0)
+        at_once.discard(host)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with Reader(limits=LONG) as reader:
+        with Holder(limits=LONG) as holder:
+            holder.hold("a", random_kv(5), blocks=5)
+            assert reader.read(holder.port, "a", blocks=5).reason is None
+        for number in range(40):
+            source = KvSource(host=f"slow{number}", port=1, engine_id="z", request_id="q")
+            reader.sources.release(source, f"{number}")
+        wait_for(lambda: len(at_once) == LONG.dials_max)
+        with Holder(limits=LONG, port=holder.port) as again:  # its old connection has ended
+            again.hold("b", random_kv(5), blocks=5)
+            wait_for(lambda: reader.read(again.port, "b", blocks=5).reason is None, 3.0)
+        goes_on.set()
+        assert most == LONG.dials_max
