@@ -52,9 +52,7 @@ class KvPort:
         self._facts = facts
         self._offers = offers
         self._limits = limits
-        self._readers: dict[
-            str, tuple[_KvReader, str]
-        ] = {}  # and their names for reads, by request
+        self._readers: dict[str, tuple[_KvReader, str]] = {}  # and name of the read, by request
         self._connected = 0
         self._refusals = _Refusals(loop)
         self._unproved: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # the oldest first
