@@ -21,13 +21,14 @@ class ConfigReader:
     @classmethod
     def of_checkpoint(cls, directory: Path) -> "ConfigReader":
         """Read `directory`/config.json, with what ModelOpt writes beside it."""
-        path, beside = directory / "config.json", directory / "hf_quant_config.json"
-        if not path.exists():
-            raise CheckpointError(f"{directory}: not a checkpoint directory, no config.json")
+        path = directory / "config.json"
         config = _read_object(path)
-        if beside.exists():
-            stored = _read_object(beside).get("quantization")
-            config.setdefault("quantization_config", {"quant_method": "modelopt", "of": stored})
+        if config is None:
+            raise CheckpointError(f"{directory}: not a checkpoint directory, no config.json")
+        beside = _read_object(directory / "hf_quant_config.json") or {}
+        stored = ConfigReader(beside, str(path)).section("quantization").values
+        if stored.get("quant_algo") and not config.get("quantization_config"):
+            config["quantization_config"] = {"quant_method": "modelopt", **stored}
         return cls(config, str(path))
 
     def section(self, key: str) -> "ConfigReader":
@@ -85,9 +86,12 @@ class ConfigReader:
             raise self.refusal(key, f"must be {wanted} to be computed here")
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """None where there is no such file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(found, dict):

@@ -80,7 +80,8 @@ class ModelFamily(ABC):
             raise config.refusal(key, f"must give {heads} heads an even width, for rotary pairs")
         kv_heads = _left_out(config, "num_key_value_heads", self.default_kv_heads, heads)
         if heads % kv_heads:
-            raise config.refusal("num_key_value_heads", f"must divide the {heads} heads")
+            wanted = f"{kv_heads} heads of keys and values do not divide the {heads} of queries"
+            raise config.refusal("num_key_value_heads", wanted)
         return {
             "heads": heads,
             "kv_heads": kv_heads,
@@ -243,7 +244,8 @@ def stored_formats(config: ConfigReader, *methods: str) -> ConfigReader:
     Raises CheckpointError for another method, and for NVFP4 with the reason.
     """
     found = config.section("quantization_config")
-    if "nvfp4" in str(found.values).lower():
+    names = (found.values.get("quant_algo"), found.values.get("format"))
+    if any(str(name).lower().startswith("nvfp4") for name in names):
         raise CheckpointError(f"{found.path}: {NO_NVFP4}")
     if methods:
         found.require("quant_method", methods)

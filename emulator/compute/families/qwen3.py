@@ -39,8 +39,9 @@ class Qwen3Moe(Qwen3):
         fields = self.fields(config)
         layers = fields["layers"]
         step = config.whole("decoder_sparse_step", default=1)
-        named = config.values.get("mlp_only_layers") or ()
-        if not isinstance(named, (list, tuple)) or any(n not in range(layers) for n in named):
+        named = config.values.get("mlp_only_layers") or []
+        are_places = isinstance(named, list) and all(type(n) is int for n in named)
+        if not are_places or not set(named) <= set(range(layers)):
             raise config.refusal("mlp_only_layers", f"must be layers from 0 to {layers - 1}")
         dense = tuple(n for n in range(layers) if n in named or (n + 1) % step)
         if len(dense) == layers:

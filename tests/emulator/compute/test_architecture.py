@@ -197,6 +197,8 @@ def test_nvfp4_is_refused_with_the_reason(config: dict[str, Any], stored: dict[s
         (LLAMA, "num_hidden_layers", 10**30),
         (LLAMA, "hidden_size", 10**30),
         (CONFIG, "mlp_only_layers", [[1]]),
+        (CONFIG, "mlp_only_layers", [True]),
+        (LLAMA, "quantization_config", {"quant_method": "fp8", "note": "not nvfp4"}),
     ],
 )
 def test_what_is_malformed_is_refused_by_name(config: dict[str, Any], key: str, value: Any) -> None:

@@ -287,9 +287,11 @@ class TestRefusals:
         assert "architectures=Gemma3ForCausalLM" in refusal(broken)
 
     def test_what_modelopt_writes_beside_is_read(self, broken: Path) -> None:
-        stored = {"quantization": {"quant_algo": "NVFP4", "group_size": 16}}
-        (broken / "hf_quant_config.json").write_text(json.dumps(stored))
+        beside = broken / "hf_quant_config.json"
+        beside.write_text(json.dumps({"quantization": {"quant_algo": None, "kv_cache": "FP8"}}))
+        read_architecture(broken)
 
+        beside.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4", "group_size": 16}}))
         with pytest.raises(CheckpointError, match=r"quantization_config: NVFP4 has an E4M3 scale"):
             read_architecture(broken)
 
