@@ -58,8 +58,8 @@ def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
     source = KvSource(
         host=host,
         port=port,
-        engine_id=_text(params, "remote_engine_id"),
-        request_id=_text(params, "remote_request_id"),
+        engine_id=_name(params, "remote_engine_id"),
+        request_id=_name(params, "remote_request_id"),
     )
     return RemotePrefill(source=source, chips=chips)
 
@@ -102,6 +102,11 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise _wrong(name, value, "a text, as the prefilling engine's response has it")
+    return value
+
+
+def _name(params: Mapping[str, Any], name: str) -> str:
+    value = _text(params, name)
     if not is_name(value):
         raise _wrong(name, value, f"at most {_NAME_MAX} printable characters")
     return value

@@ -220,7 +220,7 @@ class _KvReader:
             return
         self.is_warned_of = True
         host, port = self.facts.host, self.facts.port
-        logger.warning("KV port: the engine at %.80r:%d is left: %s", host, port, error)
+        logger.warning("KV port: the engine at %.80s:%d is left: %s", host, port, error)
 
 
 async def _say_gone(connection: KvConnection, gone: Gone) -> None:

@@ -140,7 +140,7 @@ class KvSources:
 
     def _find_lease(self) -> None:
         others_s = (each.lease_s for each in self._sources.values())
-        self.lease_s = min(self._facts.lease_s, *others_s, math.inf)
+        self.lease_s = min([self._facts.lease_s, *others_s])
 
     def _release(self, source: KvSource, request_id: str) -> None:
         self._awaiting.pop(request_id, None)

@@ -231,7 +231,7 @@ def test_why_an_engine_with_the_key_is_left_is_one_line(
         holder.loop.run(say(connected(holder)))
         wait_for(lambda: words in caplog.text)
         (line,) = [each for each in caplog.messages if "is left" in each]
-        assert line.startswith("KV port: the engine at '127.0.0.1':1 is left: ")
+        assert line.startswith("KV port: the engine at 127.0.0.1:1 is left: ")
         holder.loop.call(connected(holder).close)
         with Reader(limits=LONG) as reader:
             holder.hold("a", random_kv(5), blocks=5)
