@@ -132,7 +132,8 @@ class EngineKvConnector(SchedulerConnector):
             return False, None
         if not is_name(request.request_id):
             logger.warning(
-                "KV of request %.80r is not held for another engine: its name is too long for one",
+                "KV of request %.80r is not held for another engine: its id must have at most 256 "
+                "printable characters",
                 request.request_id,
             )
             return False, None

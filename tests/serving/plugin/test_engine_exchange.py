@@ -315,6 +315,12 @@ def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
 
 
+def test_a_request_whose_id_no_other_engine_takes_is_not_held(make: Make) -> None:
+    prefills = make("kv_producer", computes=False)
+    assert prefilled(prefills, "x" * 257, 20) == {}
+    assert prefilled(prefills, "x" * 256, 20)["remote_request_id"] == "x" * 256
+
+
 def test_an_engine_that_says_it_has_more_chips_than_there_are_ends_no_other(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
