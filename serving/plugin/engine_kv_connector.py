@@ -15,7 +15,12 @@ from vllm.v1.request import Request, RequestStatus
 from emulator.specs.step import KvAwait, KvPull, KvRelease
 from serving.engine.remote_kv.offers import KvOffer, kv_offers_of
 from serving.plugin.kv_connector import RankKvConnector, SchedulerConnector, with_connector
-from serving.plugin.kv_transfer_params import asks_to_hold, held_elsewhere, prompt_digest
+from serving.plugin.kv_transfer_params import (
+    asks_to_hold,
+    held_elsewhere,
+    is_name,
+    prompt_digest,
+)
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -124,6 +129,13 @@ class EngineKvConnector(SchedulerConnector):
             _forget(request)
             self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))
         if not asks_to_hold(params) or request.status not in _ENDED_WELL or not block_ids:
+            return False, None
+        if not is_name(request.request_id):
+            logger.warning(
+                "KV of request %.80r is not held for another engine: its id must have at most 256 "
+                "printable characters",
+                request.request_id,
+            )
             return False, None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)
         block_tokens = self._vllm_config.cache_config.block_size

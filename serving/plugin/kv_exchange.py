@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _LEASE_S: Final = 30.0
 """As in vLLM; of emulated time."""
 
-_HELD_SHARE: Final = 0.1
+_COPIES_SHARE: Final = 0.1
 """Assumed: share of the host's memory, beside chips and weights, for copies of KV that is held for
-other engines; those of one whole context in any case.
+other engines, and as much for what comes of them; those of one whole context in any case.
 """
 
 
@@ -59,27 +59,28 @@ def start_exchange(vllm_config: "VllmConfig", deployment: Deployment) -> RemoteK
     layout = None
     if deployment.settings.computes:
         layout = KvLayout.of(check_weights(deployment.weights_dir))
-    config = vllm_config.kv_transfer_config
+    config, settings = vllm_config.kv_transfer_config, exchange_settings(vllm_config)
     facts = EngineFacts(
         engine_id=config.engine_id,
         host=envs.VLLM_NIXL_SIDE_CHANNEL_HOST,
         port=envs.VLLM_NIXL_SIDE_CHANNEL_PORT,
         system=deployment.system.name,
         model=deployment.time_model.name,
+        lease_s=settings.lease_s,
         token_bytes=deployment.time_model.kv_bytes_per_token,
         block_tokens=vllm_config.cache_config.block_size,
         tp=deployment.partition.tp,
         layout=layout,
     )
     return RemoteKv(
-        exchange_settings(vllm_config),
+        settings,
         facts,
         kv_offers_of(vllm_config.instance_id),
-        held_bytes_max=_held_bytes_max(vllm_config, deployment, layout),
+        copies_bytes_max=_copies_bytes_max(vllm_config, deployment, layout),
     )
 
 
-def _held_bytes_max(
+def _copies_bytes_max(
     vllm_config: "VllmConfig", deployment: Deployment, layout: KvLayout | None
 ) -> int:
     if layout is None:
@@ -88,4 +89,4 @@ def _held_bytes_max(
     context_tokens: int = vllm_config.model_config.max_model_len
     context_blocks = -(-context_tokens // block_tokens)
     left_bytes = psutil.virtual_memory().available - deployment.host_need.total_bytes
-    return max(context_blocks * layout.block_bytes(block_tokens), round(_HELD_SHARE * left_bytes))
+    return max(context_blocks * layout.block_bytes(block_tokens), round(_COPIES_SHARE * left_bytes))

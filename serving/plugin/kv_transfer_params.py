@@ -25,6 +25,9 @@ _OF_HOSTS: Final = ".-:_%"
 """What a host's name or address has beside letters and digits."""
 
 
+_NAME_MAX: Final = 256
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePrefill:
     """Where the KV of a request's prompt is; a rank of `chips` computed it."""
@@ -55,8 +58,8 @@ def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
     source = KvSource(
         host=host,
         port=port,
-        engine_id=_text(params, "remote_engine_id"),
-        request_id=_text(params, "remote_request_id"),
+        engine_id=_name(params, "remote_engine_id"),
+        request_id=_name(params, "remote_request_id"),
     )
     return RemotePrefill(source=source, chips=chips)
 
@@ -84,6 +87,11 @@ def check_params(params: Any, role: str | None) -> None:
         raise _wrong("do_remote_decode", True, "false: this engine decodes (kv_consumer)")
 
 
+def is_name(text: str) -> bool:
+    """Whether engines can name a request, or each other, so."""
+    return 0 < len(text) <= _NAME_MAX and text.isprintable()
+
+
 def prompt_digest(request: Request) -> bytes:
     """16 bytes by which two engines know that they mean the same prompt."""
     tokens = np.array(request.prompt_token_ids, dtype="<i8")
@@ -94,6 +102,13 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise _wrong(name, value, "a text, as the prefilling engine's response has it")
+    return value
+
+
+def _name(params: Mapping[str, Any], name: str) -> str:
+    value = _text(params, name)
+    if not is_name(value):
+        raise _wrong(name, value, f"at most {_NAME_MAX} printable characters")
     return value
 
 

@@ -35,6 +35,10 @@ _KEPT_ALIVE: Final = {
 """A host that is gone without a word is found so in half a minute: s, s, times, ms."""
 
 
+class TooLongMessage(ValueError):
+    """A message that the other end would refuse, and with it the connection."""
+
+
 class KvConnection:
     """Signed messages over a pair of streams, which it owns; any task may send, one receives."""
 
@@ -53,9 +57,18 @@ class KvConnection:
         self._theirs = theirs
         self._stall_wall_s = stall_wall_s
 
-    async def send(self, message: KvMessage) -> None:
-        """Raises OSError where the other end is gone or stalls; then it is closed."""
+    @property
+    def has_sent(self) -> bool:
+        """Whether all that was to be sent is with the system, which sends it after a close too."""
+        return self._writer.transport.get_write_buffer_size() == 0
+
+    async def send(self, message: KvMessage, most_bytes: int = PACKET_BYTES_MAX) -> None:
+        """Raises OSError where the other end is gone or stalls; then it is closed. Raises
+        TooLongMessage, and sends nothing, for a packet of more bytes.
+        """
         packet = bytes_of(message)
+        if len(packet) > most_bytes:
+            raise TooLongMessage(f"a message has {len(packet)} bytes, at most {most_bytes} may go")
         self._writer.write(len(packet).to_bytes(_SIZE_BYTES, "little") + self._ours.sign(packet))
         self._writer.write(packet)
         try:
@@ -120,8 +133,12 @@ async def connected_to(
     host: str, port: int, *, key: bytes, facts: EngineFacts, limits: KvLimits
 ) -> tuple[KvConnection, EngineFacts]:
     """The asking side, and who answers; raises OSError and EOFError, also for a stranger."""
-    async with asyncio.timeout(limits.handshake_wall_s):
-        reader, writer = await asyncio.open_connection(host, port, limit=PACKET_BYTES_MAX)
+    try:
+        async with asyncio.timeout(limits.handshake_wall_s):
+            reader, writer = await asyncio.open_connection(host, port, limit=PACKET_BYTES_MAX)
+    except TimeoutError as error:
+        words = f"it did not accept a connection in {limits.handshake_wall_s:g} s"
+        raise TimeoutError(words) from error
     ours = secrets.token_bytes(NONCE_BYTES)
     async with _proof_of_key(writer, limits):
         greeting = await reader.readexactly(len(_MAGIC) + NONCE_BYTES)

@@ -6,9 +6,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 _END_WALL_S: Final = 5.0
+
+_NAMES_MAX: Final = 16
+"""Hosts' names that are looked up at once: some longer than who asked has waited for them."""
 
 _Result = TypeVar("_Result")
 
@@ -18,6 +22,7 @@ class KvLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.SelectorEventLoop()
+        self._loop.set_default_executor(ThreadPoolExecutor(_NAMES_MAX, "asyncio-names"))
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="kv-exchange", daemon=True

@@ -9,8 +9,14 @@ UNPROVED_BYTES_MAX: Final = 1 << 14
 PART_BYTES: Final = 1 << 20
 """Of numbers in a packet: what goes in between waits a millisecond."""
 
-PACKET_BYTES_MAX: Final = PART_BYTES + (1 << 12)
+PULL_BYTES_MAX: Final = 1 << 12
+"""Of what asks for a read, whose name goes with each part."""
+
+PACKET_BYTES_MAX: Final = PART_BYTES + PULL_BYTES_MAX
 """A part with its names."""
+
+WAITS_MAX: Final = 1_000
+"""Requests in a heartbeat's packet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,8 @@ class KvLimits:
         unproved_max: connections at a port whose other end has yet to prove the key; the oldest
             goes for one more.
         readers_max: engines at a port.
+        dials_max: engines that are dialled at once, beside those that have proved the key before:
+            a client may name any, and each name takes a thread to be found.
         sources_max: connections that are kept to engines of which nothing is read.
     """
 
@@ -34,4 +42,5 @@ class KvLimits:
     answer_wall_s: float = 30.0
     unproved_max: int = 16
     readers_max: int = 128
+    dials_max: int = 4
     sources_max: int = 128

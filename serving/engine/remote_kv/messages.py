@@ -19,7 +19,8 @@ class _ToEngine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class EngineFacts(_ToEngine, frozen=True, kw_only=True):
     """The first message of both: who an engine is, where its port is, and what its KV is of.
 
-    `model` and `system` are those that set bytes and time; `layout` is that of numbers, None where
+    `model` and `system` are those that set bytes and time; what is held there is held for `lease_s`
+    emulated seconds without a heartbeat; `layout` is that of numbers, None where
     none are computed.
     """
 
@@ -28,6 +29,7 @@ class EngineFacts(_ToEngine, frozen=True, kw_only=True):
     port: int
     system: str
     model: str
+    lease_s: Annotated[float, msgspec.Meta(gt=0)]
     token_bytes: int
     block_tokens: _Positive
     tp: _Positive
@@ -123,5 +125,5 @@ def message_of(packet: bytes) -> KvMessage:
     """The message of a packet; raises ConnectionError for none of ours."""
     try:
         return _DECODER.decode(packet)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # msgspec's, or of a text that is none
         raise ConnectionError(f"a message cannot be decoded: {error}") from error

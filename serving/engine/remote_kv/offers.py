@@ -1,5 +1,6 @@
 """Keys and values that an engine holds for others: told by its scheduler, read by its port."""
 
+import math
 import threading
 import time
 from collections import defaultdict
@@ -113,14 +114,21 @@ class KvOffers:
         return late
 
     def over_ns(self) -> int | None:
-        """The end of the first lease that has ended by the wall; None without one (engine)."""
+        """The end of the first lease that has ended by the wall; None without one (engine). Those
+        that have not do not end with it: the rest of theirs begins then.
+        """
+        now_wall_s = time.monotonic()
         with self._lock:
-            ends = [
-                each.until_ns
-                for each in self._offers.values()
-                if each.until_ns is not None and each.until_wall_s <= time.monotonic()
-            ]
-        return min(ends, default=None)
+            begun = [each for each in self._offers.values() if each.until_ns is not None]
+            ends = [each.until_ns for each in begun if each.until_wall_s <= now_wall_s]
+            over_ns = min((each for each in ends if each is not None), default=None)
+            if over_ns is None:
+                return None
+            for each in begun:
+                rest_ns = math.ceil((each.until_wall_s - now_wall_s) * NS_PER_S)
+                if rest_ns > 0 and each.until_ns is not None and each.until_ns <= over_ns:
+                    each.until_ns = over_ns + rest_ns
+        return over_ns
 
     def take_sent(self) -> list[KvSent]:
         """What has gone since last asked (engine)."""
@@ -153,14 +161,15 @@ class KvOffers:
                 offer.is_read = False
 
     def end(self, request_id: str, *, sent_tokens: int = 0, to_chips: int = 0) -> None:
-        """A reader needs it no more, and has had `sent_tokens` of it."""
+        """A reader needs it no more, and has had `sent_tokens` of it, as it says: at most all."""
         with self._lock:
             offer = self._offers.get(request_id)
             if offer is None:
                 return
             self._end(offer)
             if sent_tokens:
-                self._sent.append(KvSent(rank=offer.rank, tokens=sent_tokens, to_chips=to_chips))
+                tokens = min(sent_tokens, offer.tokens)
+                self._sent.append(KvSent(rank=offer.rank, tokens=tokens, to_chips=to_chips))
         self.on_news()
 
     def _end(self, offer: KvOffer) -> None:

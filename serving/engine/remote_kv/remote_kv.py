@@ -7,6 +7,7 @@ meanwhile.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +29,9 @@ from serving.engine.remote_kv.sources import KvSources
 _REST_WALL_S: Final = 0.001
 
 _BEATS: Final = 6
-"""Heartbeats in a lease, as in vLLM; by the wall, since a holder's clock is not known here."""
+"""Heartbeats in the shortest lease, as in vLLM; by the wall, since a holder's clock is not known
+here.
+"""
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -46,7 +49,7 @@ class KvExchangeSettings:
 
 class RemoteKv:
     """What an engine of `facts` exchanges with others; used between its steps. Copies on the host
-    of what it holds have at most `held_bytes_max`.
+    of what it holds have at most `copies_bytes_max`, and those of what it reads as much.
     """
 
     def __init__(
@@ -55,13 +58,13 @@ class RemoteKv:
         facts: EngineFacts,
         offers: KvOffers,
         *,
-        held_bytes_max: int,
+        copies_bytes_max: int,
     ) -> None:
         self._lease_ns = round(settings.lease_s * NS_PER_S)
         self._offers = offers
         self._layout = facts.layout
         block_bytes = 0 if facts.layout is None else facts.layout.block_bytes(facts.block_tokens)
-        offers.bound(block_bytes=block_bytes, bytes_max=held_bytes_max)
+        offers.bound(block_bytes=block_bytes, bytes_max=copies_bytes_max)
         self._loop = loop = KvLoop()
         key, limits = settings.key, settings.limits
         try:
@@ -69,8 +72,9 @@ class RemoteKv:
         except BaseException:
             loop.close()
             raise
-        self._beat_wall_s = 0.0
+        self._beaten_wall_s = -math.inf
         self._sources = KvSources(loop, key=key, facts=facts, limits=limits)
+        self._sources.bound(block_bytes=block_bytes, bytes_max=copies_bytes_max)
 
     def close(self) -> None:
         """Close the port and all connections."""
@@ -98,8 +102,8 @@ class RemoteKv:
             self._offers.has_read(offer, kv, weights=weights_of(offer.rank))
         self._expire(now_ns)
         now_wall_s = time.monotonic()
-        if now_wall_s >= self._beat_wall_s:
-            self._beat_wall_s = now_wall_s + self._lease_ns / NS_PER_S / _BEATS
+        if now_wall_s >= self._beaten_wall_s + self._sources.lease_s / _BEATS:
+            self._beaten_wall_s = now_wall_s
             self._sources.beat()
 
     def end_leases_by_wall(self) -> int:

@@ -4,16 +4,25 @@ A connection that fails takes the reads under way with it; the next read makes a
 """
 
 import asyncio
+import contextlib
+import logging
+import math
 import os
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvSource
-from serving.engine.remote_kv.connection import KvConnection, connected_to
+from serving.engine.remote_kv.connection import KvConnection, TooLongMessage, connected_to
 from serving.engine.remote_kv.kv_loop import KvLoop
 from serving.engine.remote_kv.layout import ComingKv
-from serving.engine.remote_kv.limits import KvLimits
+from serving.engine.remote_kv.limits import (
+    PACKET_BYTES_MAX,
+    PULL_BYTES_MAX,
+    WAITS_MAX,
+    KvLimits,
+)
 from serving.engine.remote_kv.messages import (
     EngineFacts,
     Gone,
@@ -28,6 +37,8 @@ from serving.engine.remote_kv.messages import (
 
 Address = tuple[str, int, str]
 
+logger = logging.getLogger(f"vllm.{__name__}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameKv:
@@ -39,7 +50,9 @@ class CameKv:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Read:
-    """One read; its `source` is the loop's, `came` is read by the engine."""
+    """One read; its `source` is the loop's, None for one that was not begun; `came` is read by the
+    engine.
+    """
 
     pull: Pull
     source: "_Source | None" = None
@@ -58,11 +71,25 @@ class KvSources:
         self._reads: dict[str, _Read] = {}
         self._sources: dict[Address, _Source] = {}  # the loop's, as the next
         self._awaiting: dict[str, KvSource] = {}
+        self._proved: set[Address] = set()
+        self._dials = asyncio.Semaphore(limits.dials_max)
+        self._block_bytes, self._bytes_max = 0, 0
+        self.lease_s = facts.lease_s
+        """The shortest lease of this engine and those that are connected, emulated."""
+
+    def bound(self, *, block_bytes: int, bytes_max: int) -> None:
+        """Let copies of all that is read, so many bytes in a block, have at most so many."""
+        self._block_bytes, self._bytes_max = block_bytes, bytes_max
 
     def pull(self, source: KvSource, message: Pull) -> None:
-        """Begin to read; `came` has what comes of it."""
+        """Begin to read; `came` has what comes of it: nothing, where there is no room for it."""
+        blocks = message.blocks + sum(each.pull.blocks for each in self._reads.values())
         read = self._reads[message.read] = _Read(pull=message)
-        self._loop.call(self._pull, source, read)
+        if blocks * self._block_bytes > self._bytes_max:
+            words = "with it, copies of what comes would have more than {:.0f} MB"
+            read.came = CameKv(reason=words.format(self._bytes_max / 1e6))
+        else:
+            self._loop.call(self._pull, source, read)
 
     def came(self, read: str) -> CameKv | None:
         """What came of a read that has begun, as long as it has not ended; None before."""
@@ -74,7 +101,7 @@ class KvSources:
         if read is None:  # it was given up before it began
             self.release(source, name)
         else:
-            self._loop.call(self._end, read, taken_tokens)
+            self._loop.call(self._end, source, read, taken_tokens)
 
     def await_room(self, source: KvSource, request_id: str) -> None:
         """Let a source hear, with each heartbeat, that a request here waits for room."""
@@ -93,36 +120,55 @@ class KvSources:
         read.source = at = self._at(source)
         at.pull(read)
 
-    def _end(self, read: _Read, taken_tokens: int) -> None:
-        assert read.source is not None
-        read.source.end(read, taken_tokens)
+    def _end(self, source: KvSource, read: _Read, taken_tokens: int) -> None:
+        if read.source is None:
+            self._release(source, read.pull.read)
+        else:
+            read.source.end(read, taken_tokens)
 
     def _beat(self) -> None:
+        self._find_lease()
         waits: dict[_Source, set[str]] = defaultdict(set)
         for source in self._awaiting.values():
             waits[self._at(source)].add(source.request_id)
         for at in self._sources.values():
             waits[at] |= at.reading
         for at, names in waits.items():
-            if names:
-                at.say(Waits(request_ids=sorted(names)))
+            ids = sorted(names)
+            for begin in range(0, len(ids), WAITS_MAX):
+                at.say(Waits(request_ids=ids[begin : begin + WAITS_MAX]))
+
+    def _find_lease(self) -> None:
+        others_s = (each.lease_s for each in self._sources.values())
+        self.lease_s = min([self._facts.lease_s, *others_s])
 
     def _release(self, source: KvSource, request_id: str) -> None:
         self._awaiting.pop(request_id, None)
         self._at(source).say(Release(request_id=source.request_id))
 
     def _at(self, source: KvSource) -> "_Source":
-        address = source.host, source.port, source.engine_id
+        address = _address_of(source)
         known = self._sources.get(address)
         if known is not None and not known.has_ended:
             return known
-        idle = [name for name, each in self._sources.items() if each.is_idle and name != address]
+        needed = {address, *map(_address_of, self._awaiting.values())}
+        idle = [name for name, each in self._sources.items() if each.is_idle and name not in needed]
         for other in idle[: max(0, len(self._sources) + 1 - self._limits.sources_max)]:
             self._sources.pop(other).close()
         self._sources[address] = made = _Source(
             self._loop, address, key=self._key, facts=self._facts, limits=self._limits
         )
+        made.dials = None if address in self._proved else self._dials
+        made.on_connected = lambda: self._has_connected(address)
         return made
+
+    def _has_connected(self, address: Address) -> None:
+        self._proved.add(address)
+        self._find_lease()
+
+
+def _address_of(source: KvSource) -> Address:
+    return source.host, source.port, source.engine_id
 
 
 class _Source:
@@ -139,6 +185,9 @@ class _Source:
         self._connection: KvConnection | None = None
         self._other: EngineFacts | None = None
         self._waiting: list[KvMessage] = []  # until it is connected
+        self._sending = 0
+        self.on_connected: Callable[[], None] = lambda: None
+        self.dials: asyncio.Semaphore | None = None
         self._reads: dict[str, _Read] = {}
         self._silence = asyncio.timeout(None)
         self._end: str | None = None
@@ -155,7 +204,16 @@ class _Source:
 
     @property
     def is_idle(self) -> bool:
-        return not self._reads
+        """Whether it can be closed: nothing is read, and all that was to be said has gone."""
+        connection = self._connection
+        unsent = self._waiting or self._sending or not (connection is None or connection.has_sent)
+        return not self._reads and not unsent
+
+    @property
+    def lease_s(self) -> float:
+        """For which it holds what is read there, emulated; without end while it is not known."""
+        other = self._other if self._connection is not None else None
+        return math.inf if other is None else other.lease_s
 
     def pull(self, read: _Read) -> None:
         self._reads[read.pull.read] = read
@@ -172,10 +230,12 @@ class _Source:
             self.say(Taken(request_id=request_id, read=name, tokens=taken_tokens))
         else:
             self.say(Release(request_id=request_id, read=name))
+        self._end_silence()
 
     def say(self, message: KvMessage) -> None:
         """Send it, or when it is connected; not when it has ended."""
         if self._connection is not None:
+            self._sending += 1
             self._loop.start(self._send(self._connection, message))
         elif self._end is None:
             self._waiting.append(message)
@@ -184,18 +244,29 @@ class _Source:
         self._task.cancel()
 
     async def _send(self, connection: KvConnection, message: KvMessage) -> None:
+        most_bytes = PULL_BYTES_MAX if isinstance(message, Pull) else PACKET_BYTES_MAX
         try:
-            await connection.send(message)
+            await connection.send(message, most_bytes)
+        except TooLongMessage as error:
+            read = self._reads.get(message.read) if isinstance(message, Pull) else None
+            if read is None:
+                logger.warning("KV: %s is not sent: %s", type(message).__name__, error)
+            else:
+                read.came = CameKv(reason=str(error))
+                self._end_silence()
         except OSError as error:
             self._fail(error)
             connection.close()
+        finally:
+            self._sending -= 1
 
     async def _run(self) -> None:
-        host, port, _ = self._address
         try:
-            connection, self._other = await connected_to(
-                host, port, key=self._key, facts=self._facts, limits=self._limits
-            )
+            async with self._turn_to_dial():
+                host, port, _ = self._address
+                connection, self._other = await connected_to(
+                    host, port, key=self._key, facts=self._facts, limits=self._limits
+                )
             try:
                 self._check(self._other)
                 await self._talk(connection)
@@ -205,6 +276,22 @@ class _Source:
             self._fail(error)
         finally:
             self._connection = None
+
+    @contextlib.asynccontextmanager
+    async def _turn_to_dial(self) -> AsyncIterator[None]:
+        if self.dials is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._limits.answer_wall_s):
+                await self.dials.acquire()
+        except TimeoutError as error:
+            words = f"other engines were dialled for {self._limits.answer_wall_s:g} s"
+            raise TimeoutError(words) from error
+        try:
+            yield
+        finally:
+            self.dials.release()
 
     def _check(self, other: EngineFacts) -> None:
         """Raise ConnectionError unless it is who was meant, where it says, with KV that fits: what
@@ -221,6 +308,7 @@ class _Source:
 
     async def _talk(self, connection: KvConnection) -> None:
         self._connection = connection
+        self.on_connected()
         for each in self._waiting:
             self.say(each)
         self._waiting = []
@@ -237,9 +325,17 @@ class _Source:
 
     def _wait_for_answer(self) -> None:
         """Let the time that it may be silent begin now, if it owes an answer."""
-        owes = any(each.came is None for each in self._reads.values())
         now_s = asyncio.get_running_loop().time()
-        self._silence.reschedule(now_s + self._limits.answer_wall_s if owes else None)
+        self._silence.reschedule(now_s + self._limits.answer_wall_s if self._owes else None)
+
+    def _end_silence(self) -> None:
+        """It may be silent from now on, if it owes no answer any more."""
+        if self._connection is not None and not self._owes and not self._silence.expired():
+            self._silence.reschedule(None)
+
+    @property
+    def _owes(self) -> bool:
+        return any(each.came is None for each in self._reads.values())
 
     def _take(self, message: KvMessage) -> None:
         """Raises ConnectionError for what does not fit."""

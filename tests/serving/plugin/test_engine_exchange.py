@@ -13,6 +13,7 @@ from vllm.v1.request import RequestStatus
 from emulator.specs.fault import Fault, FaultKind
 from emulator.ultraserver.handover_cost import kv_between_engines
 from emulator.units import NS_PER_S
+from serving.engine.remote_kv.offers import kv_offers_of
 from serving.wire.control_call import FaultReport, InjectRequest
 from tests.serving.plugin.core_engine import Engine
 from tests.serving.plugin.exchanging_pair import ASKED, Make, exchanging_engines, live
@@ -263,7 +264,7 @@ def test_kv_that_does_not_fit_is_not_read(
     tokens, first = prompt
     decodes.add("a", tokens, first=first, kv_transfer_params=params)
     assert len(decodes.serve({})["a"]) == 3
-    (line,) = _warnings(caplog)
+    (line,) = [each for each in _warnings(caplog) if "is computed here" in each]
     assert words in line
 
 
@@ -312,6 +313,27 @@ def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     assert not any(used_blocks(prefills))
     (line,) = _warnings(caplog)
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
+
+
+def test_a_request_whose_id_no_other_engine_takes_is_not_held(make: Make) -> None:
+    prefills = make("kv_producer", computes=False)
+    assert "remote_request_id" not in prefilled(prefills, "x" * 257, 20)
+    assert not any(used_blocks(prefills))
+    assert prefilled(prefills, "x" * 256, 20)["remote_request_id"] == "x" * 256
+
+
+def test_an_engine_that_says_it_has_more_chips_than_there_are_ends_no_other(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefills = make("kv_producer", computes=False)
+    name = prefilled(prefills, "a", 90)["remote_request_id"]
+    offers = kv_offers_of(prefills.executor.vllm_config.instance_id)
+    offers.end(name, sent_tokens=90, to_chips=10**6)
+    until_idle(prefills)
+    prefills.add("b", 8, max_tokens=3)
+    assert len(prefills.serve({})["b"]) == 3
+    assert not live(prefills).telemetry().kv_transfers
+    assert "KV that went to another engine is not booked" in caplog.text
 
 
 def test_kv_is_held_while_its_request_waits_for_a_seat(make: Make) -> None:

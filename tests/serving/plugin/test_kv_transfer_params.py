@@ -57,6 +57,10 @@ def test_a_request_without_them_computes_its_own(nothing: dict[str, Any] | None)
         ("remote_host", "", "a text, as the prefilling engine's response has it"),
         ("remote_engine_id", None, "a text, as the prefilling engine's response has it"),
         ("remote_request_id", 7, "a text, as the prefilling engine's response has it"),
+        ("remote_request_id", "r" * 257, "at most 256 printable characters"),
+        ("remote_engine_id", "e" * 10**6, "at most 256 printable characters"),
+        ("remote_engine_id", "x\nINFO forged", "at most 256 printable characters"),
+        ("remote_request_id", "x\ud800", "at most 256 printable characters"),
         ("do_remote_decode", True, "false beside do_remote_prefill"),
     ],
 )
@@ -64,7 +68,7 @@ def test_a_wrong_one_is_a_line_with_field_and_value(field: str, value: Any, expe
     wrong = GOOD | {field: value}
     with pytest.raises(NotComputed) as told:
         check_params(wrong, "kv_both")
-    line = f"kv_transfer_params.{field}={value!r}: expected {expected}"
+    line = f"kv_transfer_params.{field}={value!r:.80}: expected {expected}"
     assert str(told.value).startswith(line)
     assert "\n" not in str(told.value)
     # vLLM tells the engine of the end of such a request, which must not end the engine.

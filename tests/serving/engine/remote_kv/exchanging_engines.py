@@ -27,7 +27,12 @@ SHORT = KvLimits(handshake_wall_s=0.5, stall_wall_s=0.5, answer_wall_s=0.8)
 
 
 def facts(
-    name: str = "holder", *, port: int = 1, tp: int = 1, layout: KvLayout | None = LAYOUT
+    name: str = "holder",
+    *,
+    port: int = 1,
+    tp: int = 1,
+    layout: KvLayout | None = LAYOUT,
+    lease_s: float = 30.0,
 ) -> EngineFacts:
     return EngineFacts(
         engine_id=name,
@@ -35,6 +40,7 @@ def facts(
         port=port,
         system="system",
         model="model",
+        lease_s=lease_s,
         token_bytes=8,
         block_tokens=BLOCK_TOKENS,
         tp=tp,
@@ -69,12 +75,13 @@ class Holder:
     tp: int = 1
     layout: KvLayout | None = LAYOUT
     limits: KvLimits = SHORT
+    lease_s: float = 30.0
     port: int = field(default_factory=free_port)
     offers: KvOffers = field(default_factory=KvOffers)
 
     def __enter__(self) -> Self:
         self.loop = KvLoop()
-        self.facts = facts(port=self.port, tp=self.tp, layout=self.layout)
+        self.facts = facts(port=self.port, tp=self.tp, layout=self.layout, lease_s=self.lease_s)
         KvPort(self.loop, key=KEY, facts=self.facts, offers=self.offers, limits=self.limits)
         return self
 

@@ -281,9 +281,9 @@ def test_the_end_of_a_read_ends_what_is_held_once() -> None:
         read = reader.begin(holder.port, "a", blocks=5)
         reader.came(read)
         assert not holder.offers.take_sent()
-        reader.sources.end(reader.source(holder.port, "a"), read, taken_tokens=7)
+        reader.sources.end(reader.source(holder.port, "a"), read, taken_tokens=4)
         (sent,) = wait_for(holder.offers.take_sent)
-        assert (sent.tokens, sent.to_chips) == (7, 1)
+        assert (sent.tokens, sent.to_chips) == (4, 1)
         assert holder.offers.take_ended(0) == ["a"]
         assert len(holder.offers) == 0
 

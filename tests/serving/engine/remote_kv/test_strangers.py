@@ -226,7 +226,7 @@ def test_engines_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixture) 
             holder.hold(name, random_kv(5), blocks=5)
         assert one.read(holder.port, "a", blocks=5).reason is None
         assert other.read(holder.port, "b", blocks=5).reason is not None
-        assert "KV port: an engine beyond 1 is refused" in caplog.text
+        assert "KV port: a connection is refused: an engine beyond 1" in caplog.text
 
 
 def test_a_host_that_is_gone_is_found_so_by_the_kernel() -> None:
