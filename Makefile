@@ -42,8 +42,8 @@ test-fast: .venv/.installed ## run the tests that start no process and take no t
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
 # Engines wait for their processes most of the time, so the other tests run beside them, and print
-# first; a worker waits for what its tests start a third of the time, so there is one more than
-# cores. The status 5 says that ARGS chose none.
+# first. Their workers wait for what their tests start, too: there is one more than cores. The
+# status 5 says that ARGS chose none.
 test: .venv/.installed ## run the everyday tests: those with chips beside the others (10 min)
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-chips
 
