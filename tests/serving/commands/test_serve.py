@@ -361,6 +361,7 @@ def test_two_servers_that_start_with_one_control_port_are_told_before_vllm(
     handed_over: HandedOver,
 ) -> None:
     port = free_port()  # the other one does not listen there yet
+    ports = ("--control-port", str(port), "--console-port", str(free_port()))
     with subprocess.Popen(
         [sys.executable, "-c", TWIN, str(port)],
         stdin=subprocess.PIPE,
@@ -370,10 +371,10 @@ def test_two_servers_that_start_with_one_control_port_are_told_before_vllm(
         assert twin.stdout is not None
         assert twin.stdout.readline() == "held\n"
         with pytest.raises(ConfigError, match=rf"^control_port={port}: .* process {twin.pid} has"):
-            run("--control-port", str(port))
+            run(*ports)
         assert not handed_over.calls
         twin.communicate("\n")
-    assert run("--control-port", str(port)) == 7
+    assert run(*ports) == 7
 
 
 @pytest.mark.parametrize("flag", ["--host", "--control-host"])
