@@ -25,8 +25,9 @@ class ConfigReader:
         config = _read_object(path)
         if config is None:
             raise CheckpointError(f"{directory}: not a checkpoint directory, no config.json")
-        beside = _read_object(directory / "hf_quant_config.json") or {}
-        stored = ConfigReader(beside, str(path)).section("quantization").values
+        beside = directory / "hf_quant_config.json"
+        quantised = cls(_read_object(beside) or {}, str(beside))
+        stored = quantised.section("quantization").values
         if stored.get("quant_algo") and not config.get("quantization_config"):
             config["quantization_config"] = {"quant_method": "modelopt", **stored}
         return cls(config, str(path))

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -22,6 +21,7 @@ from vllm.entrypoints.serve.instrumentator import metrics
 from vllm.v1.engine import core_client
 from vllm.v1.utils import run_api_server_worker_proc
 
+from serving.plugin.replaced_attribute import replaced
 from serving.process.api_processes import NAME, ApiProcesses
 from serving.process.parent_death_watchdog import end_with_parent
 from serving.telemetry.shared_families import SharedFamilies
@@ -66,9 +66,9 @@ def several_api_processes(processes: ApiProcesses) -> Iterator[None]:
         return registry
 
     with (
-        _replaced(entry, "run_server_worker", run_first),
-        _replaced(metrics, "get_prometheus_registry", shared_registry),
-        _replaced(core_client, "launch_core_engines", launch_for_all),
+        replaced(entry, "run_server_worker", run_first),
+        replaced(metrics, "get_prometheus_registry", shared_registry),
+        replaced(core_client, "launch_core_engines", launch_for_all),
     ):
         try:
             yield
@@ -78,16 +78,6 @@ def several_api_processes(processes: ApiProcesses) -> Iterator[None]:
             raise
         finally:
             _end_all()
-
-
-@contextlib.contextmanager
-def _replaced(module: ModuleType, name: str, function: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, function)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def _client(processes: ApiProcesses, loads: Any) -> dict[str, Any]:

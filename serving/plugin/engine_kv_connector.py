@@ -16,6 +16,7 @@ from emulator.specs.step import KvAwait, KvPull, KvRelease
 from serving.engine.remote_kv.offers import KvOffer, kv_offers_of
 from serving.plugin.kv_connector import RankKvConnector, SchedulerConnector, with_connector
 from serving.plugin.kv_transfer_params import (
+    NAME,
     asks_to_hold,
     held_elsewhere,
     is_name,
@@ -132,9 +133,9 @@ class EngineKvConnector(SchedulerConnector):
             return False, None
         if not is_name(request.request_id):
             logger.warning(
-                "KV of request %.80r is not held for another engine: its id must have at most 256 "
-                "printable characters",
+                "KV of request %.80r is not held for another engine: its id must have %s",
                 request.request_id,
+                NAME,
             )
             return False, None
         tokens = min(request.num_prompt_tokens, request.num_computed_tokens)

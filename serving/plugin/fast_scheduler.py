@@ -191,9 +191,9 @@ class FastScheduler(SchedulerInterface):
             stamp_events(self._unstamped, report)
         self._unstamped = []
         merged = self._give_tokens(report)
-        told = self._stats_client.of(merged, goes_on=self.has_unfinished_requests())
-        if told is not None and (stats := self.make_stats()) is not None:
-            merged.setdefault(told, EngineCoreOutputs()).scheduler_stats = stats
+        client = self._stats_client.of(merged, goes_on=self.has_unfinished_requests())
+        if client is not None and (stats := self.make_stats()) is not None:
+            merged.setdefault(client, EngineCoreOutputs()).scheduler_stats = stats
         self._decided = self._under_way = None
         ended = [] if report is None else self._follow(report)
         self._schedulers.take_inbox()

@@ -78,7 +78,7 @@ def refuse_front_request(
     """Raise NotComputed for a request that the fast engine cannot compute.
 
     The front counts requests of HTTP, of which one can be many here: with `requests_max` in the
-    engine, whoever sent them, a further one is refused. More new tokens than the context of
+    engine, of all clients, a further one is refused. More new tokens than the context of
     `context_tokens` has room for are fewer, as vLLM's scheduler would end such a request.
     """
     if requests >= requests_max:

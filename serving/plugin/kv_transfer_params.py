@@ -27,6 +27,9 @@ _OF_HOSTS: Final = ".-:_%"
 
 _NAME_MAX: Final = 256
 
+NAME: Final = f"at most {_NAME_MAX} printable characters"
+"""What `is_name` asks for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePrefill:
@@ -108,7 +111,7 @@ def _text(params: Mapping[str, Any], name: str) -> str:
 def _name(params: Mapping[str, Any], name: str) -> str:
     value = _text(params, name)
     if not is_name(value):
-        raise _wrong(name, value, f"at most {_NAME_MAX} printable characters")
+        raise _wrong(name, value, NAME)
     return value
 
 

@@ -22,6 +22,7 @@ from vllm.v1.engine import core_client
 from vllm.v1.engine.core_client import EngineCoreClient
 
 from serving.errors import ServerFailed
+from serving.plugin.replaced_attribute import replaced
 from serving.process.child_launcher import launched
 from serving.process.front_program import (
     API_CLIENT,
@@ -100,24 +101,15 @@ def with_front(program: FrontProgram) -> Iterator[None]:
     def make_second(*given: Any, **named: Any) -> Any:
         return make(*given, **named | {"client_index": API_CLIENT})
 
-    with _replaced("launch_core_engines", launch_for_both):
-        EngineCoreClient.make_async_mp_client = staticmethod(make_second)
+    with (
+        replaced(core_client, "launch_core_engines", launch_for_both),
+        replaced(EngineCoreClient, "make_async_mp_client", staticmethod(make_second)),
+    ):
         try:
             yield
         finally:
-            EngineCoreClient.make_async_mp_client = staticmethod(make)
             _started.clear()
             front.end()
-
-
-@contextlib.contextmanager
-def _replaced(name: str, function: Any) -> Iterator[None]:
-    before = getattr(core_client, name)
-    setattr(core_client, name, function)
-    try:
-        yield
-    finally:
-        setattr(core_client, name, before)
 
 
 @contextlib.contextmanager
@@ -133,7 +125,7 @@ def introduced(front: NativeFront) -> Iterator[tuple[str, str]]:
         yield _addresses(front, socket)
         socket.send(_message("READY"))
     except BaseException:
-        socket.linger = 0  # nobody may be there to take what was sent
+        socket.linger = 0  # the front may not be there to take what was sent
         raise
     finally:
         socket.close()
@@ -149,7 +141,7 @@ def _addresses(front: NativeFront, socket: Any) -> tuple[str, str]:
             raise ServerFailed(f"its front smg awaits no engine after {_START_WALL_S:.0f} s")
     told = msgspec.msgpack.decode(socket.recv())["addresses"]
     addresses = [*told["inputs"], *told["outputs"]]
-    # Another user may listen at a port of loopback, and nobody else in the front's directory.
+    # Other users may listen at a port of loopback; the front's directory is this user's alone.
     ours = [f"ipc://{front.program.worker}-{end}.sock" for end in ("in", "out")]
     if addresses != ours:
         raise ServerFailed(f"another program than its front listens at {_handshake(front)}")

@@ -1,4 +1,4 @@
-"""Which of an engine's clients is told a step's statistics."""
+"""Which of an engine's clients gets a step's statistics."""
 
 import os
 import time

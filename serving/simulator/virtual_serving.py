@@ -328,16 +328,13 @@ class VirtualServing:
         expect; those whose machines change hands make theirs one by one.
         """
         now_ns, machines = self.now_ns, self.machines
-        if self._first.can_expect and self._first.is_open:
-            self._first.expect(self.arrivals.hand_over(now_ns + 1), now_ns)
+        self._expect(now_ns + 1)
         arrival_ns = self.arrivals.next_ns()
         self._begin_singly()
         before_ns = min(until_ns, machines.next_ns(now_ns), machines.others_until_ns(arrival_ns))
         if self._progress is not None:  # a look may end the run: none is much farther than others
             before_ns = min(before_ns, now_ns + max(now_ns // 8, NS_PER_S))
-        if self._first.can_expect and self._first.is_open:
-            self._first.expect(self.arrivals.hand_over(before_ns), now_ns)
-        else:
+        if not self._expect(before_ns):
             before_ns = min(before_ns, arrival_ns)
         begins: list[tuple[SimulatedEngine, int]] = []
         for engine in self._engines:
@@ -353,6 +350,13 @@ class VirtualServing:
         stops = partial(self._stops, looks=False)
         for engine, done in threads.go_ahead(begins, before_ns, stops):
             self._count(engine, done)
+
+    def _expect(self, before_ns: float) -> bool:
+        """Have the first engine know what arrives before then, where it may; whether it may."""
+        may = self._first.can_expect and self._first.is_open
+        if may:
+            self._first.expect(self.arrivals.hand_over(before_ns), self.now_ns)
+        return may
 
     def _begin_singly(self) -> None:
         """Begin steps of engines that cannot go ahead."""

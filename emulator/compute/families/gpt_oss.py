@@ -67,7 +67,7 @@ class GptOss(ModelFamily):
             "full_attention": 0,
             "sliding_attention": config.whole("sliding_window", default=128),
         }
-        if len(kinds) != layers or any(kind not in (*known,) for kind in kinds):
+        if len(kinds) != layers or any(kind not in tuple(known) for kind in kinds):
             raise config.refusal("layer_types", f"must be {layers} of {' or '.join(known)}")
         return tuple(known[kind] for kind in kinds)
 

@@ -192,13 +192,16 @@ def _may_be_sure(task: SizeTask, runs: Sequence[Sequence[ShareRun]]) -> bool:
     """Whether all runs of the terms may show it, of which these are some."""
     if any(run.ending is Ending.HOPELESS for run in chain.from_iterable(runs)):
         return False
-    return all(_may_pass(task, runs, bound) for bound in task.slo.bounds)
+    return all(
+        _may_pass(task, _window_margins(task, runs, bound), len(runs)) for bound in task.slo.bounds
+    )
 
 
-def _may_pass(task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound) -> bool:
-    """Whether windows of all runs of the terms may bound it, of which these are some."""
-    known = _window_margins(task, runs, bound)
-    count = round(len(known) * task.terms.runs / len(runs))
+def _may_pass(task: SizeTask, known: Sequence[float], runs: int) -> bool:
+    """Whether the margins of all runs of the terms may bound a limit, of which these are those
+    `known` of so many.
+    """
+    count = round(len(known) * task.terms.runs / runs)
     if count < 2:
         return True
     most = again_low_at_most(known, count, tail=task.terms.again_tail)
@@ -210,7 +213,7 @@ def _least_margin(task: SizeTask, run: Sequence[ShareRun]) -> float:
     if any(share.ending is Ending.HOPELESS for share in run):
         return -math.inf
     margins = (_window_margins(task, [run], bound) for bound in task.slo.bounds)
-    return min(chain.from_iterable(margins), default=float("inf"))
+    return min(chain.from_iterable(margins), default=math.inf)
 
 
 def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
@@ -371,6 +374,7 @@ def _terms(
     for number, bound in enumerate(task.slo.bounds):
         kept = [run.kept[number] for run in runs]
         share = _share(np.concatenate(kept), runs)
+        margins = _window_margins(task, of_seeds, bound)
         checks.append(
             TermCheck(
                 name=bound.name,
@@ -382,16 +386,16 @@ def _terms(
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again=_again(task, of_seeds, bound),
-                may_pass=_may_pass(task, of_seeds, bound),
+                again=_again(task, margins, bound),
+                may_pass=_may_pass(task, margins, len(of_seeds)),
             )
         )
     return tuple(checks)
 
 
-def _again(task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound) -> Again | None:
+def _again(task: SizeTask, margins: Sequence[float], bound: Bound) -> Again | None:
     """None for fewer than two windows."""
-    margins, window = _window_margins(task, runs, bound), task.terms.window
+    window = task.terms.window
     low = again_low(margins, tail=task.terms.again_tail)
     if low is None or window is None:
         return None

@@ -113,9 +113,7 @@ class KvPort:
             case Waits():
                 self._offers.renew(message.request_ids)
             case Taken() | Release():
-                if self._ends(peer, message):
-                    sent_tokens = message.tokens if isinstance(message, Taken) else 0
-                    self._end(peer, message.request_id, sent_tokens)
+                self._hear_end(peer, message)
             case _:
                 raise ConnectionError("a message that only this side sends")
 
@@ -169,17 +167,17 @@ class KvPort:
             return None
         return None if offer is None or offer.is_read else offer
 
-    def _ends(self, peer: "_KvReader", message: Taken | Release) -> bool:
-        """Whether it ends what is held: its reader's word, or, while none reads, a request's that
-        has no need of it. A read that waits for numbers is over when they are there.
+    def _hear_end(self, peer: "_KvReader", message: Taken | Release) -> None:
+        """End what is held by its reader's word, or, while none reads, by a request's that has no
+        need of it. A read that waits for numbers is over when they are there.
         """
         said = None if message.read is None else (peer, message.read)
-        if self._readers.get(message.request_id) != said:
-            if message.read in peer.giving:
-                peer.over.add(message.read)
-            return False
-        self._readers.pop(message.request_id, None)
-        return True
+        if self._readers.get(message.request_id) == said:
+            self._readers.pop(message.request_id, None)
+            sent_tokens = message.tokens if isinstance(message, Taken) else 0
+            self._end(peer, message.request_id, sent_tokens)
+        elif message.read in peer.giving:
+            peer.over.add(message.read)
 
     def _tell_loss(self, request_id: str, reason: str) -> None:
         reader = self._readers.pop(request_id, None)

@@ -156,10 +156,14 @@ class KvSources:
         for other in idle[: max(0, len(self._sources) + 1 - self._limits.sources_max)]:
             self._sources.pop(other).close()
         self._sources[address] = made = _Source(
-            self._loop, address, key=self._key, facts=self._facts, limits=self._limits
+            self._loop,
+            address,
+            key=self._key,
+            facts=self._facts,
+            limits=self._limits,
+            dials=None if address in self._proved else self._dials,
+            on_connected=lambda: self._has_connected(address),
         )
-        made.dials = None if address in self._proved else self._dials
-        made.on_connected = lambda: self._has_connected(address)
         return made
 
     def _has_connected(self, address: Address) -> None:
@@ -175,7 +179,15 @@ class _Source:
     """One engine at an address, under its id; all in the loop."""
 
     def __init__(
-        self, loop: KvLoop, address: Address, *, key: bytes, facts: EngineFacts, limits: KvLimits
+        self,
+        loop: KvLoop,
+        address: Address,
+        *,
+        key: bytes,
+        facts: EngineFacts,
+        limits: KvLimits,
+        dials: asyncio.Semaphore | None,
+        on_connected: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._address = address
@@ -186,8 +198,8 @@ class _Source:
         self._other: EngineFacts | None = None
         self._waiting: list[KvMessage] = []  # until it is connected
         self._sending = 0
-        self.on_connected: Callable[[], None] = lambda: None
-        self.dials: asyncio.Semaphore | None = None
+        self._dials = dials
+        self._on_connected = on_connected
         self._reads: dict[str, _Read] = {}
         self._silence = asyncio.timeout(None)
         self._end: str | None = None
@@ -279,19 +291,19 @@ class _Source:
 
     @contextlib.asynccontextmanager
     async def _turn_to_dial(self) -> AsyncIterator[None]:
-        if self.dials is None:
+        if self._dials is None:
             yield
             return
         try:
             async with asyncio.timeout(self._limits.answer_wall_s):
-                await self.dials.acquire()
+                await self._dials.acquire()
         except TimeoutError as error:
             words = f"other engines were dialled for {self._limits.answer_wall_s:g} s"
             raise TimeoutError(words) from error
         try:
             yield
         finally:
-            self.dials.release()
+            self._dials.release()
 
     def _check(self, other: EngineFacts) -> None:
         """Raise ConnectionError unless it is who was meant, where it says, with KV that fits: what
@@ -308,7 +320,7 @@ class _Source:
 
     async def _talk(self, connection: KvConnection) -> None:
         self._connection = connection
-        self.on_connected()
+        self._on_connected()
         for each in self._waiting:
             self.say(each)
         self._waiting = []

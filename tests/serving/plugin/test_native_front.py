@@ -1,4 +1,4 @@
-"""A front is introduced to the engine by its own addresses, and by nobody else's."""
+"""A front is introduced to the engine by its own addresses, and by no other's."""
 
 import threading
 from collections.abc import Iterator

@@ -221,7 +221,7 @@ def test_an_engine_that_is_stopped_is_not_waited_for() -> None:
                 began_s = time.monotonic()
                 came = reader.read(port, "b", blocks=5)
                 assert came.reason == f"the engine at 127.0.0.1:{port}: no answer for 0.8 s"
-                # A connection that nobody accepts has a deadline too.
+                # A connection that is not accepted has a deadline too.
                 assert "no key was proved in 0.5 s" in str(reader.read(port, "b", blocks=5).reason)
                 assert time.monotonic() - began_s < 5.0
                 os.kill(process.pid, signal.SIGCONT)
@@ -264,7 +264,7 @@ def test_heartbeats_renew_a_lease_until_there_is_no_need() -> None:
                 return wait_for(lambda: offer.until_ns is None, 0.2)
             return False
 
-        assert not beaten(0), "nobody waits"
+        assert not beaten(0), "no request waits"
         reader.sources.await_room(reader.source(holder.port, "a"), "here")
         assert beaten(lease_ns - 1)
         assert beaten(2 * lease_ns - 2), "2 leases after the prompt"
