@@ -18,8 +18,9 @@ from serving.server.control.control_client import ControlClient
 from serving.wire import control_call
 from tests.deploy.compose.test_compose import FILE, FOLDER, interpolated
 from tests.deploy.served_command import served
+from tests.e2e.server_process import free_port
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of
-from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
+from tests.serving.server.control.small_engine import SmallEngine, control_server
 
 SERVICES: dict[str, Any] = yaml.safe_load(interpolated(FILE.read_text()))["services"]
 WAIT_S = 30.0

@@ -16,8 +16,9 @@ from serving.commands import console
 from serving.commands.console import console_url
 from serving.main import main
 from serving.server.control.control_address import ControlAddress
+from tests.e2e.server_process import free_port
 from tests.serving.server.control.http_calls import key_of
-from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
+from tests.serving.server.control.small_engine import SmallEngine, control_server
 
 
 def run(address: ControlAddress, *arguments: str) -> int:

@@ -10,8 +10,9 @@ from serving.commands.control_connection import add_connection_arguments
 from serving.commands.engine_snapshots import EngineSnapshots
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import RefusedByServer, ServerUnreachable
+from tests.e2e.server_process import free_port
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.server.control.small_engine import control_server, free_port
+from tests.serving.server.control.small_engine import control_server
 
 
 def looks_at(address: ControlAddress, *arguments: str) -> EngineSnapshots:

@@ -13,12 +13,8 @@ from serving.commands import fault as command
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import OutcomeUnknown
 from serving.wire.machine_state import FaultStage
-from tests.serving.server.control.small_engine import (
-    SmallEngine,
-    control_server,
-    free_port,
-    recovered,
-)
+from tests.e2e.server_process import free_port
+from tests.serving.server.control.small_engine import SmallEngine, control_server, recovered
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 
 from serving.main import main
 from serving.wire.machine_state import ChipHealth
+from tests.e2e.server_process import free_port
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.server.control.small_engine import control_server, free_port
+from tests.serving.server.control.small_engine import control_server
 from tests.serving.telemetry.neuron_tools.looks import a_chip
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from serving.main import main
 from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
+from tests.e2e.server_process import free_port
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.server.control.small_engine import control_server, free_port
+from tests.serving.server.control.small_engine import control_server
 from tests.serving.telemetry.neuron_tools.monitor_schema import read_line
 
 

@@ -15,9 +15,10 @@ from serving.analysis.steady_state.model_error import error_in_words, model_erro
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.wire.step_record import StepPhase
+from tests.e2e.server_process import free_port
 from tests.serving.analysis.profile.profiled_runs import CEILINGS, a_run, a_what_if
 from tests.serving.analysis.profile.trace_event_format import faults_of
-from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
+from tests.serving.server.control.small_engine import SmallEngine, control_server
 from tests.serving.telemetry.step_records import MS
 
 MOE = ("--model", "qwen3-30b-a3b", "--chips", "2", "--requests", "6", "--output", "8")

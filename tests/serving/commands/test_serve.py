@@ -26,15 +26,10 @@ from serving.server.gateway import gateway_settings
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.training.atomic_file import locked_directory
 from serving.settings import Settings
+from tests.e2e.server_process import free_port
 from tests.serving.commands.serve_flags import parse
 
 OURS = ["--scheduling-policy", "priority"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class HandedOver:
@@ -361,7 +356,6 @@ def test_two_servers_that_start_with_one_control_port_are_told_before_vllm(
     handed_over: HandedOver,
 ) -> None:
     port = free_port()  # the other one does not listen there yet
-    ports = ("--control-port", str(port), "--console-port", str(free_port()))
     with subprocess.Popen(
         [sys.executable, "-c", TWIN, str(port)],
         stdin=subprocess.PIPE,
@@ -371,10 +365,10 @@ def test_two_servers_that_start_with_one_control_port_are_told_before_vllm(
         assert twin.stdout is not None
         assert twin.stdout.readline() == "held\n"
         with pytest.raises(ConfigError, match=rf"^control_port={port}: .* process {twin.pid} has"):
-            run(*ports)
+            run("--control-port", str(port))
         assert not handed_over.calls
         twin.communicate("\n")
-    assert run(*ports) == 7
+    assert run("--control-port", str(port)) == 7
 
 
 @pytest.mark.parametrize("flag", ["--host", "--control-host"])

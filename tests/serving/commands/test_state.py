@@ -9,7 +9,8 @@ import pytest
 from emulator.errors import ConfigError, UltraServeError
 from serving.commands import state as command
 from serving.wire.machine_state import HostRatio, MachineState, SleepState
-from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
+from tests.e2e.server_process import free_port
+from tests.serving.server.control.small_engine import SmallEngine, control_server
 from tests.serving.server.day_night.lending_engine import a_version
 from tests.serving.telemetry.machine_states import a_broken_chip, a_state
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from serving.main import main
+from tests.e2e.server_process import free_port
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.server.control.small_engine import control_server, free_port
+from tests.serving.server.control.small_engine import control_server
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from serving.server.connections.client_connection import HttpConnection
 from serving.server.connections.connection_registry import PortLimits
 from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
-from tests.serving.server.control.small_engine import free_port
+from tests.e2e.server_process import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 REFUSAL = b"HTTP/1.1 505 no\r\n\r\n"

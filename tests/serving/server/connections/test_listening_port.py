@@ -19,6 +19,7 @@ from serving.access.renewed_context import RenewedContext
 from serving.server.connections.connection_registry import PortLimits
 from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket
 from serving.server.connections.listening_port import ListeningPort, listening_sockets
+from tests.e2e.server_process import free_port
 from tests.serving.server.connections.echo_ports import (
     PREFACE,
     REFUSAL,
@@ -30,7 +31,6 @@ from tests.serving.server.connections.echo_ports import (
     until,
 )
 from tests.serving.server.connections.http2_frames import pieces
-from tests.serving.server.control.small_engine import free_port
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

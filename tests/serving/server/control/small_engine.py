@@ -6,7 +6,6 @@ It keeps real state and answers in the executor's lines, but computes nothing.
 import asyncio
 import contextlib
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +55,7 @@ from serving.wire.machine_state import (
     FaultStage,
     Recovery,
 )
+from tests.e2e.server_process import free_port
 from tests.serving.telemetry.machine_states import a_state
 from tests.serving.telemetry.neuron_tools.looks import a_description
 from tests.serving.telemetry.recorded_steps import DECODE, PREFILL, a_cost_model, costing, queues
@@ -283,16 +283,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end_s, "it did not happen"
         time.sleep(0.005)
-
-
-def free_port() -> int:
-    """A free port whose next one, the console's, is free too."""
-    while True:
-        with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            after.bind(("127.0.0.1", port + 1))
-            return port
 
 
 @contextlib.contextmanager

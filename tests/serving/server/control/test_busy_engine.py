@@ -18,11 +18,11 @@ from serving.server.control.control_client import (
 )
 from serving.wire import control_call
 from serving.wire.machine_state import ChipHealth
+from tests.e2e.server_process import free_port
 from tests.serving.server.control.small_engine import (
     SmallEngine,
     connected,
     control_server,
-    free_port,
     wait_until,
 )
 

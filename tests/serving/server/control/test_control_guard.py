@@ -34,12 +34,12 @@ from serving.server.control.control_guard import GuardLimits, changes_something
 from serving.server.control.control_ports import SERVICE
 from serving.server.control.control_server import ControlServer
 from serving.wire import control_call
+from tests.e2e.server_process import free_port
 from tests.serving.server.control.raw_call import details_of, failure, stub_at, with_key
 from tests.serving.server.control.small_engine import (
     SmallEngine,
     connected,
     control_server,
-    free_port,
     wait_until,
 )
 

@@ -36,13 +36,9 @@ from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from serving.wire.machine_state import MachineState
+from tests.e2e.server_process import free_port
 from tests.serving.plugin.engine_config import engine_config
-from tests.serving.server.control.small_engine import (
-    SmallEngine,
-    connected,
-    control_server,
-    free_port,
-)
+from tests.serving.server.control.small_engine import SmallEngine, connected, control_server
 from tests.serving.server.day_night.lending_engine import LendingEngine, a_settings
 
 

@@ -23,13 +23,13 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlTls, ServerUnreachable
 from serving.server.control.control_server import ControlServer
 from serving.wire import control_call
+from tests.e2e.server_process import free_port
 from tests.serving.server.console.small_snapshots import Told, parsed
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of, looking, with_key
 from tests.serving.server.control.small_engine import (
     SmallEngine,
     connected,
     control_server,
-    free_port,
     wait_until,
 )
 from tests.serving.server.gateway.certificates import pem, written

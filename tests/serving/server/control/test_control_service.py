@@ -22,8 +22,9 @@ from serving.server.control.control_server import ControlServer
 from serving.wire import control_call
 from serving.wire.control_call import ControlReply, HealReport
 from serving.wire.machine_state import ChipHealth, FaultStage
+from tests.e2e.server_process import free_port
 from tests.serving.server.control.raw_call import details_of, failure
-from tests.serving.server.control.small_engine import SmallEngine, connected, free_port, wait_until
+from tests.serving.server.control.small_engine import SmallEngine, connected, wait_until
 from tests.serving.telemetry.recorded_steps import a_cost_model
 
 LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=1)

@@ -30,11 +30,8 @@ from serving.server.control.relay import ControlRelay
 from serving.server.gateway.grpc.rpc_errors import RpcFailure, failure_in
 from serving.wire import control_call
 from serving.wire.machine_state import MachineState
-from tests.serving.server.control.small_engine import (
-    SmallEngine,
-    control_server,
-    free_port,
-)
+from tests.e2e.server_process import free_port
+from tests.serving.server.control.small_engine import SmallEngine, control_server
 
 KEY = "k" * 40
 

@@ -1,6 +1,5 @@
 """A gRPC gateway on the small AsyncLLM, on a free port, with the published stubs."""
 
-import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from serving.server.gateway.admitted_generate import admit_generation
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.grpc_server import EngineGrpcServer
 from serving.server.gateway.ingress_account import IngressAccount
+from tests.e2e.server_process import free_port
 from tests.serving.server.gateway.small_async_llm import SEATS, SmallCore, small_async_llm
 
 CAPACITY = Capacity(seats=SEATS, kv_tokens=60 * 16, prefill_tokens_per_step=64)
@@ -48,12 +48,6 @@ class Ready:
 
     def failure(self) -> Refused | None:
         return self.failed
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True, kw_only=True)

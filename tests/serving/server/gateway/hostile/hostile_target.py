@@ -20,7 +20,8 @@ from serving.server.control.control_server import ControlServer
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits
 from serving.server.gateway.memory_return import MemoryReturn
-from tests.serving.server.control.small_engine import SmallEngine, free_port
+from tests.e2e.server_process import free_port
+from tests.serving.server.control.small_engine import SmallEngine
 from tests.serving.server.gateway.grpc.served_grpc import served_grpc_server
 from tests.serving.server.gateway.hostile.target import KEY, OTHER_KEY
 from tests.serving.server.gateway.http.served_http import http_server

@@ -20,8 +20,8 @@ from serving.commands.gateway_arguments import GatewayOptions
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
 from serving.server.gateway.ingress_account import IngressAccount
+from tests.e2e.server_process import free_port
 from tests.serving.server.gateway.certificates import written
-from tests.serving.server.gateway.grpc.served_grpc import free_port
 
 RENEWED_S = 5.0
 """Wall seconds; many looks."""
