@@ -20,6 +20,10 @@ _DEEPEP: Final = (
     "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
     "DeepEP publishes; 7 % median error"
 )
+_TRAINING: Final = (
+    "fitted to 28 published training runs on five machines (published_trainings), those with known "
+    "recipes; without any one machine or model 0.451 to 0.474 and 143 to 161 us"
+)
 
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "exchange_share": Figure(0.874, "of peak", _DEEPEP),
@@ -33,6 +37,8 @@ NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "prefill_step_ns": Figure(
         0.0, "ns", "assumed: a step of prompts alone costs what its work does, see DECISIONS 76"
     ),
+    "training_share": Figure(0.461, "of peak", _TRAINING),
+    "expert_launch_ns": Figure(0.153e6, "ns", _TRAINING),
     "step_ns": Figure(
         0.5e6,
         "ns",
@@ -119,6 +125,7 @@ class StackFactors:
             name=self.name,
             memory_share=self._share(min(_SHARE_MAX, self.memory_share)),
             tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
+            training_share=constants["training_share"],
             link_share=self._share(min(_SHARE_MAX, self.link_share)),
             exchange_share=constants["exchange_share"],
             exchange_ns=constants["exchange_ns"],
@@ -127,6 +134,7 @@ class StackFactors:
             step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
             layer_ns=self._time(on.overhead * self.layer_ns),
             expert_layer_ns=_IN_LAYER_NS,
+            expert_launch_ns=_expert_launch(chip_by_name(chip)),
             request_ns=self._time(on.overhead * self.request_ns),
             prefill_step_ns=constants["prefill_step_ns"],
             front_end_request_ns=self._time(self.front_end_request_ns),
@@ -160,3 +168,11 @@ def _computing_share(chip: ChipSpec) -> Figure:
     if chip.dma_engines is not None:
         return Figure(1.0, "of cores", "none of the cores that compute moves tokens")
     return Figure(1 - moving.value / chip.cores.value, "of cores", moving.source)
+
+
+def _expert_launch(chip: ChipSpec) -> Figure:
+    if chip.dma_engines is not None:
+        return Figure(
+            0.0, "ns", "assumed: a compiled step is one graph, and no host launches parts"
+        )
+    return NAMED_CONSTANTS["expert_launch_ns"]
