@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 
 from emulator.specs.calibration import Calibration
 from emulator.specs.published_trainings import CLOSE, PUBLISHED_TRAININGS
-from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.shipped_fits import TRAINING_INTERVAL, calibration_for
 from emulator.ultraserver.training_check import training_checks
 
 SHARES = (0.38, 0.42, 0.46, 0.50, 0.56)
@@ -79,5 +79,8 @@ def test_runs_of_what_no_constant_has_seen_are_predicted(
 
     off = np.abs(unseen[KNOWN])
 
+    if left_out == "system":
+        ends = np.quantile(1 / (1 + unseen[KNOWN]), (0.1, 0.9))
+        assert ends == pytest.approx([TRAINING_INTERVAL.least, TRAINING_INTERVAL.most], abs=0.01)
     assert (off < CLOSE).mean() >= 0.75
     assert np.median(off) < 0.08
