@@ -99,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
                 block_tokens=_peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens),
                 seats=seats,
             )
+    if args.replica_roles is not None:
+        raise ConfigError("replica_roles", args.replica_roles, "--replicas with it")
     check_ports(args)
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
