@@ -92,9 +92,8 @@ def serve_service(
         expected = "real or dilated:K with --replicas, which share limits and measurements"
         raise ConfigError("clock", settings.clock, expected)
     roles = parse_roles(options.replica_roles, options.replicas)
-    if roles is not None and settings.engine == "fast":
-        expected = "default with --replica-roles, as KV goes between engines"
-        raise ConfigError("engine", settings.engine, expected)
+    if roles is not None:
+        _check_exchange(deployment)
     places = replica_places(
         settings,
         deployment.system,
@@ -135,6 +134,20 @@ def serve_service(
             kv_routing=_kv_routing(options, deployment, block_tokens, args.unknown),
         )
     )
+
+
+def _check_exchange(deployment: "Deployment") -> None:
+    """Raise ConfigError for what an engine that exchanges KV does not have."""
+    settings, drafting = deployment.settings, deployment.drafting
+    of_engine: tuple[tuple[str, object, object], ...] = (
+        ("engine", settings.engine, "default"),
+        ("prefill_ranks", settings.prefill_ranks, 0),
+        ("num_speculative_tokens", 0 if drafting is None else drafting.tokens, 0),
+    )
+    for field, value, expected in of_engine:
+        if value != expected:
+            words = f"{expected} with --replica-roles, by which engines exchange KV"
+            raise ConfigError(field, value, words)
 
 
 def _refuse_others(args: argparse.Namespace) -> None:
