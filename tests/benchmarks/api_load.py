@@ -1,7 +1,7 @@
 """Do API processes stand many clients? Errors, memory, and how soon it gets to a request.
 
     python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S] [--processes N]
-    python -m tests.benchmarks api_load --only front [--chips N] ...
+    python -m tests.benchmarks api_load --only front [--chips N] [--first] ...
 
 A server as a user starts it, timing only, with the fast engine and `--processes` API processes; its
 clients are this process, on the same host. In turn:
@@ -25,7 +25,7 @@ import resource
 import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psutil
@@ -98,13 +98,15 @@ def _percentiles(of_s: list[float]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """A server under load: its address, the path of a probe that is answered at once, the
-    processes that serve HTTP, and its engine's.
+    processes that serve HTTP, and its engine's. If `goes_first`, these and the clients run before
+    all other processes of the host while there is load.
     """
 
     url: str
     probe: str
     processes: list[psutil.Process]
     engine: list[psutil.Process]
+    goes_first: bool = False
 
 
 def loaded(server: ServerProcess, url: str | None) -> Loaded:
@@ -182,6 +184,9 @@ async def phase(
 ) -> LoadPhase:
     """Run `load`, whose clients count in `counts`."""
     processes, engine = server.processes, server.engine
+    all_processes = [psutil.Process(), *processes, *engine]
+    if server.goes_first:
+        _schedule(all_processes, os.SCHED_RR)
     before_mb, cpu_s = _spent(processes)
     _, engine_s = _spent(engine)
     began_s, own_s = time.monotonic(), time.process_time()
@@ -191,6 +196,8 @@ async def phase(
     await load
     probing.terminate()
     said, _ = await probing.communicate()
+    if server.goes_first:
+        _schedule(all_processes, os.SCHED_OTHER)
     after_mb, after_cpu_s = _spent(processes)
     _, after_engine_s = _spent(engine)
     return LoadPhase(
@@ -203,6 +210,14 @@ async def phase(
         engine_cpu_s=after_engine_s - engine_s,
         clients_cpu_s=time.process_time() - own_s,
     )
+
+
+def _schedule(processes: list[psutil.Process], policy: int) -> None:
+    """Let all threads be run by a policy of the system's, and those that they start."""
+    parameters = os.sched_param(int(policy == os.SCHED_RR))
+    for process in processes:
+        for thread in process.threads():
+            os.sched_setscheduler(thread.id, policy, parameters)
 
 
 def _probe(line: str) -> tuple[float, float]:
@@ -251,6 +266,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
     parser.add_argument("--processes", type=int, default=1, help="of the API")
     parser.add_argument("--only", choices=_SERVERS, help="of the two servers")
+    parser.add_argument(
+        "--first", action="store_true", help="run before the host's other processes (root)"
+    )
     parser.add_argument("--chips", type=int, default=4, help="emulated, which bound long prompts")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -273,7 +291,7 @@ def _load(name: str, args: argparse.Namespace) -> int:
         asked = f"all of {count} API processes"
         server.wait_until(lambda: server.log().count("startup complete") == int(count), asked)
         front.wait_ready()
-        under_load = loaded(server, front.url)
+        under_load = replace(loaded(server, front.url), goes_first=args.first)
         load = measure(under_load, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
         return uvloop.run(load)
 
