@@ -21,7 +21,7 @@ its KV is.
 def prompt_alone(path: str, body: bytes) -> bytes | None:
     """The body that has a replica compute a request's prompt; None for one that stays whole."""
     asked = _object(body) if path in _PATHS else None
-    if asked is None or asked.get("n") not in (None, 1) or any(map(asked.get, _OF_PROMPT)):
+    if asked is None or asked.get("n") not in (None, 1) or _is_about_prompt(asked):
         return None
     prompt = asked.get("prompt", "")
     is_one = isinstance(prompt, str) or _is_of(prompt, int)
@@ -51,6 +51,11 @@ def _object(body: bytes) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return said if isinstance(said, dict) else None
+
+
+def _is_about_prompt(asked: dict[str, Any]) -> bool:
+    given = (asked.get(name) for name in _OF_PROMPT)
+    return any(value is not None and value is not False for value in given)
 
 
 def _is_of(values: Any, kind: type) -> bool:

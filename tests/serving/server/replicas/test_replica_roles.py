@@ -119,7 +119,7 @@ async def test_a_refusal_of_all_that_prefill_is_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"n": 2}, {"echo": True}, {"prompt": ["a", "b"]}, {"prompt_logprobs": 1}]
+    "more", [{"n": 2}, {"echo": True}, {"prompt": ["a", "b"]}, {"prompt_logprobs": 0}]
 )
 @in_loop
 async def test_what_is_about_a_prompt_or_several_answers_stays_on_one_that_decodes(
