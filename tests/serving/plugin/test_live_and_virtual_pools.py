@@ -93,15 +93,17 @@ class TokenTimes:
         return spans_s / (traffic.output_tokens - 1)
 
 
-def lived(traffic: Traffic, prefill: Engine, decode: Engine) -> TokenTimes:
-    """Send the traffic to both, as a router does; times are of the first one's clock."""
+def lived(traffic: Traffic, prefill: Engine, decode: Engine, *, first: int = 0) -> TokenTimes:
+    """Send the traffic to both, as a router does; times are of the first one's clock. Prompts have
+    tokens from `first` on.
+    """
     tokens_ns: dict[str, list[int]] = {str(number): [] for number in range(len(traffic))}
     over = threading.Event()
 
     def asked(name: str, **more: Any) -> dict[str, Any]:
         number = int(name)
         tokens = int(traffic.prompt_tokens[number])
-        return {"name": name, "tokens": tokens, "first": 7 * number} | more
+        return {"name": name, "tokens": tokens, "first": first + 7 * number} | more
 
     def send_on(output: EngineCoreOutput, _: int) -> None:
         name, params = output.request_id, output.kv_transfer_params
@@ -140,8 +142,9 @@ def test_two_engines_take_the_time_of_a_plans_pools(
     shape = {"model": MODEL, "computes": False, "clock": f"dilated:{DILATION}"}
     with exchanging_engines(monkeypatch, tmp_path) as make:
         prefill, decode = make("kv_producer", **shape), make("kv_consumer", **shape)
+        lived(ONE_BY_ONE.first(1), prefill, decode, first=1_000)  # what the host does once
         live_times = lived(traffic, prefill, decode)
-        assert live(decode).telemetry().kv_transfers == len(traffic)
+        assert live(decode).telemetry().kv_transfers == 1 + len(traffic)
 
     came_s = live_times.came_s - live_times.came_s[0]
     served = simulate(
