@@ -24,7 +24,7 @@ from serving.server.replicas.live_replica import LiveReplica, ReplicaState
 from serving.server.replicas.prefix_memory import block_hashes
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import ReplicaProcess
-from serving.server.replicas.replica_roles import Part
+from serving.server.replicas.replica_roles import RequestPart
 
 logger = logging.getLogger("ultraserve.replicas")
 
@@ -105,7 +105,11 @@ class LiveReplicas:
         return [each for each in self.all if each.is_ready]
 
     async def choose(
-        self, hashes: Sequence[int], *, part: Part = Part.WHOLE, without: Collection[int] = ()
+        self,
+        hashes: Sequence[int],
+        *,
+        part: RequestPart = RequestPart.WHOLE,
+        without: Collection[int] = (),
     ) -> LiveReplica | None:
         """The replica for a request's part, with a prompt of these block hashes; waits until one is
         ready. Where none of its role is, each of them does all.

@@ -39,7 +39,7 @@ from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
-from serving.server.replicas.replica_roles import Part
+from serving.server.replicas.replica_roles import RequestPart
 from serving.server.replicas.sent_stream import StreamDiverged
 
 logger = logging.getLogger("ultraserve.replicas")
@@ -153,11 +153,11 @@ class _Request:
         return self.sent.stream
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RequestPart:
         """What is next."""
         if self.prompt is None:
-            return Part.WHOLE
-        return Part.PROMPT if self.held is None else Part.REST
+            return RequestPart.WHOLE
+        return RequestPart.PROMPT if self.held is None else RequestPart.REST
 
     @property
     def prompt_tokens(self) -> int:
@@ -258,7 +258,7 @@ class ReplicaProxy:
             return await _refused_by_all(request, send)
         try:
             with replica.holding(request.hashes, request.prompt_tokens) as held:
-                if part is Part.PROMPT and self._prefills_for_another(replica):
+                if part is RequestPart.PROMPT and self._prefills_for_another(replica):
                     request.held = await self._prefilled(replica, request)
                     return False
                 await self._ask(replica, request, held, send)

@@ -24,7 +24,7 @@ _KV_ROLES: Final = {
 }
 
 
-class Part(Enum):
+class RequestPart(Enum):
     """What a replica is asked for of a request."""
 
     WHOLE = "whole"
@@ -33,7 +33,7 @@ class Part(Enum):
 
     def is_of(self, role: RankRole | None) -> bool:
         """Whether replicas of a role do it."""
-        return role is not (RankRole.DECODE if self is Part.PROMPT else RankRole.PREFILL)
+        return role is not (RankRole.DECODE if self is RequestPart.PROMPT else RankRole.PREFILL)
 
 
 def parse_roles(text: str | None, replicas: int) -> tuple[RankRole, ...] | None:
