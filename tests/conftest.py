@@ -4,6 +4,7 @@ import gc
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,10 +80,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     # The live server starts when nothing else does any more, and ends with the last test.
     items.sort(key=lambda item: "live_server" in getattr(item, "fixturenames", ()))
+    if hasattr(config, "workerinput"):
+        # Files are handed out in this order, where Makefile asks for it: those that take long
+        # begin first, so that no worker has one left when the others have ended.
+        long = Counter(item.path for item in items if _takes_long(item))
+        items.sort(key=lambda item: -long[item.path])
     if config.getoption("--fast"):
         slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
         config.hook.pytest_deselected(items=slower)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, NOT_FAST))]
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    marks = {mark.name for mark in item.iter_markers()}
+    return bool(marks & {"long", "process"}) and "slow" not in marks
 
 
 def pytest_collection_finish() -> None:
