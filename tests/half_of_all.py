@@ -10,8 +10,8 @@ import pytest
 def half_of_all(*choices: Sequence[Any]) -> list[Any]:
     """All combinations, for `pytest.mark.parametrize`; every second one is slow.
 
-    Of three choices and more, of which each has two values at least, any two values still meet in
-    one that is not.
+    Each value is in one that is not, where each choice has two at least; of three choices and more
+    any two values meet there.
     """
     found = []
     for places in product(*(range(len(choice)) for choice in choices)):

@@ -24,6 +24,7 @@ from serving.wire.control_call import (
     SetRoleRequest,
 )
 from tests.emulator.chip.in_process_fleet import InProcessFleet
+from tests.half_of_all import half_of_all
 from tests.serving.plugin.core_engine import Engine
 
 PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (10, 20)}
@@ -104,8 +105,7 @@ def test_a_transfer_takes_the_time_of_its_bytes_and_draws_their_joules(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("chip", [0, 1, 2])
-@pytest.mark.parametrize("turn", [2, 3, 4, 5])
+@pytest.mark.parametrize(("chip", "turn"), half_of_all([0, 1, 2], [2, 3, 4, 5]))
 def test_a_chip_that_is_lost_at_any_moment_changes_no_text(
     monkeypatch: pytest.MonkeyPatch, chip: int, turn: int, expected: dict[str, list[int]]
 ) -> None:
