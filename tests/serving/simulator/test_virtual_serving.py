@@ -37,6 +37,7 @@ from tests.serving.simulator import vllm_serving
 from tests.serving.traffic.kept_levels import attainment, meets, tpot_percentile_s
 
 BLOCK_TOKENS = 16
+CACHES = [{}, {"prefix_caching": False}, {"long_prefill_token_threshold": 20}]
 LIMITS = EngineLimits(
     max_num_batched_tokens=64,
     max_num_seqs=8,
@@ -299,24 +300,14 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "kv_blocks", "cache"),
-    half_of_all(
-        ["none", "balanced:4:8:32", "staggered:1", "capped:9"],
-        [40, 1_000],
-        [(True, 0), (False, 0), (True, 20)],
-    ),
+    half_of_all(["none", "balanced:4:8:32", "staggered:1", "capped:9"], [40, 1_000], CACHES),
 )
 def test_a_run_is_that_of_vllm_s_schedulers(
-    four_chips: StepCostModel, policy: str, kv_blocks: int, cache: tuple[bool, int]
+    four_chips: StepCostModel, policy: str, kv_blocks: int, cache: dict[str, Any]
 ) -> None:
-    caching, threshold = cache
     asked = Traffic.drawn(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
     limits = replace(
-        LIMITS,
-        prefill_policy=policy,
-        max_num_seqs=4,
-        kv_blocks_per_rank=kv_blocks,
-        prefix_caching=caching,
-        long_prefill_token_threshold=threshold,
+        LIMITS, prefill_policy=policy, max_num_seqs=4, kv_blocks_per_rank=kv_blocks, **cache
     )
     reference = vllm_serving.serve_in_virtual_time(asked, four_chips, limits)
 
