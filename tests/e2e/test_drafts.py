@@ -89,6 +89,7 @@ def assert_figures(engine: Engine) -> None:
     print(f"{accepted} of {tokens} drafts were right")
 
 
+@pytest.mark.slow  # chips in this process: tests/emulator/chip/test_draft_layer.py
 class TestMultiTokenPrediction:
     @pytest.fixture(scope="class")
     def checkpoint(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
