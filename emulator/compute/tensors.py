@@ -189,7 +189,7 @@ class Tensors:
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
 
     def refuse_mxfp4(self, name: str) -> None:
-        """Raise CheckpointError for MXFP4 under `name`, which config.json does not tell."""
+        """Raise CheckpointError for MXFP4 under `name`, which config.json does not name."""
         if f"{name}_blocks" in self:
             raise CheckpointError(
                 f"{self._directory}: tensor {name}_blocks is MXFP4, and config.json has no"

@@ -1,6 +1,6 @@
 """Checkpoints with the files that published ones have: a family's own tokenizer and chat template.
 
-Weights are random and small. Tokenizers of Llama 3.1, Qwen3, DeepSeek-V3 and gpt-oss are the real
+Weights are random and small. Tokenizers of Llama 3, Qwen3, DeepSeek-V3 and gpt-oss are the real
 ones, from packages of npm (`tests/conformance/hub_tokenizers`); Mixtral's is in `mistral_common`,
 which vLLM needs. Kimi's is a small one of its kind: tiktoken's ranks, which the checkpoint's own
 code reads.
@@ -47,7 +47,8 @@ def make_hub_checkpoint(directory: Path, name: str) -> None:
     kind.write_tokenizer(directory)
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
     eos = tokenizer.convert_tokens_to_ids(list(kind.eos))
-    assert tokenizer.unk_token_id not in eos
+    assert None not in eos
+    assert tokenizer.unk_token_id is None or tokenizer.unk_token_id not in eos
     _write(directory / "generation_config.json", {"eos_token_id": eos, "do_sample": False})
 
 
@@ -203,12 +204,12 @@ class TikTokenTokenizer(PreTrainedTokenizer):
 """
 
 HUB_CHECKPOINTS: dict[str, HubCheckpoint] = {
-    "llama-3.1": HubCheckpoint(
+    "llama-3": HubCheckpoint(
         shape="llama-scaled-rope",
         vocab_size=128_256,
-        eos=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+        eos=("<|end_of_text|>", "<|eot_id|>"),
         write_tokenizer=_of_npm("llama3_1"),
-        config={"bos_token_id": 128_000, "eos_token_id": [128_001, 128_008, 128_009]},
+        config={"bos_token_id": 128_000, "eos_token_id": [128_001, 128_009]},
     ),
     "qwen3": HubCheckpoint(
         shape="qwen3-tied",
