@@ -72,8 +72,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("publish", day_night.publish, "never with --engine fast")
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
+    from serving.plugin.tokenizer_code import check_tokenizer_code
 
     deployment = _with_drafts(resolve_deployment(settings, weights_dir), args.unknown)
+    check_tokenizer_code(deployment.weights_dir, args.unknown)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     machine = deployment.machine(utilization)  # refuses a model that does not fit
     if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
