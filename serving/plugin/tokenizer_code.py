@@ -1,7 +1,7 @@
 """Refuses a tokenizer that is code in its checkpoint, unless the user trusts it.
 
-Kimi's have no tokenizer.json, and Python that transformers import. vLLM says so after its engine
-has begun to start, in a traceback.
+Kimi's have no tokenizer.json, and Python that transformers import. Without it vLLM starts too, with
+a tokenizer that transformers make of tiktoken's ranks: it reads special tokens letter by letter.
 """
 
 import json
