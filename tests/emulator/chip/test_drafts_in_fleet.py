@@ -117,7 +117,7 @@ def test_a_chip_lost_while_it_drafts_breaks_the_step_off_and_the_other_rank_fini
     assert said(second.outputs) == {0: after[0]}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_144_chips_draft_through_the_hub_with_the_texts_of_one_chip_without(tmp_path: Path) -> None:
     experts = {"n_routed_experts": 144, "n_group": 4, "topk_group": 2}
     make_draft_checkpoint(tmp_path, experts, own_ends=False, agrees=True)
