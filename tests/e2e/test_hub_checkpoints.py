@@ -68,6 +68,10 @@ def test_a_chat_is_rendered_answered_and_ended_as_transformers_do(
     if name != "gpt-oss":  # whose random text is no message of its format
         contents = [each["choices"][0]["message"]["content"] for each in answers]
         spoken = [text[:-1] if text[-1] in ends else text for text in found]
-        assert contents == [tokenizer.decode(text, skip_special_tokens=True) for text in spoken]
+        decoded = [tokenizer.decode(text, skip_special_tokens=True) for text in spoken]
+        # vLLM keeps a character back of which bytes are missing at a text's end.
+        assert [each.rstrip("\ufffd") for each in contents] == [
+            each.rstrip("\ufffd") for each in decoded
+        ]
     assert [each["choices"][0]["finish_reason"] for each in ended] == ["stop"] * len(ends)
     assert [each["choices"][0]["token_ids"] for each in ended] == [[each] for each in ends]
