@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
     if day_night is not None:
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
-    _check_api_processes(args, gateway, batches)
+    _check_processes(args, gateway, batches)
     front = resolve_front(args, gateway, deployment, seats=seats)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
@@ -125,10 +125,12 @@ def run(args: argparse.Namespace) -> int:
         )
 
 
-def _check_api_processes(
+def _check_processes(
     args: argparse.Namespace, gateway: GatewayOptions, batches: BatchSettings
 ) -> None:
-    """Raise ConfigError for what several API processes do not have."""
+    """Raise ConfigError for what several API processes do not have, and one engine."""
+    if args.replica_roles is not None and args.replicas is None:
+        raise ConfigError("replica_roles", args.replica_roles, "--replicas with it")
     count = gateway.settings.api_server_count
     if count > 1 and args.replicas is not None:
         expected = "1 with --replicas, which is one process before several engines"
