@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
@@ -34,6 +35,7 @@ from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
+from serving.settings import Settings
 from serving.traffic.engine_limits import HBM_SHARE, SchedulerLimits
 from startup.typed_options import read_options
 
@@ -71,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if settings.engine == "fast" and day_night is not None and day_night.publish != "never":
         raise ConfigError("publish", day_night.publish, "never with --engine fast")
     # vLLM takes seconds to import; wrong settings are told before.
-    from serving.engine.deployment import resolve_deployment
-
-    deployment = _with_drafts(resolve_deployment(settings, weights_dir), args.unknown)
+    deployment = _deployment(settings, weights_dir, args.unknown)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     machine = deployment.machine(utilization)  # refuses a model that does not fit
     if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
@@ -222,6 +222,16 @@ def kept_control_key(port: int) -> Iterator[None]:
         cleared_by_engine(console_port_path(port, os.environ), unless_held=lock),
     ):
         yield
+
+
+def _deployment(settings: Settings, weights_dir: Path, vllm_arguments: list[str]) -> "Deployment":
+    """What is served; raises ConfigError for a tokenizer that is code which nobody trusts."""
+    from serving.engine.deployment import resolve_deployment
+    from serving.plugin.tokenizer_code import check_tokenizer_code
+
+    deployment = _with_drafts(resolve_deployment(settings, weights_dir), vllm_arguments)
+    check_tokenizer_code(deployment.weights_dir, vllm_arguments)
+    return deployment
 
 
 def _with_drafts(deployment: "Deployment", vllm_arguments: list[str]) -> "Deployment":
