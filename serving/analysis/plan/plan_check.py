@@ -386,21 +386,33 @@ def _terms(
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again=_again(task, margins, bound),
+                again=_again(task, margins, bound, requests=sum(map(len, kept))),
                 may_pass=_may_pass(task, margins, len(of_seeds)),
             )
         )
     return tuple(checks)
 
 
-def _again(task: SizeTask, margins: Sequence[float], bound: Bound) -> Again | None:
-    """None for fewer than two windows."""
+def _again(
+    task: SizeTask, margins: Sequence[float], bound: Bound, *, requests: int
+) -> Again | None:
+    """Of windows that have so many `requests` together; None for fewer than two."""
     window = task.terms.window
     low = again_low(margins, tail=task.terms.again_tail)
     if low is None or window is None:
         return None
-    most_s = bound.limit_s * math.exp(-min(low, *margins))
-    return Again(requests=window, confidence=1 - task.terms.again_tail, most_s=most_s)
+    likely = math.fsum(margins) / len(margins)
+    most_s, likely_s, least_s = (
+        bound.limit_s * math.exp(-each)
+        for each in (min(low, *margins), likely, max(2 * likely - low, *margins))
+    )
+    return Again(
+        requests=min(window, requests // len(margins)),  # a trace's window may have fewer
+        confidence=1 - task.terms.again_tail,
+        least_s=least_s,
+        likely_s=likely_s,
+        most_s=most_s,
+    )
 
 
 def _window_margins(

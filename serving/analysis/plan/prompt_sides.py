@@ -67,6 +67,8 @@ class PromptSides:
     def _task(self, setting: Setting, ends_s: float) -> SizeTask:
         question = self._question
         judged = FRESH_TIMES * question.check.judged
-        task = size_task(question, setting, judged=judged, is_fresh=True, ends_s=ends_s)
+        task = size_task(
+            question, setting, judged=judged, is_fresh=True, prompts_alone=True, ends_s=ends_s
+        )
         bounds = tuple(bound for bound in question.slo.bounds if bound.name == "ttft")
-        return replace(task, prompts_alone=True, slo=Slo(bounds=bounds, words=question.slo.words))
+        return replace(task, slo=Slo(bounds=bounds, words=question.slo.words))
