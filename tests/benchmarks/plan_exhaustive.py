@@ -38,9 +38,9 @@ from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import FIRST_SHARE, LAST_TIMES, NO_POLICY, Race
+from serving.analysis.plan.plan_race import LAST_TIMES, NO_POLICY, Race
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import FRESH_TIMES
+from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES
 from serving.analysis.plan.prompt_sides import PromptSides
 from serving.analysis.plan.size_check import Check
 from serving.commands.plan import question_of

@@ -35,15 +35,13 @@ from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import FRESH_TIMES, size_task, task_anew
+from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
 from serving.analysis.plan.prompt_sides import PromptSides, prompt_side
 from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 from serving.traffic.engine_limits import BatchLimits
 
-FIRST_SHARE: Final = 4
-"""A fourth of the requests to judge decides the first heat."""
 LAST_TIMES: Final = 4
 """Times the requests to judge, in the last heat."""
 _CONFIRMED: Final = 2

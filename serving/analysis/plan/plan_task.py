@@ -23,6 +23,8 @@ from serving.analysis.plan.timed_run import unix_s
 
 LEAD_BY_JUDGED: Final = 3
 """Requests before the judged ones to each of these, at most: a few judged ones cost little more."""
+FIRST_SHARE: Final = 4
+"""A fourth of the requests to judge decides the first heat."""
 FRESH_TIMES: Final = 5
 """Times the requests to judge in a fresh run: a queue that grows slowly shows in it."""
 FRESH_RUNS: Final = 4
