@@ -138,7 +138,6 @@ def with_prompts_in_time(
     """Without units whose engines for prompts are too late, whatever decodes."""
     sides = PromptSides(question, workers)
     sides.judge([*chain.from_iterable(settings.values())])
-    print(f"{len(sides.late)} pools for prompts are late", flush=True)
     return {size: sides.in_time(field) for size, field in settings.items()}
 
 

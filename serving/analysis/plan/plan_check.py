@@ -84,6 +84,11 @@ class CheckTerms:
     again_tail: float = TAIL
     early_end: bool = True
 
+    @property
+    def seeds(self) -> range:
+        """Of the runs."""
+        return range(self.seed, self.seed + self.runs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
@@ -150,11 +155,7 @@ def check_size(task: SizeTask) -> Check:
 
 def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[Check]:
     """`check_size` of each, the runs of all seeds side by side."""
-    seeds = [
-        (task, seed)
-        for task in tasks
-        for seed in range(task.terms.seed, task.terms.seed + task.terms.runs)
-    ]
+    seeds = [(task, seed) for task in tasks for seed in task.terms.seeds]
     runs = iter(workers.map(_share_runs, seeds))
     return [_check(task, [*islice(runs, task.terms.runs)]) for task in tasks]
 

@@ -325,8 +325,7 @@ class Race:
         if setting == self.standing:
             return True
         task = self.task_anew(setting)
-        seeds = range(task.terms.seed, task.terms.seed + task.terms.runs)
-        in_turn = sorted(seeds, key=lambda seed: seed != self._hardest_seed)
+        in_turn = sorted(task.terms.seeds, key=lambda seed: seed != self._hardest_seed)
         check, worst = check_in_turn(task, in_turn, self._workers)
         self._hardest_seed = self._hardest_seed if worst is None else worst
         self.checks[setting] = check
@@ -411,7 +410,11 @@ class Race:
             part = field[first : first + step]
             new = [each for each in part if (each, judged, is_fresh) not in self._known]
             tasks = [self.task(each, judged=judged, is_fresh=is_fresh) for each in new]
-            for setting, check in zip(new, check_sizes(tasks, self._workers), strict=True):
+            if is_fresh:  # long runs, of which one often tells
+                checks = [check_in_turn(each, each.terms.seeds, self._workers)[0] for each in tasks]
+            else:
+                checks = check_sizes(tasks, self._workers)
+            for setting, check in zip(new, checks, strict=True):
                 self._known[setting, judged, is_fresh] = check
                 longest = self.checks.setdefault(setting, check)
                 self.checks[setting] = check if check.requests >= longest.requests else longest

@@ -15,7 +15,6 @@ import numpy as np
 from emulator.units import NS_PER_S
 from serving.analysis.plan.class_demand import long_run
 from serving.analysis.plan.plan_check import SizeTask
-from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.size_check import STANDS_TAIL
@@ -37,9 +36,10 @@ ANEW_TIMES: Final = 2
 """Times as many runs, of other seeds, and of fresh runs in each, judge what was found: what comes
 before them is simulated once for both.
 """
-STEADY_TIMES: Final = 2
-"""Times `_relaxation_s` before what a fresh run judges; at most `LEADS_MOST` times the lead."""
-LEADS_MOST: Final = 4
+FRESH_LEADS: Final = 2
+"""Times the lead of others, before what a fresh run judges: after the time of a long reply batches
+lack a twentieth, whose absence makes steps shorter, and so the stay of all that run.
+"""
 FEWER: Final = 2  # and longer runs, where the lead of one has more requests than are judged in it
 
 
@@ -67,10 +67,8 @@ def size_task(
     output_tokens = float(outputs.mean() if is_first else np.percentile(outputs, 90))
     lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
     lead_s = lead_ns / NS_PER_S
-    before_s = max(lead_s, _warm_s(question, setting))
-    if is_fresh and not prompts_alone:
-        relaxation_s = _relaxation_s(option, float(outputs.mean()), requests_per_s)
-        before_s = max(before_s, min(STEADY_TIMES * relaxation_s, LEADS_MOST * lead_s))
+    leads = FRESH_LEADS if is_fresh and not prompts_alone else 1
+    before_s = max(leads * lead_s, _warm_s(question, setting))
     lead_requests = requests_per_s * before_s
     window: int | None = question.check.judged
     runs = 1
@@ -125,18 +123,6 @@ def task_anew(
         again_tail=STANDS_TAIL,
     )
     return replace(task, terms=terms)
-
-
-def _relaxation_s(option: Option, output_tokens: float, requests_per_s: float) -> float:
-    """In which what is missing of the requests that run in the end shrinks to 1 / e.
-
-    Steps grow about evenly with the batch: s = a / (1 - c r) at r requests per second, with a
-    alone. Then r L s of L tokens each run, and a few more of them leave as many more per second as
-    the derivative by r says: one in L s^2 / a. It is longer than their stay L s, as long replies
-    are missing at first, whose absence makes the stay of the others shorter.
-    """
-    tpot_ns = option.tpot_ns_at(requests_per_s)
-    return output_tokens * tpot_ns**2 / option.alone_ns / NS_PER_S
 
 
 def _warm_s(question: PlanQuestion, setting: Setting) -> float:

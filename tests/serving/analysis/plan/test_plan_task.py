@@ -13,7 +13,7 @@ from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import LEADS_MOST, STEADY_TIMES, size_task
+from serving.analysis.plan.plan_task import FRESH_LEADS, size_task
 from serving.traffic.engine_limits import SchedulerLimits
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, SWEEP, question
 
@@ -48,17 +48,13 @@ def fresh(**changes: bool) -> SizeTask:
     return size_task(asked, setting, judged=600, is_fresh=True, **changes)
 
 
-def test_the_lead_of_a_fresh_run_is_twice_the_time_in_which_what_is_missing_decays() -> None:
-    asked, option = loaded()
-    rate_per_s = asked.demand.rate_per_s
-    tpot_s = option.tpot_ns_at(rate_per_s) / 1e9
-    decay_s = float(asked.demand.peak.output_tokens.mean()) * tpot_s**2 / (option.alone_ns / 1e9)
-    task = fresh()
+def test_a_fresh_run_has_a_longer_lead_where_something_decodes() -> None:
+    _, option = loaded()
+    task, alone = fresh(), fresh(prompts_alone=True)
 
-    assert tpot_s > 2 * option.alone_ns / 1e9
-    assert task.before_s == pytest.approx(min(STEADY_TIMES * decay_s, LEADS_MOST * task.lead_s))
-    assert task.before_s > 1.5 * task.lead_s
-    assert fresh(prompts_alone=True).before_s == pytest.approx(task.lead_s)  # nothing decodes
+    assert task.before_s == FRESH_LEADS * task.lead_s
+    assert task.lead_s * 1e9 > option.prompt_ns + 300 * option.alone_ns
+    assert (alone.before_s, alone.lead_s) == (task.lead_s, task.lead_s)
 
 
 @pytest.mark.long
