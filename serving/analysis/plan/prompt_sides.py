@@ -40,7 +40,9 @@ class LateSides:
     def __init__(self) -> None:
         self._found = defaultdict[tuple[str, Partition], set[tuple[int, int]]](set)
 
-    def __contains__(self, side: PromptSide) -> bool:
+    def __contains__(self, side: object) -> bool:
+        if not isinstance(side, tuple):  # None: engines that compute their own prompts
+            return False
         precision, partition, engines, units = side
         found = self._found.get((precision, partition), ())
         return any(engines <= late and units <= late_units for late, late_units in found)

@@ -161,6 +161,7 @@ def test_fewer_engines_in_fewer_units_than_late_ones_are_late_too(kinds: PoolKin
     ]
     assert grid == [(engines, units) for engines in (1, 2, 3) for units in (1, 2, 3, 4)]
     assert (side[0], other, 1, 1) not in late
+    assert None not in late  # engines that compute their own prompts
 
 
 def test_prompts_wait_no_longer_where_more_units_share_them(kinds: PoolKinds) -> None:
