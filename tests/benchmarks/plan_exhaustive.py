@@ -181,8 +181,9 @@ def beyond_promise(promised: Check, fresh: Sequence[Check]) -> dict[str, float]:
     """
     found = {}
     for number, term in enumerate(promised.terms):
-        reached_s = [check.terms[number].reached_s for check in fresh]
-        if term.again is not None and None not in reached_s:
+        of_each = (check.terms[number].reached_s for check in fresh)
+        reached_s = [each for each in of_each if each is not None]
+        if term.again is not None and len(reached_s) == len(fresh):
             found[term.name] = float(np.mean(np.log(reached_s)) - np.log(term.again.likely_s))
     return found
 

@@ -138,8 +138,9 @@ def test_units_whose_prompts_are_late_do_not_race(kinds: PoolKinds) -> None:
     assert not in_time.judge(settings)  # known
     assert late.judge(settings)
     assert not late.in_time(settings)
-    sides = {prompt_side(each.option, each.replicas) for each in settings}
-    assert all(side in late.late for side in sides if side is not None)
+    of_all = (prompt_side(each.option, each.replicas) for each in settings)
+    sides = {side for side in of_all if side is not None}
+    assert all(side in late.late for side in sides)
     one = min(sides, key=str)
     found = kinds.promising(0, 12, 20, {one})
     assert found

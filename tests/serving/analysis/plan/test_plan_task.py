@@ -38,7 +38,7 @@ def loaded() -> tuple[PlanQuestion, Option]:
     task = next(each for each in SWEEP.tasks() if each[1].partition.chips == 1)
     option = OptionTerms.of(asked.sweep, asked.demand, asked.slo, seats=1_024).option(task)
     assert option is not None
-    demand = replace(asked.demand, rate_per_s=LOADED * option.most_requests_per_s)
+    demand = replace(DEMAND, lengths=LENGTHS, rate_per_s=LOADED * option.most_requests_per_s)
     return replace(asked, demand=demand), option
 
 
