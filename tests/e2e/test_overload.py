@@ -1,19 +1,20 @@
 """Five times what a real server can take, for a minute, by both protocols: nobody who enters is
 late, whoever does not is told at once, and afterwards nothing is left.
 
-It measures times of a wall: it needs a host with nothing else to do.
+How late is a matter of processors too: it is judged where other programs left them alone.
 """
 
 import asyncio
 import re
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import pytest
 
+from tests.attacks.other_load import CpuUse, others_share
 from tests.benchmarks.soak.memory import MemoryWatch, changes
 from tests.e2e.overload_client import Ask, Endpoints, Seen, one_by_one, overload, saturate
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
@@ -31,6 +32,10 @@ BATCH = Ask(model=MODEL, prompt_tokens=200, answer_tokens=16, batch=True)
 SHARES = {"http": (INTERACTIVE, 19 / 30), "grpc": (BY_GRPC, 1 / 6), "batch": (BATCH, 1 / 5)}
 """Of the load."""
 IDLE_REQUESTS = 60
+OTHERS_SHARE_MAX = 0.1
+"""Of all processors, beyond which times are other programs' as much as the server's."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,10 @@ def within_target(seen: dict[str, float]) -> float:
     return seen[name]
 
 
+def in_time_share(before: dict[str, float], after: dict[str, float]) -> float:
+    return (within_target(after) - within_target(before)) / (waits(after) - waits(before))
+
+
 def settled(server: ServerProcess) -> dict[str, float]:
     """The metrics once nobody is inside: a request leaves a moment after its last bytes."""
     seen: dict[str, float] = {}
@@ -113,11 +122,31 @@ def added_s(running: Running) -> float:
     return max(found)
 
 
-@pytest.mark.slow
-@pytest.mark.engine
-@pytest.mark.timeout(600)
-def test_a_minute_of_five_times_the_load_is_survived_as_promised(running: Running) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minute:
+    """The overload, as the server counted it and as its clients saw it.
+
+    `client_s` as in `added_s`; `grown` as `changes` has it; `others` are other programs' share of
+    all processors.
+    """
+
+    before: dict[str, float]
+    after: dict[str, float]
+    seen: dict[str, Seen]
+    client_s: float
+    grown: list[str]
+    others: float
+
+
+def cpu_use(server: ServerProcess) -> CpuUse:
+    server.look()
+    return CpuUse.now([psutil.Process(pid) for pid, _ in server.running()])
+
+
+@pytest.fixture(scope="module")
+def minute(running: Running) -> Minute:
     server, endpoints = running.server, running.endpoints
+    began = cpu_use(server)
     per_s = asyncio.run(saturate(endpoints, INTERACTIVE, at_once=SEATS, wall_s=15.0))
     client_s = added_s(running)
     asks = {name: (ask, TIMES * share * per_s) for name, (ask, share) in SHARES.items()}
@@ -129,16 +158,30 @@ def test_a_minute_of_five_times_the_load_is_survived_as_promised(running: Runnin
 
     memory.read(OVERLOAD_WALL_S)
     after = settled(server)
+    others = others_share(began, cpu_use(server))
     show(per_s, client_s, seen)
+    print(f"other programs had {others:.0%} of the processors")
     grown = changes(memory.readings[:1], memory.readings[1:], 0.05)
-    everybody_is_answered(seen)
-    whoever_enters_is_in_time(before, after, seen, client_s)
-    whoever_does_not_is_told_at_once(seen)
-    assert grown == []
-    nothing_is_left(before, after, seen)
-    began_s = time.monotonic()
-    assert asyncio.run(saturate(endpoints, INTERACTIVE, at_once=1, wall_s=0.1)) > 0
-    assert time.monotonic() - began_s < TARGET_S * DILATION
+    return Minute(
+        before=before, after=after, seen=seen, client_s=client_s, grown=grown, others=others
+    )
+
+
+def test_everybody_is_answered_and_nothing_is_left(running: Running, minute: Minute) -> None:
+    everybody_is_answered(minute.seen)
+    # Admission goes by the pace that it sees, and others may change that at any moment.
+    assert in_time_share(minute.before, minute.after) >= 0.9
+    assert minute.grown == []
+    nothing_is_left(minute.before, minute.after, minute.seen)
+    alone = asyncio.run(one_by_one(running.endpoints, INTERACTIVE, 1))
+    assert alone.finished == 1
+
+
+def test_whoever_enters_is_in_time_and_the_others_are_told_at_once(minute: Minute) -> None:
+    if minute.others > OTHERS_SHARE_MAX:
+        pytest.skip(f"times: other programs had {minute.others:.0%} of the processors")
+    whoever_enters_is_in_time(minute.before, minute.after, minute.seen, minute.client_s)
+    whoever_does_not_is_told_at_once(minute.seen)
 
 
 def first_s(seen: dict[str, Seen]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -168,8 +211,7 @@ def everybody_is_answered(seen: dict[str, Seen]) -> None:
 def whoever_enters_is_in_time(
     before: dict[str, float], after: dict[str, float], seen: dict[str, Seen], client_s: float
 ) -> None:
-    in_time = within_target(after) - within_target(before)
-    assert in_time >= 0.99 * (waits(after) - waits(before)), "by the server's measure"
+    assert in_time_share(before, after) >= 0.99, "by the server's measure"
     assert np.percentile(first_s(seen), 99) <= TARGET_S + client_s, "as clients saw it"
 
 

@@ -55,6 +55,10 @@ def named(shown: Shown) -> str:
     return f"{Path(shown.page).stem}: {shown.line[:60]}"
 
 
+def abbreviated(line: str) -> str:
+    return line.removeprefix(".venv/bin/ultraserve ")[:80]
+
+
 def served_pages() -> list[str]:
     return sorted({each.page for each in of_kind(Kind.SERVER, Kind.ASKS)})
 
@@ -135,7 +139,9 @@ def test_a_quick_command_runs(shown: Shown, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.fleet
 @pytest.mark.timeout(COMMAND_TIMEOUT_S + 60)
-@pytest.mark.parametrize("line", sorted({shortened(each.line) for each in of_kind(Kind.LONG)}))
+@pytest.mark.parametrize(
+    "line", sorted({shortened(each.line) for each in of_kind(Kind.LONG)}), ids=abbreviated
+)
 def test_a_command_that_needs_no_server_runs(line: str, folder: Path) -> None:
     expect(Shown(page="", line=line), run(line, folder, {}))
 

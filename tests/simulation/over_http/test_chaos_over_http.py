@@ -81,6 +81,7 @@ def has_memory() -> bool:
     return bool(psutil.virtual_memory().total > FULL_BYTES)
 
 
+@pytest.mark.hours
 @pytest.mark.timeout(10_800)
 @pytest.mark.skipif(not has_memory(), reason=f"the host has less than {FULL_BYTES / 1e9:g} GB")
 def test_a_hundred_and_forty_chips_and_four_spares_lose_nothing(
