@@ -84,6 +84,11 @@ class CheckTerms:
     again_tail: float = TAIL
     early_end: bool = True
 
+    @property
+    def seeds(self) -> range:
+        """Of the runs."""
+        return range(self.seed, self.seed + self.runs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
@@ -150,11 +155,7 @@ def check_size(task: SizeTask) -> Check:
 
 def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[Check]:
     """`check_size` of each, the runs of all seeds side by side."""
-    seeds = [
-        (task, seed)
-        for task in tasks
-        for seed in range(task.terms.seed, task.terms.seed + task.terms.runs)
-    ]
+    seeds = [(task, seed) for task in tasks for seed in task.terms.seeds]
     runs = iter(workers.map(_share_runs, seeds))
     return [_check(task, [*islice(runs, task.terms.runs)]) for task in tasks]
 
@@ -386,21 +387,33 @@ def _terms(
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again=_again(task, margins, bound),
+                again=_again(task, margins, bound, requests=sum(map(len, kept))),
                 may_pass=_may_pass(task, margins, len(of_seeds)),
             )
         )
     return tuple(checks)
 
 
-def _again(task: SizeTask, margins: Sequence[float], bound: Bound) -> Again | None:
-    """None for fewer than two windows."""
+def _again(
+    task: SizeTask, margins: Sequence[float], bound: Bound, *, requests: int
+) -> Again | None:
+    """Of windows that have so many `requests` together; None for fewer than two."""
     window = task.terms.window
     low = again_low(margins, tail=task.terms.again_tail)
     if low is None or window is None:
         return None
-    most_s = bound.limit_s * math.exp(-min(low, *margins))
-    return Again(requests=window, confidence=1 - task.terms.again_tail, most_s=most_s)
+    likely = math.fsum(margins) / len(margins)
+    most_s, likely_s, least_s = (
+        bound.limit_s * math.exp(-each)
+        for each in (min(low, *margins), likely, max(2 * likely - low, *margins))
+    )
+    return Again(
+        requests=min(window, requests // len(margins)),  # a trace's window may have fewer
+        confidence=1 - task.terms.again_tail,
+        least_s=least_s,
+        likely_s=likely_s,
+        most_s=most_s,
+    )
 
 
 def _window_margins(

@@ -5,7 +5,7 @@ equal units. Prompts hold up no decode there, so that both sides are chosen by t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import ceil
@@ -123,7 +123,7 @@ class PoolKinds:
         return sum(each)
 
     def promising(
-        self, above: int, most: int, count: int, late: Collection[PromptSide] = ()
+        self, above: int, most: int, count: int, late: Container[PromptSide] = ()
     ) -> list[tuple[float, Option]]:
         """Of more than `above` and up to `most` chips the `count` units that are the farthest from
         their limits, and how near: 1 is at one. Of each pair as many engines prefill as there is

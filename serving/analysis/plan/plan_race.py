@@ -35,15 +35,13 @@ from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import FRESH_TIMES, size_task, task_anew
+from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
 from serving.analysis.plan.prompt_sides import PromptSides, prompt_side
 from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 from serving.traffic.engine_limits import BatchLimits
 
-FIRST_SHARE: Final = 4
-"""A fourth of the requests to judge decides the first heat."""
 LAST_TIMES: Final = 4
 """Times the requests to judge, in the last heat."""
 _CONFIRMED: Final = 2
@@ -327,8 +325,7 @@ class Race:
         if setting == self.standing:
             return True
         task = self.task_anew(setting)
-        seeds = range(task.terms.seed, task.terms.seed + task.terms.runs)
-        in_turn = sorted(seeds, key=lambda seed: seed != self._hardest_seed)
+        in_turn = sorted(task.terms.seeds, key=lambda seed: seed != self._hardest_seed)
         check, worst = check_in_turn(task, in_turn, self._workers)
         self._hardest_seed = self._hardest_seed if worst is None else worst
         self.checks[setting] = check
@@ -413,7 +410,11 @@ class Race:
             part = field[first : first + step]
             new = [each for each in part if (each, judged, is_fresh) not in self._known]
             tasks = [self.task(each, judged=judged, is_fresh=is_fresh) for each in new]
-            for setting, check in zip(new, check_sizes(tasks, self._workers), strict=True):
+            if is_fresh:  # long runs, of which one often tells
+                checks = [check_in_turn(each, each.terms.seeds, self._workers)[0] for each in tasks]
+            else:
+                checks = check_sizes(tasks, self._workers)
+            for setting, check in zip(new, checks, strict=True):
                 self._known[setting, judged, is_fresh] = check
                 longest = self.checks.setdefault(setting, check)
                 self.checks[setting] = check if check.requests >= longest.requests else longest

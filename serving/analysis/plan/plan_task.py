@@ -22,6 +22,8 @@ from serving.analysis.plan.timed_run import unix_s
 
 LEAD_BY_JUDGED: Final = 3
 """Requests before the judged ones to each of these, at most: a few judged ones cost little more."""
+FIRST_SHARE: Final = 4
+"""A fourth of the requests to judge decides the first heat."""
 FRESH_TIMES: Final = 5
 """Times the requests to judge in a fresh run: a queue that grows slowly shows in it."""
 FRESH_RUNS: Final = 4
@@ -34,6 +36,10 @@ ANEW_TIMES: Final = 2
 """Times as many runs, of other seeds, and of fresh runs in each, judge what was found: what comes
 before them is simulated once for both.
 """
+FRESH_LEADS: Final = 2
+"""Times the lead of others, before what a fresh run judges: after the time of a long reply batches
+lack a twentieth, whose absence makes steps shorter, and so the stay of all that run.
+"""
 FEWER: Final = 2  # and longer runs, where the lead of one has more requests than are judged in it
 
 
@@ -43,11 +49,13 @@ def size_task(
     *,
     judged: int,
     is_fresh: bool = False,
+    prompts_alone: bool = False,
     early_end: bool = True,
     ends_s: float = float("inf"),
 ) -> SizeTask:
-    """To judge a setting by so many requests; if `is_fresh` in each of several fresh runs. What
-    runs at `ends_s` of `time.monotonic` raises OutOfTime.
+    """To judge a setting by so many requests, or with `prompts_alone` its engines for them; if
+    `is_fresh` in each of several fresh runs. What runs at `ends_s` of `time.monotonic` raises
+    OutOfTime.
     """
     option, peak = setting.option, question.demand.peak
     limits = {} if setting.limits is None else asdict(setting.limits)
@@ -59,7 +67,11 @@ def size_task(
     output_tokens = float(outputs.mean() if is_first else np.percentile(outputs, 90))
     lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
     lead_s = lead_ns / NS_PER_S
-    before_s = max(lead_s, _warm_s(question, setting))
+    if prompts_alone:  # of what waits longer none is in time
+        limits_s = [bound.limit_s for bound in question.slo.bounds if bound.name == "ttft"]
+        lead_s = option.prompt_ns / NS_PER_S + max(limits_s, default=0.0)
+    leads = FRESH_LEADS if is_fresh and not prompts_alone else 1
+    before_s = max(leads * lead_s, _warm_s(question, setting))
     lead_requests = requests_per_s * before_s
     window: int | None = question.check.judged
     runs = 1
@@ -75,6 +87,7 @@ def size_task(
         precision=option.point.precision,
         candidate=option.candidate,
         prefill=option.point.prefill,
+        prompts_alone=prompts_alone,
         demand=question.demand,
         slo=question.slo,
         terms=replace(

@@ -19,12 +19,17 @@ STANDS_TAIL: Final = 0.05 / FRESH_PASSED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """What one more run of so many `requests` reaches, at the limit's percentile and with this
-    `confidence`, at most: no less than the worst of the runs that there are.
+    """What one more run of so many `requests` reaches at the limit's percentile: about `likely_s`,
+    the geometric mean of the runs that there are; with this `confidence` at least `least_s`, and
+    with the same at most `most_s`: no less than the worst of those runs, and no more than the best.
+
+    Many runs together reach more than `likely_s`, as slow ones have most of the slowest requests.
     """
 
     requests: int
     confidence: float
+    least_s: float
+    likely_s: float
     most_s: float
 
 
@@ -81,13 +86,17 @@ class TermCheck:
 
     @property
     def again_words(self) -> str:
-        """As `; one more run of 3,000 requests: at most 800 ms with 99.5 % confidence`."""
-        if self.again is None:
+        """As `; one more run of 3,000 requests: about 700 ms, at least 640 and at most 800 ms with
+        99.5 % confidence each`.
+        """
+        if (again := self.again) is None:
             return ""
+        least, likely, most = (
+            four_digits(1e3 * each) for each in (again.least_s, again.likely_s, again.most_s)
+        )
         return (
-            f"; one more run of {self.again.requests:,} requests: at most "
-            f"{four_digits(1e3 * self.again.most_s)} ms with {100 * self.again.confidence:g} % "
-            "confidence"
+            f"; one more run of {again.requests:,} requests: about {likely} ms, at least {least} "
+            f"and at most {most} ms with {100 * again.confidence:g} % confidence each"
         )
 
     @property

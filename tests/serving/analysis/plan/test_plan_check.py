@@ -276,6 +276,8 @@ def test_one_more_window_is_bounded_by_the_spread_of_those_there_are() -> None:
         assert term.again is not None
         assert sure.again is not None
         assert term.reached_s is not None
+        assert sure.again.least_s < term.again.least_s < term.again.likely_s
+        assert sure.again.likely_s == term.again.likely_s < term.reached_s
         assert term.reached_s <= term.again.most_s < sure.again.most_s
         assert (term.again.requests, term.again.confidence) == (20, 0.975)
 

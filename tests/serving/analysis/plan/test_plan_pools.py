@@ -21,7 +21,8 @@ from serving.analysis.plan.plan_pools import (
 )
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.prompt_sides import PromptSides, prompt_side
+from serving.analysis.plan.plan_task import size_task
+from serving.analysis.plan.prompt_sides import LateSides, PromptSides, prompt_side
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
 
@@ -137,12 +138,45 @@ def test_units_whose_prompts_are_late_do_not_race(kinds: PoolKinds) -> None:
     assert not in_time.judge(settings)  # known
     assert late.judge(settings)
     assert not late.in_time(settings)
-    sides = {prompt_side(each.option, each.replicas) for each in settings}
-    assert late.late == sides
+    of_all = (prompt_side(each.option, each.replicas) for each in settings)
+    sides = {side for side in of_all if side is not None}
+    assert all(side in late.late for side in sides)
     one = min(sides, key=str)
     found = kinds.promising(0, 12, 20, {one})
     assert found
     assert one not in {prompt_side(option, option.replicas) for _, option in found}
+
+
+def test_fewer_engines_in_fewer_units_than_late_ones_are_late_too(kinds: PoolKinds) -> None:
+    (_, option), *_ = kinds.promising(0, 12, 1)
+    side = prompt_side(option, 4)
+    assert side is not None
+    late, other = LateSides(), replace(side[1], chips=2 * side[1].chips, ep=2 * side[1].chips)
+    late.add((*side[:2], 3, 4))
+
+    grid = [
+        (engines, units)
+        for engines in range(1, 6)
+        for units in range(1, 7)
+        if (*side[:2], engines, units) in late
+    ]
+    assert grid == [(engines, units) for engines in (1, 2, 3) for units in (1, 2, 3, 4)]
+    assert (side[0], other, 1, 1) not in late
+    assert None not in late  # engines that compute their own prompts
+
+
+def test_prompts_wait_no_longer_where_more_units_share_them(kinds: PoolKinds) -> None:
+    (_, option), *_ = kinds.promising(0, 12, 1)
+    waits_s = []
+    for units in range(option.replicas, option.replicas + 4):
+        setting = Setting(option=option, policy="none", replicas=units)
+        task = size_task(ASKED, setting, judged=600, is_fresh=True, prompts_alone=True)
+        found = check_size(replace(task, terms=replace(task.terms, runs=1, early_end=False)))
+        p99 = found.percentiles_s["ttft"][-1]
+        assert p99 is not None
+        waits_s.append(p99.value)
+
+    assert waits_s == sorted(waits_s, reverse=True)
 
 
 def test_of_equal_engines_a_few_of_the_strongest_are_paired(
