@@ -23,7 +23,6 @@ from emulator.timing.laws.product_law import TILES
 from emulator.timing.laws.shipped_laws import shipped_law
 from emulator.timing.matrix_time import (
     ATTENTION_SEQUENCES,
-    FEED_FORWARD_SEQUENCES,
     ROUTER_SEQUENCES,
 )
 from reporting.document import Column, table_of

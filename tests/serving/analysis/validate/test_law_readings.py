@@ -76,4 +76,4 @@ def test_the_report_has_a_line_for_each_assumption_and_its_source() -> None:
     for each in law_readings():
         assert text.count(each.words) == 2
         assert each.source in text
-    assert [each["assumption"] for each in as_data()][0] == "as it ships"
+    assert next(each["assumption"] for each in as_data()) == "as it ships"
