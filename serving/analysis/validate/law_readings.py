@@ -177,10 +177,10 @@ def _predicted_ns(readings: Sequence[LawReading]) -> Float64s:
 
 
 def _changed(shipped: Calibration, *, readings: Sequence[LawReading]) -> Calibration:
-    return replace(
-        shipped,
-        **{each.constant: Figure(each.law, each.unit, each.source) for each in readings},
-    )
+    made: dict[str, Any] = {
+        each.constant: Figure(each.law, each.unit, each.source) for each in readings
+    }
+    return replace(shipped, **made)
 
 
 _Row = tuple[str, LawReading | None, Mapping[str, PointScore]]
