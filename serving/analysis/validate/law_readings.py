@@ -77,27 +77,13 @@ class PointScore:
 
 def law_readings() -> tuple[LawReading, ...]:
     """Every assumption of a Trainium's step that a law of kernels has something to say of."""
-    chip = system_by_name(_SYSTEM).chip
-    model = calibration_for(chip.name)
-    products = shipped_law("GEMM", format=_FORMAT)
-    decode, experts = shipped_law("GQA decode"), shipped_law("MoE")
-    collectives = shipped_law("collectives")
-    sequences = ATTENTION_SEQUENCES - 2 + ROUTER_SEQUENCES  # beside attention's own and experts
-    starts_ns = sequences * products.start_ns + decode.start_ns + experts.start_ns
-    doublings = log2(_CHIPS)
+    return (*_of_engines(), *_of_overheads())
 
-    def shared(words: str, constant: str, law: float, unit: str, source: str) -> LawReading:
-        return LawReading(
-            words=words,
-            constant=constant,
-            model=getattr(model, constant).value,
-            law=law,
-            unit=unit,
-            source=source,
-        )
 
+def _of_engines() -> tuple[LawReading, ...]:
+    products, decode = shipped_law("GEMM", format=_FORMAT), shipped_law("GQA decode")
     return (
-        shared(
+        _shared(
             "full tiles: the array's share of its peak",
             "tensor_share",
             products.tensor_share / (1 + products.edge),
@@ -107,54 +93,75 @@ def law_readings() -> tuple[LawReading, ...]:
         LawReading(
             words="few rows: those that an issue lasts for at least",
             constant="moving_rows_min",
-            model=chip.matrix.moving_rows_min.value,
+            model=system_by_name(_SYSTEM).chip.matrix.moving_rows_min.value,
             law=float(min(rows for rows, _ in TILES)),
             unit="rows",
             source="GEMM: the smallest tile; an array streams rows past 128 x 128 weights",
             of_chip=True,
         ),
-        shared(
+        _shared(
             "weights: share of HBM's rate",
             "memory_share",
             products.memory_share,
             "of peak",
             "GEMM: memory_share in BF16",
         ),
-        shared(
+        _shared(
             "caches: share of HBM's rate",
             "memory_share",
             decode.memory_share,
             "of peak",
             "GQA decode: memory_share; taken for weights, too",
         ),
-        shared(
+        _shared(
             "products and loads at once",
             "turn_taking",
             1 / products.overlap,
             "1 / exponent",
             "GEMM: overlap",
         ),
-        shared(
+    )
+
+
+def _of_overheads() -> tuple[LawReading, ...]:
+    products, collectives = shipped_law("GEMM", format=_FORMAT), shipped_law("collectives")
+    decode, experts = shipped_law("GQA decode"), shipped_law("MoE")
+    sequences = ATTENTION_SEQUENCES - 2 + ROUTER_SEQUENCES  # beside attention's own and experts
+    return (
+        _shared(
             "a layer's overheads",
             "layer_ns",
-            starts_ns,
+            sequences * products.start_ns + decode.start_ns + experts.start_ns,
             "ns",
             f"start_ns of {sequences} GEMMs, GQA decode and MoE; a compiled graph has no launches",
         ),
-        shared(
+        _shared(
             "a collective's start, for each doubling of its chips",
             "collective_ns",
-            collectives.start_ns / doublings + collectives.doubling_ns,
+            collectives.start_ns / log2(_CHIPS) + collectives.doubling_ns,
             "ns",
             f"collectives: start_ns over {_CHIPS} chips and doubling_ns",
         ),
-        shared(
+        _shared(
             "share of the links' rate",
             "link_share",
             collectives.link_share,
             "of peak",
             "collectives: link_share",
         ),
+    )
+
+
+def _shared(words: str, constant: str, law: float, unit: str, source: str) -> LawReading:
+    """Of a constant of the calibration that ships."""
+    shipped = calibration_for(system_by_name(_SYSTEM).chip.name)
+    return LawReading(
+        words=words,
+        constant=constant,
+        model=getattr(shipped, constant).value,
+        law=law,
+        unit=unit,
+        source=source,
     )
 
 
