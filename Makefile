@@ -47,8 +47,8 @@ test: .venv/.installed ## run the everyday tests: those with chips beside the ot
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-chips
 
 test-units: .venv/.installed
-	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile $(ARGS) \
-		|| test $$? -eq 5
+	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile \
+		--no-loadscope-reorder $(ARGS) || test $$? -eq 5
 
 test-chips: .venv/.installed
 	@out=$$(mktemp); $(BIN)/pytest --chips -m "not slow and (engine or fleet)" $(ARGS) >"$$out" 2>&1; \

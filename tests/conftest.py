@@ -4,8 +4,10 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,10 @@ from hypothesis import settings
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
 from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
+
+if TYPE_CHECKING:  # most tests need none of what these import
+    from tests.e2e.server_process import ServerProcess
+    from tests.e2e.span_collector import SpanCollector
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
 # one that another program keeps from running.
@@ -72,10 +78,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("process")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+    # The live server starts when nothing else does any more, and ends with the last test.
+    items.sort(key=lambda item: "live_server" in getattr(item, "fixturenames", ()))
+    if hasattr(config, "workerinput"):
+        # Files are handed out in this order, where Makefile asks for it: those that take long
+        # begin first, so that no worker has one left when the others have ended.
+        long = Counter(item.path for item in items if _takes_long(item))
+        items.sort(key=lambda item: -long[item.path])
     if config.getoption("--fast"):
         slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
         config.hook.pytest_deselected(items=slower)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, NOT_FAST))]
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    marks = {mark.name for mark in item.iter_markers()}
+    return bool(marks & {"long", "process"}) and "slow" not in marks
 
 
 def pytest_collection_finish() -> None:
@@ -103,3 +121,23 @@ def golden(request: pytest.FixtureRequest) -> GoldenFolder:
 def small_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Directories of random Qwen3-MoE checkpoints by the names in `SHAPES`, made on demand."""
     return RandomCheckpoints(tmp_path_factory.mktemp("checkpoints"), SHAPES)
+
+
+@pytest.fixture(scope="session")
+def live_spans() -> Iterator["SpanCollector"]:
+    """The live server's collector of spans, over gRPC."""
+    from tests.e2e.span_collector import SpanCollector  # noqa: PLC0415
+
+    with SpanCollector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
+def live_server(
+    live_spans: "SpanCollector", tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["ServerProcess"]:
+    from tests.live_server import live_server_started  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("live")
+    with live_server_started(folder, spans_endpoint=live_spans.grpc_endpoint) as server:
+        yield server

@@ -1,8 +1,8 @@
-"""A live server shared by the tests of metrics, dashboards, the console and the terminal.
+"""A live server shared by the tests of HTTP, spans, metrics, dashboards and the console.
 
 Four chips with a rank each, experts spread over them, day and night by hand. Started once by the
-fixture `live_server` of tests/deploy/conftest.py. A test heals what it breaks, and totals do not
-start at zero.
+fixture `live_server` of tests/conftest.py, for tests that come last. A test heals what it breaks,
+and totals do not start at zero; the engine is ended by the last test of tests/e2e/test_serve_http.
 """
 
 import itertools
@@ -14,10 +14,11 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.e2e.span_collector import SOON
 
 MODEL = "small-moe"
 CHIPS = 4
-CONTEXT_TOKENS = 1024
+CONTEXT_TOKENS = 4096
 DILATION = 20  # about what two idle cores keep up with; nothing depends on keeping up
 _CLIENTS = 3
 _ANSWER_TOKENS = 40
@@ -35,8 +36,8 @@ def write_corpus(folder: Path) -> Path:
 
 
 @contextmanager
-def live_server_started(folder: Path) -> Iterator[ServerProcess]:
-    """The ready server; `folder` is empty, for a training job's files."""
+def live_server_started(folder: Path, *, spans_endpoint: str) -> Iterator[ServerProcess]:
+    """The ready server, which sends its spans; `folder` is empty, for a training job's files."""
     arguments = (
         *("--model", MODEL, "--chips", str(CHIPS), "--max-model-len", str(CONTEXT_TOKENS)),
         *("--max-num-batched-tokens", "512", "--disable-uvicorn-access-log"),
@@ -44,8 +45,10 @@ def live_server_started(folder: Path) -> Iterator[ServerProcess]:
         *("--day-night", "manual", "--group-chips", "2", "--lend-chips", "2"),
         *("--train-dir", str(folder / "training"), "--batch-directory", str(folder / "batches")),
         *("--train-corpus", str(write_corpus(folder / "corpus"))),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--otlp-traces-endpoint", spans_endpoint),
     )
-    with started(ULTRASERVE, *arguments) as server:
+    with started(ULTRASERVE, *arguments, environment=SOON) as server:
         server.wait_ready()
         yield server
 

@@ -63,6 +63,7 @@ class Architecture:
         score_scale: factor of a query's product with a key.
         fp8_block: rows and columns of a stored FP8 matrix that share a scale; None without. How
             weights are stored makes no other architecture, so that it is not compared.
+        mxfp4_experts: whether experts are stored in MXFP4; not compared either.
     """
 
     family: str
@@ -93,6 +94,7 @@ class Architecture:
     norm_eps: float
     rope: RopeSettings
     fp8_block: tuple[int, int] | None = field(default=None, compare=False)
+    mxfp4_experts: bool = field(default=False, compare=False)
 
     @property
     def groups(self) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
 from emulator.compute.scaled_rows import Rows
+from emulator.formats.product_formats import FP32_PRODUCTS, ProductFormat
 
 TILE_ELEMENTS = 1 << 17
 """Weights converted at a time: half a MB of float32 stays in a core's cache, and OpenBLAS does not
@@ -30,16 +31,20 @@ class MappedMatrix:
         self._parts = parts
         self.columns = sum(len(part) for part in parts)
 
-    def multiply(self, tiles: Float32s) -> Float32s:
-        """Return `tiles` [..., inputs] times the matrix: [..., columns], a column for an output."""
+    def multiply(self, tiles: Float32s, products: ProductFormat = FP32_PRODUCTS) -> Float32s:
+        """Return `tiles` [..., inputs] times the matrix: [..., columns], a column for an output.
+
+        `products` are of the format that the matrix is stored in, which rounds `tiles` alone.
+        """
         product = np.empty((*tiles.shape[:-1], self.columns), dtype=np.float32)
         rows = max(1, TILE_ELEMENTS // tiles.shape[-1])
+        tiles = products.round_rows(tiles)
         end = 0
         for part in self._parts:
             for first in range(0, len(part), rows):
                 converted = part[first : first + rows].astype(np.float32, copy=False)
                 start, end = end, end + len(converted)
-                np.matmul(tiles, converted.T, out=product[..., start:end])
+                product[..., start:end] = products.multiply_rounded(tiles, converted.T)
         return product
 
 

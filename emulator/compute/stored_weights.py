@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from emulator.compute.architecture import Architecture
-from emulator.compute.mapped_matrix import MappedMatrix
-from emulator.compute.tensors import is_mapped
+from emulator.compute.checkpoint import read_architecture
+from emulator.compute.mapped_matrix import MappedMatrix, are_mapped
+from emulator.compute.tensors import has_bf16_alone, is_mapped
 from emulator.compute.weights import (
     DenseWeights,
     ExpertSet,
@@ -46,15 +47,33 @@ _Weights = TypeVar(
 
 
 def maps_weights(directory: Path, formats: ModelFormats) -> bool:
-    """Whether chips map the matrices in `directory`: large ones, used as they are stored."""
-    return formats.keeps_weights_as_they_are and is_mapped(directory)
+    """Whether chips map the matrices in `directory`: large ones, used as they are stored.
+
+    FP8 in squares is rounded, to the array's MX blocks.
+    """
+    return is_mapped(directory) and (
+        formats.keeps_weights_as_they_are or _are_of_checkpoint(formats, directory)
+    )
+
+
+def _are_of_checkpoint(formats: ModelFormats, directory: Path) -> bool:
+    """Whether `formats` round no weight in `directory`: BF16, with experts in MXFP4 or without."""
+    in_mxfp4 = read_architecture(directory).mxfp4_experts
+    stored = ModelFormats(
+        plain=WeightFormat.BF16,
+        projections=WeightFormat.BF16,
+        experts=WeightFormat.MXFP4 if in_mxfp4 else WeightFormat.BF16,
+        kv_bytes_per_element=formats.kv_bytes_per_element,
+    )
+    return formats == stored and has_bf16_alone(directory)
 
 
 def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
-    """`shard` with its matrices rounded; experts are written in place."""
-    if formats.keeps_weights_as_they_are:
+    """`shard` with its matrices rounded; experts are written in place. Mapped ones are as stored,
+    see `maps_weights`.
+    """
+    if formats.keeps_weights_as_they_are or isinstance(shard.lm_head, MappedMatrix):
         return replace(shard, formats=formats)
-    assert not isinstance(shard.lm_head, MappedMatrix), "mapped matrices are as stored"
     arch = shard.architecture
     of_weights = _not_twice(formats, arch)
     plain, projections = of_weights.plain_products, of_weights.projection_products
@@ -94,8 +113,10 @@ def store_shard(shard: ModelShard, formats: ModelFormats) -> ModelShard:
 
 
 def store_experts(experts: ExpertSet, formats: ModelFormats, arch: Architecture) -> None:
-    """Round experts in place; slots of zeros stay unwritten, and take no memory."""
-    if formats.keeps_weights_as_they_are:
+    """Round experts in place; slots of zeros stay unwritten, and take no memory. Mapped experts are
+    as stored.
+    """
+    if formats.keeps_weights_as_they_are or are_mapped(experts.gate_up):
         return
     products = _not_twice(formats, arch).expert_products
     for matrices in (experts.gate_up, experts.down):

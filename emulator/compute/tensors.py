@@ -4,6 +4,7 @@ A missing or misshapen tensor is one clear line before serving starts.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def is_mapped(directory: Path) -> bool:
     return stored_bytes(directory) >= MAPPED_BYTES_MIN
 
 
+def has_bf16_alone(directory: Path) -> bool:
+    """Whether all matrices are in BF16, or codes of four bits in bytes; raises CheckpointError."""
+    tensors = Tensors(directory)
+    return all(
+        stored.ndim < 2 or stored.dtype in (ml_dtypes.bfloat16, np.uint8)
+        for stored in map(tensors.stored, tensors)
+    )
+
+
 class Tensors:
     """The tensors of `directory`, mapped when first asked for; raises CheckpointError.
 
@@ -72,6 +82,9 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
     def _names_of_one_file(self) -> dict[str, Path]:
         path = self._directory / _ONE_FILE
         try:
@@ -80,20 +93,24 @@ class Tensors:
             raise CheckpointError(f"{path}: cannot be read ({error})") from error
         return dict.fromkeys(self._files[path].names(), path)
 
-    def check(self, name: str, shape: Shape) -> NDArray[Any]:
-        """The stored tensor `name`, unread, whose shape must be `shape`; FP8 must have scales."""
+    def stored(self, name: str) -> NDArray[Any]:
+        """The stored tensor `name`, unread, of any shape."""
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
         try:
             if path not in self._files:
                 self._files[path] = SafetensorsFile(path)
-            stored = self._files[path].tensor(name)
+            return self._files[path].tensor(name)
         except (ValueError, OSError) as error:
             raise CheckpointError(f"{path}: tensor {name} cannot be read ({error})") from error
+
+    def check(self, name: str, shape: Shape) -> NDArray[Any]:
+        """The stored tensor `name`, unread, whose shape must be `shape`; FP8 must have scales."""
+        stored = self.stored(name)
         if stored.shape != shape:
             raise CheckpointError(
-                f"{path.name}: tensor {name} has shape {list(stored.shape)}, "
+                f"{self._file_of[name].name}: tensor {name} has shape {list(stored.shape)}, "
                 f"config.json asks {list(shape)}"
             )
         if stored.dtype == ml_dtypes.float8_e4m3fn:
@@ -170,6 +187,14 @@ class Tensors:
         parts = inputs // BLOCK
         blocks = self.check(f"{name}_blocks", (matrices, outputs, parts, BLOCK // 2))
         return blocks, self.check(f"{name}_scales", (matrices, outputs, parts))
+
+    def refuse_mxfp4(self, name: str) -> None:
+        """Raise CheckpointError for MXFP4 under `name`, which config.json does not name."""
+        if f"{name}_blocks" in self:
+            raise CheckpointError(
+                f"{self._directory}: tensor {name}_blocks is MXFP4, and config.json has no"
+                ' quantization_config with "quant_method": "mxfp4"'
+            )
 
     def mxfp4(self, name: str, index: int, *shape: int) -> Mxfp4Rows:
         """Matrix `index` of [outputs, inputs] of those stored under `name` in MXFP4.

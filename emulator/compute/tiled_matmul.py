@@ -32,10 +32,10 @@ def padded_rows(rows: int) -> int:
 def multiply_tiles(tiles: Float32s, weight: Matrix, products: ProductFormat) -> Float32s:
     """Multiply `tiles` [..., TILE_ROWS, inner] by `weight`: [..., TILE_ROWS, columns].
 
-    A mapped matrix is as stored, and of no other format.
+    A mapped matrix is as stored: `products` are of that format, or of float32.
     """
     if isinstance(weight, MappedMatrix):
-        return weight.multiply(tiles)
+        return weight.multiply(tiles, products)
     return products.multiply(tiles, weight)
 
 

@@ -16,6 +16,7 @@ class Calibration:
 
     Attributes:
         tensor_share: of the matrix engine's rate, in large products.
+        training_share: the same, in the larger products of training.
         memory_share: of the HBM rate, when weights and KV stream.
         link_share: of the links' rate, in collectives inside a rank and transfers of weights and
             KV.
@@ -28,6 +29,9 @@ class Calibration:
         step_ns: each engine step: scheduling, preparing inputs, sampling, output.
         layer_ns: each layer: launches and small operations between the products.
         expert_layer_ns: each layer with routed experts, beside `layer_ns`: gating, permuting.
+        expert_launch_ns: each expert of a chip in each layer of a training job, for the products of
+            one direction (forward; gradients of inputs; gradients of weights): the host launches
+            them one by one, and waits for the counts of tokens before.
         request_ns: each running request in each step.
         prefill_step_ns: each step with prompt tokens, beside `step_ns`.
         front_end_request_ns: reading, tokenising and handing over each request; delays no step.
@@ -41,6 +45,7 @@ class Calibration:
 
     name: str
     tensor_share: Figure
+    training_share: Figure
     memory_share: Figure
     link_share: Figure
     exchange_share: Figure
@@ -50,6 +55,7 @@ class Calibration:
     step_ns: Figure
     layer_ns: Figure
     expert_layer_ns: Figure
+    expert_launch_ns: Figure
     request_ns: Figure
     prefill_step_ns: Figure
     front_end_request_ns: Figure
@@ -87,6 +93,10 @@ class Calibration:
         left = self.computing_share.value * self.tensor_share.value
         return replace(self, tensor_share=replace(self.tensor_share, value=left))
 
+    def in_training(self) -> Self:
+        """Of a training job's kernels. Assumed: its exchanges reach what its collectives reach."""
+        return replace(self, tensor_share=self.training_share, exchange_share=self.link_share)
+
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
         return figures_of(self)
@@ -112,6 +122,7 @@ def _same(source: str) -> Figure:
 ROOFLINE: Final = Calibration(
     name="roofline",
     tensor_share=_share(),
+    training_share=_share(),
     memory_share=_share(),
     link_share=_share(),
     exchange_share=_share(),
@@ -121,6 +132,7 @@ ROOFLINE: Final = Calibration(
     step_ns=_none(),
     layer_ns=_none(),
     expert_layer_ns=_none(),
+    expert_launch_ns=_none(),
     request_ns=_none(),
     prefill_step_ns=_none(),
     front_end_request_ns=_none(),

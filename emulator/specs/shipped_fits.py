@@ -47,6 +47,10 @@ class PredictionInterval:
         return PredictionInterval(least=1 / wide, most=wide)
 
 
+TRAINING_INTERVAL: Final = PredictionInterval(least=0.74, most=1.13)
+"""Of training speeds, over the published runs with known recipes, each without its machine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedFits:
     """Fits to files of measurements.

@@ -20,6 +20,14 @@ _DEEPEP: Final = (
     "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
     "DeepEP publishes; 7 % median error"
 )
+_TRAINING: Final = (
+    "fitted to the 28 published training runs with known recipes (published_trainings); without "
+    "any one machine or model 0.451 to 0.474 and 143 to 161 us"
+)
+_LAUNCHES: Final = (
+    "that hosts launch each expert's products and wait for counts is in NVIDIA/TransformerEngine's "
+    "issues 2453 and 2897"
+)
 
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "exchange_share": Figure(0.874, "of peak", _DEEPEP),
@@ -33,6 +41,8 @@ NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "prefill_step_ns": Figure(
         0.0, "ns", "assumed: a step of prompts alone costs what its work does, see DECISIONS 76"
     ),
+    "training_share": Figure(0.461, "of peak", _TRAINING),
+    "expert_launch_ns": Figure(0.153e6, "ns", f"{_TRAINING}; {_LAUNCHES}"),
     "step_ns": Figure(
         0.5e6,
         "ns",
@@ -119,6 +129,7 @@ class StackFactors:
             name=self.name,
             memory_share=self._share(min(_SHARE_MAX, self.memory_share)),
             tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
+            training_share=constants["training_share"],
             link_share=self._share(min(_SHARE_MAX, self.link_share)),
             exchange_share=constants["exchange_share"],
             exchange_ns=constants["exchange_ns"],
@@ -127,6 +138,7 @@ class StackFactors:
             step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
             layer_ns=self._time(on.overhead * self.layer_ns),
             expert_layer_ns=_IN_LAYER_NS,
+            expert_launch_ns=_expert_launch(chip_by_name(chip)),
             request_ns=self._time(on.overhead * self.request_ns),
             prefill_step_ns=constants["prefill_step_ns"],
             front_end_request_ns=self._time(self.front_end_request_ns),
@@ -160,3 +172,11 @@ def _computing_share(chip: ChipSpec) -> Figure:
     if chip.dma_engines is not None:
         return Figure(1.0, "of cores", "none of the cores that compute moves tokens")
     return Figure(1 - moving.value / chip.cores.value, "of cores", moving.source)
+
+
+def _expert_launch(chip: ChipSpec) -> Figure:
+    if chip.dma_engines is not None:
+        return Figure(
+            0.0, "ns", "assumed: a compiled step is one graph, and no host launches parts"
+        )
+    return NAMED_CONSTANTS["expert_launch_ns"]

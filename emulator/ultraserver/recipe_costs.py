@@ -48,7 +48,7 @@ from emulator.ultraserver.step_cost import COLLECTIVES
 from emulator.ultraserver.step_parts import DISPATCH_COMBINE, THROTTLE, TP_COLLECTIVES
 from emulator.ultraserver.step_rows import together_ns
 from emulator.ultraserver.training_cost import GRADIENTS, OPTIMIZER
-from emulator.ultraserver.training_phases import Pass
+from emulator.ultraserver.training_phases import Pass, directions
 from emulator.units import NS_PER_S
 
 BUBBLE: Final = "bubble"
@@ -141,7 +141,7 @@ class RecipeCostModel:
         self.model = model
         self.chips = chips
         self.sequences = sequences
-        self.calibration = calibration or calibration_for(system.chip.name)
+        self.calibration = (calibration or calibration_for(system.chip.name)).in_training()
         self._links: dict[str, RecipeLinks] = {}
         self._passes: dict[object, PassCosts] = {}
         self._tables: dict[object, RowCosts] = {}
@@ -342,8 +342,15 @@ class _Family:
             own = self._columns.recompute == place
             pairs, distinct = (loads[own] for loads in self._loads[:2])
             done = self._rows.experts(each, RECOMPUTES[place], pairs, distinct)
-            ns[own, 0], joules[own, 0], flops[own, 0] = done.compute_ns, done.joules, done.flops
+            launched_ns = self._launches_ns(each, RECOMPUTES[place], self._columns.ep[own])
+            ns[own, 0] = done.compute_ns + launched_ns
+            joules[own, 0], flops[own, 0] = done.joules, done.flops
         return RowCosts(compute_ns=ns * layers, joules=joules * layers, flops=flops * layers)
+
+    def _launches_ns(self, each: Pass, recompute: Recompute, ep: Int64s) -> Float64s:
+        """Of a layer's experts on a chip, by the chips that hold all of them."""
+        once_ns = self._of.calibration.expert_launch_ns.value
+        return directions(each, recompute) * once_ns * np.ceil(self._model.experts / ep)
 
     def _happens(self, each: Pass) -> Float64s:
         """1 where a pass's layers are run as a whole, [recipes, 1]: FULL recomputing alone is."""

@@ -1,9 +1,10 @@
 """Compares predicted with published training speeds, run by run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.specs.calibration import ROOFLINE
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.models import model_by_name
 from emulator.specs.published_trainings import PUBLISHED_TRAININGS, PublishedTraining, Speed
 from emulator.specs.recipe_columns import RecipeColumns
@@ -19,7 +20,7 @@ TERA: Final = 1e12
 class TrainingCheck:
     """One published run; predictions are in the unit of its figure.
 
-    `predicted` uses the fit to serving of today's stacks, `roofline` no overheads.
+    `predicted` uses overheads of today's stacks, `roofline` none.
     """
 
     published: PublishedTraining
@@ -32,17 +33,25 @@ class TrainingCheck:
         return self.predicted / self.published.measured.value - 1
 
 
-def training_checks() -> tuple[TrainingCheck, ...]:
-    """Predictions of every published run, even if it does not fit its chips (see `differs`)."""
-    return tuple(_check(published) for published in PUBLISHED_TRAININGS)
+def training_checks(
+    calibrations: Callable[[str], Calibration] = calibration_for,
+) -> tuple[TrainingCheck, ...]:
+    """Predictions of every published run, even if it does not fit its chips (see `differs`).
+
+    Args:
+        calibrations: by a chip's name.
+    """
+    return tuple(_check(published, calibrations) for published in PUBLISHED_TRAININGS)
 
 
-def _check(published: PublishedTraining) -> TrainingCheck:
+def _check(
+    published: PublishedTraining, calibrations: Callable[[str], Calibration]
+) -> TrainingCheck:
     domain = system_by_name(published.system)
     system = domain.cluster(-(-published.chips // domain.chips.count))
     columns = RecipeColumns.of(published.recipe, published.chips)
     speeds = []
-    for calibration in (calibration_for(system.chip.name), ROOFLINE):
+    for calibration in (calibrations(system.chip.name), ROOFLINE):
         costs = RecipeCostModel(
             system, model_by_name(published.model), published.chips, calibration=calibration
         ).costs(columns)

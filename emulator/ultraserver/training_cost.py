@@ -53,7 +53,12 @@ from emulator.ultraserver.step_rows import together_ns
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine, without_host
 from emulator.ultraserver.step_work import StepWork, step_work
-from emulator.ultraserver.training_phases import Pass, TrainingExperts, TrainingRanks
+from emulator.ultraserver.training_phases import (
+    Pass,
+    TrainingExperts,
+    TrainingRanks,
+    directions,
+)
 from emulator.units import NS_PER_S
 
 OPTIMIZER: Final = "optimizer"
@@ -122,7 +127,7 @@ class TrainingCost:
             if getattr(self.recipe, name) > 1:
                 raise ConfigError(name, getattr(self.recipe, name), "1 on chips of choice")
         self.chips = _checked_chips(system, chips)
-        self.calibration = calibration or calibration_for(system.chip.name)
+        self.calibration = (calibration or calibration_for(system.chip.name)).in_training()
         self.model = trained_model(model, self.recipe)
         count, self._group = len(self.chips), self.recipe.expert_group(len(self.chips))
         weigh = check_training_fits if checks_hbm else training_memory
@@ -211,10 +216,13 @@ class TrainingCost:
         """Collectives hide behind computing while no token exchange uses the links."""
         terms = self._terms(each)
         overlap = self.recipe.overlap
-        # Assumed: a training run's exchanges reach what its collectives reach. DeepSeek-V3's is so
-        # 31 % faster than it was, and 44 % with the share of exchanges that nothing else delays.
+        launch_ns = self.calibration.expert_launch_ns
+        times = directions(each, self.recipe.recompute) * ceil(self.model.experts / self._group)
         calibration = without_host(
-            replace(self.calibration, exchange_share=self.calibration.link_share)
+            replace(
+                self.calibration,
+                expert_layer_ns=replace(launch_ns, value=times * launch_ns.value),
+            )
         )
         time = combine(terms, calibration, overlap)
         exchange_ns = _exchanging_ns(time)

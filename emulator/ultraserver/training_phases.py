@@ -33,6 +33,13 @@ class Pass(StrEnum):
     BACKWARD = "backward"
 
 
+def directions(each: Pass, recompute: Recompute) -> int:
+    """Products that a pass makes with each weight: a backward pass those of both gradients."""
+    if each is Pass.RECOMPUTE:
+        return int(recompute is Recompute.FULL)
+    return 2 if each is Pass.BACKWARD else 1
+
+
 class TrainingRanks(RankPhases):
     """Each chip's own work in one kind of pass, under one way to recompute."""
 

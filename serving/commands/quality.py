@@ -69,10 +69,9 @@ def run(args: argparse.Namespace) -> int:
     directory = weights_directory(options.checkpoint)
     if options.tokens < 1:
         raise ConfigError("tokens", options.tokens, "at least 1")
-    text = _read_text(options, directory)
     names = list(dict.fromkeys(name.strip() for name in options.formats.split(",")))
     found = []
-    for quality in format_qualities(directory, names, text):
+    for quality in format_qualities(directory, names, lambda: _read_text(options, directory)):
         found.append(quality)
         print(f"{quality.format}: perplexity {quality.perplexity:.3f}", file=sys.stderr)
     if options.json:

@@ -190,6 +190,7 @@ def _per_megawatt(each: ReplicaReport) -> float | None:
 _COLUMNS: Final[tuple[Column[ReplicaReport], ...]] = (
     Column("replica", lambda each: each.replica),
     Column("state", lambda each: each.state.value, align="left"),
+    Column("role", lambda each: each.role or "-", align="left"),
     Column("UltraServer", lambda each: each.ultraserver, align="left"),
     Column(
         "chips", lambda each: f"{each.first_chip}-{each.first_chip + each.chips - 1}", align="left"

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
@@ -34,6 +35,7 @@ from serving.server.batch.batch_settings import LOCK as BATCH_LOCK
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
+from serving.settings import Settings
 from serving.traffic.engine_limits import HBM_SHARE, SchedulerLimits
 from startup.typed_options import read_options
 
@@ -71,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if settings.engine == "fast" and day_night is not None and day_night.publish != "never":
         raise ConfigError("publish", day_night.publish, "never with --engine fast")
     # vLLM takes seconds to import; wrong settings are told before.
-    from serving.engine.deployment import resolve_deployment
-
-    deployment = _with_drafts(resolve_deployment(settings, weights_dir), args.unknown)
+    deployment = _deployment(settings, weights_dir, args.unknown)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     machine = deployment.machine(utilization)  # refuses a model that does not fit
     if settings.computes and settings.ray_address is None:  # a cluster has other hosts too
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
     if day_night is not None:
         day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
-    _check_api_processes(args, gateway, batches)
+    _check_processes(args, gateway, batches)
     front = resolve_front(args, gateway, deployment, seats=seats)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
@@ -125,10 +125,12 @@ def run(args: argparse.Namespace) -> int:
         )
 
 
-def _check_api_processes(
+def _check_processes(
     args: argparse.Namespace, gateway: GatewayOptions, batches: BatchSettings
 ) -> None:
-    """Raise ConfigError for what several API processes do not have."""
+    """Raise ConfigError for what several API processes do not have, and one engine."""
+    if args.replica_roles is not None and args.replicas is None:
+        raise ConfigError("replica_roles", args.replica_roles, "--replicas with it")
     count = gateway.settings.api_server_count
     if count > 1 and args.replicas is not None:
         expected = "1 with --replicas, which is one process before several engines"
@@ -220,6 +222,16 @@ def kept_control_key(port: int) -> Iterator[None]:
         cleared_by_engine(console_port_path(port, os.environ), unless_held=lock),
     ):
         yield
+
+
+def _deployment(settings: Settings, weights_dir: Path, vllm_arguments: list[str]) -> "Deployment":
+    """What is served; raises ConfigError for a tokenizer that is code which nobody trusts."""
+    from serving.engine.deployment import resolve_deployment
+    from serving.plugin.tokenizer_code import check_tokenizer_code
+
+    deployment = _with_drafts(resolve_deployment(settings, weights_dir), vllm_arguments)
+    check_tokenizer_code(deployment.weights_dir, vllm_arguments)
+    return deployment
 
 
 def _with_drafts(deployment: "Deployment", vllm_arguments: list[str]) -> "Deployment":

@@ -13,6 +13,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.replicas.engine_silence import ENGINE_SILENT_S_MIN
 from serving.server.replicas.replica_place import replica_places
 from serving.server.replicas.replica_process import HOST
+from serving.server.replicas.replica_roles import KV_FLAG, parse_roles
 from serving.settings import ClockSetting
 from startup.typed_options import option, read_options
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from serving.server.replicas.service_control import ControlPlace
 
 
-KV_EVENTS_FLAG: Final = "--kv-events-config"
+_ROUTERS_OWN: Final = {
+    "--kv-events-config": "none with --replicas: the router listens to the events itself",
+    KV_FLAG: "none with --replicas: --replica-roles says which of them exchange KV",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,12 @@ class ServiceOptions:
         "where a request goes: prefix-aware (fewest tokens held, less those of its prompt that "
         "were sent there before), least-loaded or round-robin",
         metavar="NAME",
+    )
+    replica_roles: str | None = option(
+        None,
+        "what the replicas do, in this order: so many compute prompts, and hand the KV to those "
+        "that decode, or that do both: prefill=1,decode=2 (default: each does all, alone)",
+        metavar="ROLE=N,...",
     )
 
     replica_silence: float = option(
@@ -81,10 +91,14 @@ def serve_service(
     if dilation is None:
         expected = "real or dilated:K with --replicas, which share limits and measurements"
         raise ConfigError("clock", settings.clock, expected)
+    roles = parse_roles(options.replica_roles, options.replicas)
+    if roles is not None:
+        _check_exchange(deployment)
     places = replica_places(
         settings,
         deployment.system,
         options.replicas,
+        roles=roles,
         control_port=args.control_port,
         console_port=console_port(args),
     )
@@ -122,15 +136,30 @@ def serve_service(
     )
 
 
+def _check_exchange(deployment: "Deployment") -> None:
+    """Raise ConfigError for what an engine that exchanges KV does not have."""
+    settings, drafting = deployment.settings, deployment.drafting
+    of_engine: tuple[tuple[str, object, object], ...] = (
+        ("engine", settings.engine, "default"),
+        ("prefill_ranks", settings.prefill_ranks, 0),
+        ("num_speculative_tokens", 0 if drafting is None else drafting.tokens, 0),
+    )
+    for field, value, expected in of_engine:
+        if value != expected:
+            words = f"{expected} with --replica-roles, by which engines exchange KV"
+            raise ConfigError(field, value, words)
+
+
 def _refuse_others(args: argparse.Namespace) -> None:
     """Raise ConfigError for what a service of replicas does not have."""
     if args.grpc_port is not None:
         expected = "none with --replicas: gRPC goes through the public gateway (deploy/gateway)"
         raise ConfigError("grpc_port", args.grpc_port, expected)
     for word in args.unknown:
-        if word.partition("=")[0].partition(".")[0].replace("_", "-") == KV_EVENTS_FLAG:
-            expected = "none with --replicas: the router listens to the events itself"
-            raise ConfigError("kv_events_config", word[:60], expected)
+        flag = word.partition("=")[0].partition(".")[0].replace("_", "-")
+        if flag in _ROUTERS_OWN:
+            field = flag.removeprefix("--").replace("-", "_")
+            raise ConfigError(field, word[:60], _ROUTERS_OWN[flag])
 
 
 def _kv_routing(

@@ -1,16 +1,17 @@
 """Chooses vLLM's parsers of a model's tool calls and reasoning, so that tools work by default.
 
 Names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), for the chat formats that it documents
-(docs/features/tool_calling, docs/features/reasoning_outputs). Weights whose tokenizer lacks a
-format's tokens get JSON calls. So do stand-ins, without a reasoning parser, which would withhold
-the whole answer and never let a grammar begin.
+(docs/features/tool_calling, docs/features/reasoning_outputs). A checkpoint of no model in the
+catalog has the parser whose tokens its tokenizer has. Weights whose tokenizer lacks a format's
+tokens get JSON calls. So do stand-ins, without a reasoning parser, which would withhold the whole
+answer and never let a grammar begin.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from emulator.data import BUNDLED_WEIGHTS
 
@@ -70,10 +71,10 @@ def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str
     given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
     if _CONFIG_FILE in given:
         return []
-    parsers = MODEL_PARSERS.get(model, ModelParsers(tools=STAND_IN_TOOLS))
+    tokens = _tokens_of(weights_dir)
+    parsers = MODEL_PARSERS.get(model) or ModelParsers(tools=_tools_by(tokens))
     if weights_dir.resolve() in BUNDLED_WEIGHTS.values():
         parsers = ModelParsers(tools=STAND_IN_TOOLS)
-    tokens = _tokens_of(weights_dir)
     arguments = [] if AUTO_TOOLS in given or f"--no-{AUTO_TOOLS[2:]}" in given else [AUTO_TOOLS]
     if TOOL_PARSER not in given:
         tools = parsers.tools if _fits(parsers.tools, tokens) else STAND_IN_TOOLS
@@ -84,16 +85,30 @@ def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str
     return arguments
 
 
+def _tools_by(tokens: frozenset[str]) -> Parser:
+    """The parser of the format that has one of `tokens`, JSON calls without one."""
+    known = (parsers.tools for parsers in MODEL_PARSERS.values())
+    return next((each for each in known if each.token in tokens), STAND_IN_TOOLS)
+
+
 def _fits(parser: Parser, tokens: frozenset[str]) -> bool:
     return parser.token is None or parser.token in tokens
 
 
 def _tokens_of(weights_dir: Path) -> frozenset[str]:
-    """The tokenizer's tokens; empty without a readable one."""
-    try:
-        content = json.loads((weights_dir / "tokenizer.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return frozenset()
+    """The tokenizer's tokens; without a tokenizer.json (tiktoken's way) its special ones alone."""
+    content = _json_of(weights_dir / "tokenizer.json")
     vocabulary = content.get("model", {}).get("vocab", ())
     words = vocabulary if isinstance(vocabulary, dict) else (each[0] for each in vocabulary)
-    return frozenset(words) | {added["content"] for added in content.get("added_tokens", ())}
+    added = _json_of(weights_dir / "tokenizer_config.json").get("added_tokens_decoder", {})
+    special = [*content.get("added_tokens", ()), *added.values()]
+    return frozenset(words) | {token["content"] for token in special}
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    """The file's object; empty where it cannot be read, which vLLM reports."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -196,7 +196,7 @@ def _begin(pool: EnginePoolState, s: SchedulerArrays, engine: int, now_ns: int) 
     pool.begun_ns[engine] = now_ns
     demand(s, pool.bounds, 1, pool.by_rank[1], pool.by_rank[2])
     pool.by_rank[0, :] = 0 if _holds_prompts(pool, s, engine) else pool.prompt_tokens
-    rows = schedule(s, pool.bounds, None, pool.by_rank[0], pool.by_rank[2])
+    rows = schedule(s, pool.bounds, None, pool.by_rank[0], pool.by_rank[2], now_ns)
     tokens = decodes = 0
     for row in range(rows):
         request = s.rows[row].request

@@ -8,7 +8,9 @@ from emulator.ultraserver import cost_kernel
 from serving.policy import prefill_throttle
 from serving.simulator import (
     aborted_requests,
+    costed_steps,
     kv_blocks,
+    kv_on_way,
     pool_run_kernel,
     rank_queues,
     scheduler_arrays,
@@ -28,7 +30,8 @@ from serving.simulator.scheduler_arrays import (
 Cache = PrefixCache | None
 
 SOURCES: Final = sources_of(
-    scheduler_arrays, kv_blocks, rank_queues, verified_drafts, kernel, aborted_requests
+    *(scheduler_arrays, kv_blocks, kv_on_way, rank_queues),
+    *(verified_drafts, kernel, aborted_requests),
 )
 
 
@@ -91,10 +94,21 @@ def demand(
 
 @kept(SOURCES)
 def schedule(
-    s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, budgets: Int64s, decodes: Int64s
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: Cache,
+    budgets: Int64s,
+    decodes: Int64s,
+    now_ns: int,
 ) -> int:
     """`scheduler_kernel.schedule`."""
-    return kernel.schedule(s, bounds, c, budgets, decodes)
+    return kernel.schedule(s, bounds, c, budgets, decodes, now_ns)
+
+
+@kept(SOURCES)
+def next_kv_ns(s: SchedulerArrays, now_ns: int) -> int:
+    """`kv_on_way.next_kv_ns`."""
+    return kv_on_way.next_kv_ns(s, now_ns)
 
 
 @kept(SOURCES)
@@ -123,7 +137,10 @@ def fill_cache(s: SchedulerArrays, c: PrefixCache, block_tokens: int) -> None:
 
 
 run_steps = kept(
-    sources_of(step_run_kernel, step_run_record, standing_decodes, prefill_throttle, cost_kernel)
+    sources_of(
+        *(step_run_kernel, step_run_record, costed_steps),
+        *(standing_decodes, prefill_throttle, cost_kernel),
+    )
     ^ SOURCES
     ^ cost_kernel.SOURCES
 )(step_run_kernel.run_steps)
@@ -131,7 +148,7 @@ run_steps = kept(
 
 run_pool = kept(
     sources_of(
-        *(pool_run_kernel, step_run_kernel, step_run_record),
+        *(pool_run_kernel, step_run_kernel, step_run_record, costed_steps),
         *(standing_decodes, prefill_throttle, cost_kernel),
     )
     ^ SOURCES

@@ -376,10 +376,9 @@ class LockstepSchedulers:
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, self._all_blocks - free_blocks_min)
         self.empty_rank_steps += empty_rank_steps
 
-    def schedule(self, within: SchedulerBounds | None = None) -> StepBatch:
-        """Decide a step; a batch without rows when no rank has anything to compute.
-
-        `within`: tighter bounds of this step. The batch says which drafts are verified and made.
+    def schedule(self, within: SchedulerBounds | None = None, *, now_ns: int = 0) -> StepBatch:
+        """Decide a step, `within` tighter bounds; a batch without rows when no rank has anything to
+        compute. It says which drafts are verified and made. KV is asked for at `now_ns`.
         """
         self._load_tokens = None
         self.take_inbox()
@@ -387,8 +386,8 @@ class LockstepSchedulers:
         if self.lacks_cache and kernel.may_preempt(arrays, self.bounds):
             self.make_cache()
         bounds = self.bounds if within is None else within
-        budgets = self._budgets()
-        self._rows = rows = kernel.schedule(arrays, bounds, self.cache, budgets, self._decodes)
+        by_rank = self._budgets(), self._decodes
+        self._rows = rows = kernel.schedule(arrays, bounds, self.cache, *by_rank, now_ns)
         new_tokens, verified, made = step_drafts(arrays, self.acceptance, rows)
         used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)

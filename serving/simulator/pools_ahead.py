@@ -6,8 +6,8 @@ import numpy as np
 
 from emulator.arrays import Bools, Int64s
 from emulator.units import NS_PER_S
+from serving.simulator.computed_prompts import ComputedPrompts
 from serving.simulator.engine_pool import EnginePool
-from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.pool_run import PoolRun
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.step_run_record import NOTHING_COMES, Coming
@@ -29,21 +29,21 @@ class PoolsAhead:
     def __init__(
         self,
         pools: tuple[EnginePool, EnginePool],
-        transfers: KvTransfers,
+        computed: ComputedPrompts,
         coming: Coming,
         judged: Bools,
     ) -> None:
         prefill, decode = pools
         self._prefill = _PoolAhead(prefill, np.zeros_like(judged))
         self._decode = _PoolAhead(decode, judged)
-        self._transfers = transfers
+        self._computed = computed
         self._coming = coming
         self._taken = 0
 
     def ahead_ns(self, now_ns: int) -> int:
         """Until when both may go ahead."""
         at_ns = self._coming.at_ns
-        times_ns = [self._prefill.next_ns, self._decode.next_ns, self._transfers.next_ns]
+        times_ns = [self._prefill.next_ns, self._decode.next_ns, self._computed.next_ns]
         if self._taken < len(at_ns):
             times_ns.append(int(at_ns[self._taken]))
         ahead_ns = max(now_ns, min(times_ns)) + AHEAD_NS
@@ -61,8 +61,8 @@ class PoolsAhead:
         now = slice(first, last)
         self._prefill.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
         self._taken = last
-        self._transfers.send(self._prefill.go_ahead(until_ns, judged_left))
-        self._decode.come(self._transfers.due(until_ns))
+        self._computed.add(self._prefill.go_ahead(until_ns, judged_left))
+        self._decode.come(self._computed.due(until_ns))
         return self._decode.go_ahead(until_ns, judged_left)
 
 
@@ -102,7 +102,7 @@ class _PoolAhead:
         for request, at_ns in zip(coming.request.tolist(), coming.at_ns.tolist(), strict=True):
             self._step_until(at_ns, judged_left)
             engine = self._pool.put(request)
-            if not engine.is_busy:
+            if not engine.is_busy and engine.paused_ns is None:
                 engine.pause(at_ns)
         if self._run is None:
             self._step_until(until_ns, judged_left)

@@ -39,6 +39,8 @@ REQUEST: Final = np.dtype(
         ("deadline_ns", np.int64),  # NONE without one
         ("last_token_ns", np.int64),
         ("received", np.int64),  # tokens whose KV comes with it from prefilling chips or ranks
+        ("transfer_ns", np.int64),  # from asking for that KV until it is there
+        ("there_ns", np.int64),  # when it is there; NEVER_NS until it is asked for
         # With prefix caching:
         ("key_begin", np.int64),  # of its blocks' keys
         ("hashed", np.int64),  # its blocks that are in the cache's index
@@ -57,6 +59,7 @@ RANK: Final = np.dtype(
         ("waiting_last", np.int64),
         ("free_blocks", np.int64),
         ("logit_rows", np.int64),  # tokens of the step under way
+        ("now_ns", np.int64),  # of the decision
         ("is_open", np.bool_),  # whether it takes requests
         ("deadline_ns", np.int64),  # none of its requests has an earlier one; or NONE
         # With prefix caching, free blocks: a stack of those without content, the first that was

@@ -2,7 +2,7 @@
 
 Each function follows the one of vLLM's scheduler, or of ours around it, that its docstring names;
 differential tests hold them against those. What it does not follow (grammars, LoRA, multimodal
-input, KV connectors) has no arrays here.
+input, KV connectors but for KV that comes from other engines) has no arrays here.
 """
 
 # mypy: no-warn-return-any
@@ -19,11 +19,12 @@ from serving.simulator.kv_blocks import (
     take_hits,
     take_new,
 )
+from serving.simulator.kv_on_way import behind_awaited
 from serving.simulator.rank_queues import (
     chosen_rank,
     link,
     put_in,
-    unlink,
+    unlink_after,
 )
 from serving.simulator.scheduler_arrays import (
     NONE,
@@ -98,6 +99,7 @@ def schedule(
     c: PrefixCache | None,
     budgets: Int64s,
     decodes: Int64s,
+    now_ns: int,
 ) -> int:
     """`Scheduler.schedule` of each rank within its prefill budget; returns the rows of the step.
 
@@ -106,6 +108,7 @@ def schedule(
     rows = 0
     for rank in range(len(s.ranks)):
         budget, first = budgets[rank], rows
+        s.ranks[rank].now_ns = now_ns
         tokens = step_tokens(bounds, budget, decodes[rank])
         rows, tokens, preempted = _schedule_running(s, bounds, c, rank, budget, tokens, rows)
         if not preempted:
@@ -361,14 +364,14 @@ def schedule_waiting(
 
     The rank's running ones have those from `first` on.
     """
-    running_rows = rows
+    before, running_rows = NONE, rows
     piece = piece_max(s, bounds, rank, budget)
     holds_back = _holds_back(s, rank, budget)
     while tokens > 0 and s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
-        request, hits, free_hits = s.ranks[rank].waiting_first, 0, 0
-        if c is not None:
-            hits = hit_blocks(s, bounds, c, rank, request)
-            free_hits = free_hit_blocks(s, c, rank, request, hits)
+        before, request = behind_awaited(s, bounds, rank, before)
+        if request == NONE:
+            break
+        hits, free_hits = _hits(s, bounds, c, rank, request)
         cached = hits * bounds.block_tokens
         context = max(cached, s.requests[request].received)
         if holds_back and context < s.requests[request].tokens - 1:
@@ -386,7 +389,7 @@ def schedule_waiting(
         needed = new_blocks(s, bounds, request, context + new) - hits
         if max(whole, needed) + free_hits > s.ranks[rank].free_blocks:
             break
-        unlink(s, rank, request)
+        unlink_after(s, rank, before, request)
         if c is not None:
             take_hits(s, c, rank, request, hits)
             if not s.requests[request].preemptions and not s.requests[request].received:
@@ -401,6 +404,17 @@ def schedule_waiting(
             s.rows[rows - 1].drafts = 1 - width
         tokens -= new
     return rows
+
+
+@compiled
+def _hits(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, rank: int, request: int
+) -> tuple[int, int]:
+    """Blocks of a waiting request in the cache, and how many of them are free."""
+    if c is None:
+        return 0, 0
+    hits = hit_blocks(s, bounds, c, rank, request)
+    return hits, free_hit_blocks(s, c, rank, request, hits)
 
 
 @compiled

@@ -6,6 +6,7 @@ from emulator.arrays import Int32s
 from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
 from serving.engine.step_batch import StepWatcher
+from serving.simulator import compiled_schedulers as kernel
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.machine_calls import MachineCall
 from serving.simulator.prefill_ranks import PrefillRanks
@@ -216,7 +217,7 @@ class SimulatedEngine:
             self.paused_ns = self._roles.waits_until_ns
             if self.paused_ns is not None:
                 return
-        batch = self._decided()
+        batch = self._decided(now_ns)
         if batch is None:
             return
         if self._roles is not None:
@@ -234,13 +235,16 @@ class SimulatedEngine:
         self._begin_ns, self.end_ns = begin_ns, begin_ns + cost.duration_ns
         self.log.begin(begin_ns, cost)
 
-    def _decided(self) -> StepBatch | None:
-        """The next step's work; None where ranks wait for blocks kept for KV on its way."""
+    def _decided(self, now_ns: int) -> StepBatch | None:
+        """The next step's work; None where ranks wait for KV on its way, or for its blocks."""
         for _ in range(EMPTY_STEPS_MAX):
-            batch = self.schedulers.schedule()
+            batch = self.schedulers.schedule(now_ns=now_ns)
             if len(batch.rank):
                 return batch
-        self.paused_ns = None if self._roles is None else self._roles.next_ns
+        there_ns = int(kernel.next_kv_ns(self.schedulers.arrays, now_ns))
+        self.paused_ns = None if there_ns == NEVER_NS else there_ns
+        if self._roles is not None:
+            self.paused_ns = self._roles.next_ns
         if self.paused_ns is None:
             self.schedulers.refuse_own_policy()
             raise AssertionError("requests wait and no rank takes any")

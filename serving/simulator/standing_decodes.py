@@ -357,6 +357,7 @@ def schedule_beside(
     st: StandingDecodes,
     budgets: Int64s,
     decodes: Int64s,
+    now_ns: int,
 ) -> bool:
     """`schedule` with the rows of the others alone; False, and nothing is changed, where requests
     may lack tokens or blocks.
@@ -368,6 +369,7 @@ def schedule_beside(
     rows, block = 0, -st.steps[0] % st.by_block.shape[1]
     for rank in range(len(s.ranks)):
         budget, standing = budgets[rank], st.totals[rank, STANDING]
+        s.ranks[rank].now_ns = now_ns
         tokens = step_tokens(bounds, budget, decodes[rank]) - standing
         s.ranks[rank].free_blocks -= st.by_block[rank, block]
         first, place, piece = rows, 0, piece_max(s, bounds, rank, budget)

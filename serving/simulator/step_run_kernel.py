@@ -8,13 +8,11 @@ What `SimulatedEngine` does step by step, as long as nothing but new requests co
 
 from emulator.arrays import Bools, Int64s
 from emulator.compiled import compiled, inlined
-from emulator.ultraserver import cost_kernel, count_kernel
-from emulator.ultraserver.cost_kernel import StepTables
-from emulator.ultraserver.power_kernel import Drawn
 from emulator.ultraserver.request_kernel import STANDING
-from emulator.units import NS_PER_S
 from serving.policy import prefill_throttle
+from serving.simulator.costed_steps import are_known, begin_step
 from serving.simulator.kv_blocks import index_full_blocks
+from serving.simulator.kv_on_way import next_kv_ns
 from serving.simulator.rank_queues import chosen_rank, put_in
 from serving.simulator.scheduler_arrays import (
     NEVER_NS,
@@ -44,6 +42,7 @@ from serving.simulator.step_run_record import (
     EMPTY,
     FULL,
     GO_ON,
+    ON_WAY,
     STOPPED,
     UNDER_WAY,
     UNKNOWN,
@@ -84,7 +83,7 @@ def _decide(
         demand(s, bounds, rules.pending_enough, room.pending, room.decodes)
         budget = _budget(rules, len(s.ranks))
     room.budgets[:] = budget
-    rows = schedule(s, bounds, c, room.budgets, room.decodes)
+    rows = schedule(s, bounds, c, room.budgets, room.decodes, r.run[0].now_ns)
     _note_decided(s, room, r, room.nothing, rows)
 
 
@@ -129,50 +128,10 @@ def _decide_beside(
         budget = _budget(rules, len(s.ranks))
     for rank in range(len(s.ranks)):
         room.budgets[rank] = budget
-    if not schedule_beside(s, bounds, st, room.budgets, room.decodes):
+    if not schedule_beside(s, bounds, st, room.budgets, room.decodes, r.run[0].now_ns):
         return False
     _note_decided(s, room, r, st.totals, st.other_rows[0])
     return True
-
-
-@inlined
-def _are_known(costs: StepTables, room: StepRoom) -> bool:
-    """Whether the tables know each rank's tokens, and an idle one's that computes along."""
-    ranks = costs.tables[0].ranks
-    kinds = ranks.kinds
-    for rank in range(len(room.pending)):
-        tokens = max(room.pending[rank], ranks.dummy[0])
-        if not (
-            count_kernel.is_known(kinds.known_tokens, tokens)
-            and count_kernel.is_known(kinds.known_logits, room.logit_rows[rank])
-        ):
-            return False
-    return count_kernel.is_known(kinds.known_tokens, 0)
-
-
-@compiled
-def _begin(rules: StepRules, r: StepRunRecord, totals: Int64s, rows: int) -> None:
-    """Cost the decided step, and log it; `StepCostModel.cost` of it.
-
-    `rows` of it are in `room`, and `totals` are those of requests that stand beside them.
-    """
-    room = rules.room
-    batch = (room.rows, room.new[:rows], room.context[:rows], room.logit_rows)
-    _log(cost_kernel.drawn(rules.costs, totals, batch, rules.keeps), r)
-
-
-@inlined
-def _log(whole: Drawn, r: StepRunRecord) -> None:
-    """Begin a step of that cost now."""
-    joules = whole.watts * whole.duration_ns / NS_PER_S
-    step = r.counts[0]
-    r.steps[step].begin_ns = r.run[0].now_ns
-    r.steps[step].duration_ns = whole.duration_ns
-    r.steps[step].throttled_ns = whole.throttled_ns
-    r.steps[step].joules = joules
-    r.run[0].end_ns = r.run[0].now_ns + whole.duration_ns
-    r.run[0].busy_ns += whole.duration_ns
-    r.run[0].joules += joules
 
 
 @inlined
@@ -287,19 +246,19 @@ def _repeat(
     joins or lacks a block, at most until `until_ns`, before which all but the last end, and
     `steps_max` have ended.
 
-    They are what `_decide`, `_begin` and `_finish` would make of them.
+    They are what `_decide`, `begin_step` and `_finish` would make of them.
     """
     room = rules.room
     rows, steps = _rows_again(s, bounds, room)
     steps = min(steps, steps_max - r.counts[0])
     for rank in range(len(s.ranks)):
         room.pending[rank] = room.rows[rank] = room.logit_rows[rank]
-    if rows == 0 or not _are_known(rules.costs, room):
+    if rows == 0 or not are_known(rules.costs, room):
         return
     begun = 0
     while begun < steps and r.run[0].now_ns < until_ns and _take_blocks(s, bounds, c, room, rows):
         r.run[0].rows = rows
-        _begin(rules, r, room.nothing, rows)
+        begin_step(rules, r, room.nothing, rows)
         begun += 1
         if r.run[0].end_ns > until_ns:
             break
@@ -424,9 +383,9 @@ def _decided(
     r: StepRunRecord,
     until_ns: int,
 ) -> int:
-    """Decide a step, unless one is; returns GO_ON, or why a run ends here."""
+    """Decide a step, unless one is; returns GO_ON, or why none begins."""
     if r.run[0].rows:
-        return GO_ON
+        return _what_follows(s, rules, r)
     if not _has_begun(s, bounds, c, coming, r, until_ns):
         return WAITS
     if st is not None:
@@ -435,7 +394,19 @@ def _decided(
         return FULL
     if not r.run[0].stands:
         _decide(s, bounds, c, rules, r)
-    return GO_ON if r.run[0].rows else EMPTY
+    return _what_follows(s, rules, r)
+
+
+@inlined
+def _what_follows(s: SchedulerArrays, rules: StepRules, r: StepRunRecord) -> int:
+    """Of a decision: GO_ON, or why no step begins."""
+    if r.run[0].rows:
+        return GO_ON if are_known(rules.costs, rules.room) else UNKNOWN
+    there_ns = next_kv_ns(s, r.run[0].now_ns)
+    if there_ns == NEVER_NS:
+        return EMPTY
+    r.run[0].now_ns = there_ns
+    return ON_WAY
 
 
 @compiled
@@ -466,15 +437,15 @@ def step_on(
             _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
             continue
         code = _decided(s, bounds, c, rules, st, coming, r, until_ns)
+        if code == ON_WAY:
+            continue
         if code != GO_ON:
             return code
-        if not _are_known(rules.costs, rules.room):
-            return UNKNOWN
         totals, rows = rules.room.nothing, r.run[0].rows
         if st is not None:
             totals = st.totals  # 0 where none stands
             rows = st.other_rows[0] if r.run[0].stands else rows
-        _begin(rules, r, totals, rows)
+        begin_step(rules, r, totals, rows)
 
 
 def run_steps(

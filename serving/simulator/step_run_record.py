@@ -24,6 +24,8 @@ FULL: Final = 5
 """The next step may preempt requests, whose blocks a cache has to keep."""
 GO_ON: Final = 6
 """A step is decided."""
+ON_WAY: Final = 7
+"""The next step begins when KV is there."""
 
 RUN: Final = np.dtype(
     [

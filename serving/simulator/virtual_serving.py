@@ -18,9 +18,9 @@ from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
+from serving.simulator.computed_prompts import ComputedPrompts
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.engine_threads import EngineThreads
-from serving.simulator.kv_transfers import KvTransfers
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.machine_events import MachineEvents
@@ -143,15 +143,14 @@ class VirtualServing:
         self._pool = pool_of(deployment, traffic, called=called, seed=seed, job=job)
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
-        self._transfers: KvTransfers | None = None
+        self._computed: ComputedPrompts | None = None
         if deployment.prefill is not None:
             _, (_, prompts) = deployment.parts_of(traffic)
             there = {number - len(self._engines) for number in called}
             before = deployment.prefill
             self._prefill = pool_of(before, prompts, called=there, seed=seed, clients_see=False)
             self._engines += self._prefill.engines
-            self._pool.requests["received"] = traffic.prompt_tokens - 1  # the last is computed here
-            self._transfers = KvTransfers(
+            self._computed = ComputedPrompts(
                 self._prefill.requests,
                 self._pool.requests,
                 np.rint(deployment.transfer_ns(traffic.prompt_tokens)).astype(np.int64),
@@ -239,15 +238,15 @@ class VirtualServing:
     @property
     def _pools_go_ahead(self) -> bool:
         """Whether nothing but prompts that are sent over concerns the pools."""
-        others = not self.machines.is_over or self._timeout_ns or self._transfers is None
+        others = not self.machines.is_over or self._timeout_ns or self._computed is None
         return not others and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
         """One pool ahead of the other, each some way too far at the end."""
-        assert self._transfers is not None, "one pool"
+        assert self._computed is not None, "one pool"
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
         coming = self.arrivals.hand_over()
-        pools = PoolsAhead((self._first, self._pool), self._transfers, coming, self._judged)
+        pools = PoolsAhead((self._first, self._pool), self._computed, coming, self._judged)
         while self._judged_left and self.now_ns < end_ns:
             self.now_ns = min(pools.ahead_ns(self.now_ns), end_ns)
             ended = pools.go_ahead(self.now_ns, self._judged_left)
@@ -284,8 +283,8 @@ class VirtualServing:
         """When a step ends, a call comes, or a request comes to an engine that could take it."""
         times_ns = [engine.end_ns for engine in self._engines if engine.end_ns is not None]
         waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
-        if self._transfers:
-            times_ns.append(self._transfers.next_ns)
+        if self._computed:
+            times_ns.append(self._computed.next_ns)
         if (machines_ns := self.machines.next_ns(self.now_ns)) < NEVER_NS:
             times_ns.append(machines_ns)
         if arrivals:  # or else no step begins any more
@@ -417,8 +416,8 @@ class VirtualServing:
             arrivals.coming = schedulers.admit(arrivals.coming, self.now_ns)
             return
         self._put_arrivals()
-        if self._transfers:
-            for request in self._transfers.due(self.now_ns + 1).request.tolist():
+        if self._computed:
+            for request in self._computed.due(self.now_ns + 1).request.tolist():
                 self._pool.put(request)
 
     def _put_arrivals(self) -> None:
@@ -428,8 +427,8 @@ class VirtualServing:
     def _finish(self, engine: SimulatedEngine) -> None:
         """Give out the tokens of an engine's step, which ends now."""
         given = engine.give_tokens()
-        if self._transfers is not None and engine in self._first.engines:
-            self._transfers.send(engine.schedulers.ended_among(given))
+        if self._computed is not None and engine in self._first.engines:
+            self._computed.add(engine.schedulers.ended_among(given))
             self.machines.let_go(engine, engine.finish())
             return
         ended = engine.schedulers.ended_among(given)

@@ -1,13 +1,14 @@
 """Do API processes stand many clients? Errors, memory, and how soon it gets to a request.
 
     python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S] [--processes N]
-    python -m tests.benchmarks api_load --only front ...
+    python -m tests.benchmarks api_load --only front [--chips N] [--first] ...
 
 A server as a user starts it, timing only, with the fast engine and `--processes` API processes; its
 clients are this process, on the same host. In turn:
 `--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
-each sent when it is due. A probe that the gateway answers itself, sent every `_PROBE_EVERY_S`, says
-how long a request waits until admission sees it: its event loop is the one that admits. At
+each sent when it is due. A probe that the gateway answers itself (`gateway_probe`) says how long a
+request waits until admission sees it, since its event loop is the one that admits; and how much of
+that is the wait for a processor, which other work of the host has. At
 `front` the clients ask smg before the engine (`ultraserve serve --front smg`), which answers the
 probe, and its process is counted; the engine's is counted apart in both. By default one server
 after the other is loaded.
@@ -24,19 +25,19 @@ import resource
 import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psutil
 import uvloop
 
 from tests.benchmarks.front_arguments import NO_FRONT, front_arguments
-from tests.benchmarks.stream_load import StreamConnection, StreamCounts, connected, get, post
+from tests.benchmarks.stream_load import StreamConnection, StreamCounts, connected, post
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
 MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
-    *("--model", MODEL, "--weights", "none", "--chips", "4", "--clock", "auto"),
+    *("--model", MODEL, "--weights", "none", "--clock", "auto"),
     *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
     *("--engine", "fast"),
     "--disable-uvicorn-access-log",
@@ -48,7 +49,6 @@ LONG_TOKENS: Final = 1_000
 _APP: Final = "app"
 _SERVERS: Final = (_APP, "front")
 _OPENED_AT_ONCE: Final = 500
-_PROBE_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class LoadPhase:
     name: str
     wall_s: float
     counts: StreamCounts
-    probe_s: list[float]
+    probes_s: list[tuple[float, float]]
     memory_mb: tuple[float, float]
     api_cpu_s: float
     engine_cpu_s: float
@@ -72,11 +72,14 @@ class LoadPhase:
         """For people."""
         failures = self.counts.failures
         words = f" ({', '.join(sorted(set(failures))[:3])})" if failures else ""
-        first, probe = (_percentiles(each) for each in (self.counts.first_chunk_s, self.probe_s))
+        first = _percentiles(self.counts.first_chunk_s)
+        probe = _percentiles([took_s for took_s, _ in self.probes_s])
+        own = _percentiles([took_s - waited_s for took_s, waited_s in self.probes_s])
         spent_s = self.api_cpu_s + self.engine_cpu_s + self.clients_cpu_s
         return (
             f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
-            f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}; "
+            f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}, "
+            f"without the wait for a processor {own}; "
             f"its processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
             f"{self.api_cpu_s:.1f} s of a processor; the engine's {self.engine_cpu_s:.1f} s, the "
             f"clients' {self.clients_cpu_s:.1f} s, together {spent_s / self.wall_s:.2f} of "
@@ -95,13 +98,15 @@ def _percentiles(of_s: list[float]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """A server under load: its address, the path of a probe that is answered at once, the
-    processes that serve HTTP, and its engine's.
+    processes that serve HTTP, and its engine's. If `goes_first`, these and the clients run before
+    all other processes of the host while there is load.
     """
 
     url: str
     probe: str
     processes: list[psutil.Process]
     engine: list[psutil.Process]
+    goes_first: bool = False
 
 
 def loaded(server: ServerProcess, url: str | None) -> Loaded:
@@ -174,40 +179,50 @@ async def when_due(
     await asyncio.gather(*asked)
 
 
-async def _probe(server: Loaded, taken_s: list[float]) -> None:
-    counts = StreamCounts()
-    clients = Clients(server.url, counts)
-    while True:
-        began_s = time.monotonic()
-        await clients.ask(get(server.url, server.probe))
-        taken_s.append(time.monotonic() - began_s)
-        await asyncio.sleep(_PROBE_EVERY_S)
-
-
 async def phase(
     server: Loaded, name: str, counts: StreamCounts, load: Coroutine[Any, Any, None]
 ) -> LoadPhase:
     """Run `load`, whose clients count in `counts`."""
     processes, engine = server.processes, server.engine
+    all_processes = [psutil.Process(), *processes, *engine]
+    if server.goes_first:
+        _schedule(all_processes, os.SCHED_RR)
     before_mb, cpu_s = _spent(processes)
     _, engine_s = _spent(engine)
     began_s, own_s = time.monotonic(), time.process_time()
-    taken_s: list[float] = []
-    probing = asyncio.ensure_future(_probe(server, taken_s))
+    pids = ",".join(str(each.pid) for each in processes)
+    words = (sys.executable, "-m", "tests.benchmarks.gateway_probe", server.url, server.probe, pids)
+    probing = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     await load
-    probing.cancel()
+    probing.terminate()
+    said, _ = await probing.communicate()
+    if server.goes_first:
+        _schedule(all_processes, os.SCHED_OTHER)
     after_mb, after_cpu_s = _spent(processes)
     _, after_engine_s = _spent(engine)
     return LoadPhase(
         name=name,
         wall_s=time.monotonic() - began_s,
         counts=counts,
-        probe_s=taken_s,
+        probes_s=[_probe(line) for line in said.decode().splitlines() if " " in line],
         memory_mb=(before_mb, after_mb),
         api_cpu_s=after_cpu_s - cpu_s,
         engine_cpu_s=after_engine_s - engine_s,
         clients_cpu_s=time.process_time() - own_s,
     )
+
+
+def _schedule(processes: list[psutil.Process], policy: int) -> None:
+    """Let all threads be run by a policy of the system's, and those that they start."""
+    parameters = os.sched_param(int(policy == os.SCHED_RR))
+    for process in processes:
+        for thread in process.threads():
+            os.sched_setscheduler(thread.id, policy, parameters)
+
+
+def _probe(line: str) -> tuple[float, float]:
+    took_s, waited_s = map(float, line.split())
+    return took_s, waited_s
 
 
 def _spent(processes: list[psutil.Process]) -> tuple[float, float]:
@@ -220,7 +235,9 @@ def _spent(processes: list[psutil.Process]) -> tuple[float, float]:
 async def measure(server: Loaded, *, streams: int, tokens: int, seconds: float) -> int:
     """Print the phases; returns the number of requests that failed."""
     url, failed = server.url, 0
-    for again in ("", ", again"):  # what the second adds to the memory is not kept for a request
+    for again in (
+        ("", ", again") if streams else ()
+    ):  # what the second adds to the memory is not kept for a request
         counts = StreamCounts()
         clients = Clients(url, counts)
         load = all_open(url, clients, streams=streams, tokens=tokens)
@@ -249,6 +266,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals")
     parser.add_argument("--processes", type=int, default=1, help="of the API")
     parser.add_argument("--only", choices=_SERVERS, help="of the two servers")
+    parser.add_argument(
+        "--first", action="store_true", help="run before the host's other processes (root)"
+    )
+    parser.add_argument("--chips", type=int, default=4, help="emulated, which bound long prompts")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -263,13 +284,14 @@ def _load(name: str, args: argparse.Namespace) -> int:
     """Load a server; returns the number of requests that failed."""
     count = str(args.processes if name == _APP else 1)
     front = NO_FRONT if name == _APP else front_arguments()
-    arguments = (*ARGUMENTS, "--api-server-count", count, *front.arguments)
+    counts = ("--chips", str(args.chips), "--api-server-count", count)
+    arguments = (*ARGUMENTS, *counts, *front.arguments)
     with started(ULTRASERVE, *arguments, environment=front.environment) as server:
         server.wait_ready()
         asked = f"all of {count} API processes"
         server.wait_until(lambda: server.log().count("startup complete") == int(count), asked)
         front.wait_ready()
-        under_load = loaded(server, front.url)
+        under_load = replace(loaded(server, front.url), goes_first=args.first)
         load = measure(under_load, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
         return uvloop.run(load)
 

@@ -1,7 +1,4 @@
-"""One live server, and one Prometheus that scrapes it, for all files here.
-
-Both end with the folder's last test.
-"""
+"""One Prometheus that scrapes the live server, for all files here; it ends with the last test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +7,8 @@ import pytest
 
 from serving.access.control_key import find_control_key
 from tests.e2e.server_process import HOST, ServerProcess
-from tests.live_server import live_server_started
 from tests.prometheus_server import DEPLOYED, PrometheusServer
 from tests.system_programs import program
-
-
-@pytest.fixture(scope="package")
-def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with live_server_started(tmp_path_factory.mktemp("seen")) as server:
-        yield server
 
 
 @pytest.fixture(scope="package")

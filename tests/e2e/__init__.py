@@ -1,1 +1,1 @@
-"""Tests of one tray, which ends with these files; a mere folder would keep it to the end."""
+"""Tests of whole servers and engines, as their users start them."""

@@ -1,7 +1,4 @@
-"""One engine for the files that use a tray, from test_profile_run to test_serve_http.
-
-Files that start their own engines come earlier in the alphabet.
-"""
+"""Clients of the live server."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,35 +8,15 @@ from openai import OpenAI
 from tokenizers import Tokenizer
 
 from emulator.data import SMALL_MOE_DIR
-from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
-from tests.e2e.span_collector import SOON, SpanCollector
-from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
+from tests.e2e.server_process import ServerProcess
+from tests.live_server import MODEL
 
 
 @pytest.fixture(scope="package")
-def tray_spans() -> Iterator[SpanCollector]:
-    """The tray's collector of spans, over gRPC."""
-    with SpanCollector() as collector:
-        yield collector
-
-
-@pytest.fixture(scope="package")
-def tray(tray_spans: SpanCollector) -> Iterator[ServerProcess]:
-    arguments = (
-        *("--model", MODEL, "--chips", "4", "--disable-uvicorn-access-log"),
-        *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
-        *("--clock", f"dilated:{DILATION}"),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        *("--otlp-traces-endpoint", tray_spans.grpc_endpoint),
-    )
-    with started(ULTRASERVE, *arguments, environment=SOON) as server:
-        server.wait_ready()
-        yield server
-
-
-@pytest.fixture(scope="package")
-def client(tray: ServerProcess) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{tray.url}/v1", api_key="none", max_retries=0, timeout=120) as made:
+def client(live_server: ServerProcess) -> Iterator[OpenAI]:
+    with OpenAI(
+        base_url=f"{live_server.url}/v1", api_key="none", max_retries=0, timeout=120
+    ) as made:
         yield made
 
 

@@ -89,6 +89,7 @@ def assert_figures(engine: Engine) -> None:
     print(f"{accepted} of {tokens} drafts were right")
 
 
+@pytest.mark.slow  # chips in this process: tests/emulator/chip/test_draft_layer.py
 class TestMultiTokenPrediction:
     @pytest.fixture(scope="class")
     def checkpoint(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -111,6 +112,19 @@ class TestMultiTokenPrediction:
 
     def test_vllm_s_metrics_count_the_drafts(self, engine: Engine) -> None:
         assert_figures(engine)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
+    def test_the_whole_machine_drafts_with_the_same_texts(
+        self, checkpoint: Path, prompts: list[list[int]]
+    ) -> None:
+        drafts = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
+        with running_engine(checkpoint, chips=144, tp=4, speculative_config=drafts) as engine:
+            found = engine.texts(prompts, GREEDY)
+            assert any(item.draft_tokens for item in engine.scheduled)
+
+        reference = Reference(checkpoint)
+        excused_texts(reference, prompts, reference.greedy(prompts, TOKENS), found)
 
 
 class TestDraftModel:

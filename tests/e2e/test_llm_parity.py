@@ -409,6 +409,7 @@ def test_what_chips_do_not_do_is_refused_before_anything_starts(
 # --- drafts by n-grams --------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # chips in this process: tests/serving/plugin/test_chip_drafts.py
 def test_drafts_by_ngrams_change_no_text(
     checkpoint: Path, expected: list[list[int]], prompts: list[list[int]], reference: Reference
 ) -> None:

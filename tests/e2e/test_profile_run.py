@@ -1,4 +1,4 @@
-"""`ultraserve profile` of a tray while requests run."""
+"""`ultraserve profile` of a server while requests run."""
 
 import gzip
 import json
@@ -12,21 +12,21 @@ import pytest
 
 from tests.e2e.server_answers import ask, metrics
 from tests.e2e.server_process import ServerProcess
-from tests.e2e.tray import MODEL
+from tests.live_server import MODEL
 from tests.serving.analysis.profile.trace_event_format import faults_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 def test_a_recorded_run_shows_every_chip_s_engines_and_the_tokens_that_were_made(
-    complete: Callable[..., Any], tray: ServerProcess, tmp_path: Path
+    complete: Callable[..., Any], live_server: ServerProcess, tmp_path: Path
 ) -> None:
     out = tmp_path / "trace.json.gz"
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(complete, [9 + n] * 40, max_tokens=200) for n in range(4)]
-        while not metrics(tray)["vllm:num_requests_running"]:
+        while not metrics(live_server)["vllm:num_requests_running"]:
             time.sleep(0.05)  # polls the server
-        told = ask(tray, "profile", "--seconds", "2", "--out", str(out), "--json")
+        told = ask(live_server, "profile", "--seconds", "2", "--out", str(out), "--json")
         for each in running:
             each.result(timeout=120)
 

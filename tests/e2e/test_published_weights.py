@@ -14,7 +14,7 @@ from serving.wire import control_call
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_answers import metrics
 from tests.e2e.server_process import ServerProcess
-from tests.e2e.tray import MODEL
+from tests.live_server import MODEL
 from tests.serving.plugin.other_weights import other_weights
 
 pytestmark = pytest.mark.engine
@@ -24,8 +24,8 @@ CHAT = [{"role": "user", "content": PROMPT}]
 
 
 @pytest.fixture(scope="module")
-def control(tray: ServerProcess) -> Iterator[ControlClient]:
-    with control_of(tray) as client:
+def control(live_server: ServerProcess) -> Iterator[ControlClient]:
+    with control_of(live_server) as client:
         yield client
 
 
@@ -60,7 +60,7 @@ def test_several_prompts_of_one_call_are_named_too(client: OpenAI) -> None:
 def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_them_back(
     client: OpenAI,
     control: ControlClient,
-    tray: ServerProcess,
+    live_server: ServerProcess,
     complete: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
@@ -88,7 +88,7 @@ def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_t
     (one,) = later  # before or after, and never neither
     assert by_weights[one.system_fingerprint].choices[0].text.startswith(one.choices[0].text)
     assert [rank.version for rank in control.call(control_call.GET_STATE).ranks] == [2] * 4
-    assert metrics(tray)["ultraserve_model_version"] == 2
+    assert metrics(live_server)["ultraserve_model_version"] == 2
 
     assert control.call(control_call.ROLLBACK).version == 1
     again = complete(PROMPT, max_tokens=40)
@@ -117,10 +117,10 @@ def test_an_engine_that_slept_says_the_same_and_one_that_pauses_goes_on(
     assert whole == complete(PROMPT, max_tokens=24).choices[0].text
 
 
-def test_scaling_the_engine_is_refused_with_the_way_to_go(tray: ServerProcess) -> None:
-    answer = httpx.post(f"{tray.url}/scale_elastic_ep", json={"new_data_parallel_size": 2})
+def test_scaling_the_engine_is_refused_with_the_way_to_go(live_server: ServerProcess) -> None:
+    answer = httpx.post(f"{live_server.url}/scale_elastic_ep", json={"new_data_parallel_size": 2})
     assert answer.status_code == 403
     error = answer.json()["error"]
     assert error["code"] == "not_served_here"
     assert "`ultraserve drain`" in error["message"]
-    assert httpx.get(f"{tray.url}/health").status_code == 200
+    assert httpx.get(f"{live_server.url}/health").status_code == 200

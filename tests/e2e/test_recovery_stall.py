@@ -19,7 +19,7 @@ from serving.wire import control_call
 from serving.wire.machine_state import FaultStage
 from tests.e2e.server_answers import ask, metrics
 from tests.e2e.server_process import ServerProcess
-from tests.e2e.tray import DILATION
+from tests.live_server import DILATION
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -28,9 +28,9 @@ HANG_EMULATED_S = 30.0
 
 
 @pytest.fixture
-def control(tray: ServerProcess) -> Iterator[ControlClient]:
-    key = find_control_key(tray.control_port, tray.own_environment)
-    with ControlClient(ControlAddress(port=tray.control_port), 10.0, key=key) as client:
+def control(live_server: ServerProcess) -> Iterator[ControlClient]:
+    key = find_control_key(live_server.control_port, live_server.own_environment)
+    with ControlClient(ControlAddress(port=live_server.control_port), 10.0, key=key) as client:
         yield client
 
 
@@ -51,12 +51,12 @@ def drain_and_resume(control: ControlClient) -> None:
         control.call(control_call.RESUME, lease=lease.number)
 
 
-def readiness(tray: ServerProcess) -> httpx.Response:
-    return httpx.get(f"{tray.url}/readyz", timeout=5.0)
+def readiness(live_server: ServerProcess) -> httpx.Response:
+    return httpx.get(f"{live_server.url}/readyz", timeout=5.0)
 
 
 def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
-    complete: Callable[..., Any], tray: ServerProcess, control: ControlClient
+    complete: Callable[..., Any], live_server: ServerProcess, control: ControlClient
 ) -> None:
     def text(number: int) -> Any:
         asked = {"max_tokens": 100, "extra_body": {"return_token_ids": True}}
@@ -70,7 +70,7 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
     with ThreadPoolExecutor(4) as pool:
         expected = list(pool.map(text, range(4)))
         running = [pool.submit(text, number) for number in range(4)]
-        while not metrics(tray)["vllm:num_requests_running"]:
+        while not metrics(live_server)["vllm:num_requests_running"]:
             time.sleep(0.05)  # polls the server
         began_s = time.monotonic()
         number = in_time(
@@ -85,12 +85,12 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
         assert "chip 2 does not answer" in state.stall.reason
         assert state.stall.wall_left_s > 0.5 * HANG_EMULATED_S * DILATION
         assert state.faults[-1].stage is FaultStage.PENDING
-        probe = in_time(lambda: readiness(tray))
+        probe = in_time(lambda: readiness(live_server))
         assert probe.status_code == 503
         assert "s of wall time are left" in probe.text
-        assert httpx.get(f"{tray.url}/livez", timeout=5.0).status_code == 200
-        assert metrics(tray)["ultraserve_stall_wall_seconds"] > 100.0
-        assert "s of wall time" in ask(tray, "state")
+        assert httpx.get(f"{live_server.url}/livez", timeout=5.0).status_code == 200
+        assert metrics(live_server)["ultraserve_stall_wall_seconds"] > 100.0
+        assert "s of wall time" in ask(live_server, "state")
 
         in_time(lambda: drain_and_resume(control))
         lost = in_time(
@@ -110,11 +110,11 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
     ):  # the lost chip reads its weights
         assert time.monotonic() - began_s < HANG_EMULATED_S * DILATION / 2
         time.sleep(0.1)
-    assert readiness(tray).status_code == 200
+    assert readiness(live_server).status_code == 200
 
 
 def test_events_have_each_stage_with_its_time_and_the_ranks_that_served(
-    complete: Callable[..., Any], tray: ServerProcess, control: ControlClient
+    complete: Callable[..., Any], live_server: ServerProcess, control: ControlClient
 ) -> None:
     control.call(
         control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=2.0)
@@ -136,8 +136,12 @@ def test_events_have_each_stage_with_its_time_and_the_ranks_that_served(
     assert times == sorted(times)
 
 
-def test_a_change_that_is_asked_for_again_with_its_key_is_done_once(tray: ServerProcess) -> None:
+def test_a_change_that_is_asked_for_again_with_its_key_is_done_once(
+    live_server: ServerProcess,
+) -> None:
     cut = ("fault", "cut-link", "--chip", "0", "--tier", "tray", "--lanes", "1", "--json")
-    first, again = (json.loads(ask(tray, *cut, "--idempotency-key", "one-cut")) for _ in range(2))
+    first, again = (
+        json.loads(ask(live_server, *cut, "--idempotency-key", "one-cut")) for _ in range(2)
+    )
     assert first["number"] == again["number"]
-    ask(tray, "fault", "heal", "--all")
+    ask(live_server, "fault", "heal", "--all")

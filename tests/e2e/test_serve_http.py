@@ -1,4 +1,4 @@
-"""A tray over HTTP, with the client that users have; its engine is ended by the last test here."""
+"""A server over HTTP, with the client that users have; the last test here ends its engine."""
 
 import json
 import time
@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from emulator.data import SMALL_MOE_DIR
 from tests.e2e.server_answers import ask, growth, metrics
 from tests.e2e.server_process import ServerProcess
-from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process import serve as serve_in_process
+from tests.live_server import CONTEXT_TOKENS, DILATION, MODEL
 
 END_WALL_S = 30.0
 """In which a server ends that cannot go on; most of it is the load of a busy host."""
@@ -243,7 +243,7 @@ class TestConstrained:
             temperature=0.0,
             tools=[PAINT],  # type: ignore[list-item]
             tool_choice={"type": "function", "function": {"name": "paint"}},
-            logit_bias=blank,  # see the tray's arguments: a tool's grammar allows white space
+            logit_bias=blank,  # see the server's arguments: a tool's grammar allows white space
         )
 
         (call,) = answer.choices[0].message.tool_calls or []
@@ -275,10 +275,10 @@ class TestRefusals:
 
     @pytest.mark.parametrize("body", ["{", '{"model": 3}', "[]"])
     def test_a_body_that_is_no_request_is_a_bad_request(
-        self, body: str, tray: ServerProcess
+        self, body: str, live_server: ServerProcess
     ) -> None:
         headers = {"Content-Type": "application/json"}
-        answer = httpx.post(f"{tray.url}/v1/completions", content=body, headers=headers)
+        answer = httpx.post(f"{live_server.url}/v1/completions", content=body, headers=headers)
 
         assert answer.status_code == 400
         assert "error" in answer.json()
@@ -312,13 +312,13 @@ class TestLoad:
         assert together == alone * 11
 
     def test_text_counts_as_many_tokens_again_as_were_generated(
-        self, complete: Callable[..., Any], tray: ServerProcess
+        self, complete: Callable[..., Any], live_server: ServerProcess
     ) -> None:
         def one(number: int) -> tuple[int, int]:
             answer = complete(PROMPTS[number % 3], seed=number, temperature=1.0, max_tokens=72)
             body = {"model": MODEL, "prompt": answer.choices[0].text, "add_special_tokens": False}
-            counted = httpx.post(f"{tray.url}/tokenize", json=body, timeout=60).json()["count"]
-            return int(answer.usage.completion_tokens), int(counted)
+            told = httpx.post(f"{live_server.url}/tokenize", json=body, timeout=60).json()
+            return int(answer.usage.completion_tokens), int(told["count"])
 
         with ThreadPoolExecutor(16) as pool:
             pairs = list(pool.map(one, range(32)))
@@ -328,7 +328,7 @@ class TestLoad:
         assert sum(abs(counted - used) for used, counted in pairs) <= 0.005 * generated
 
     def test_a_client_that_leaves_frees_its_request(
-        self, client: OpenAI, tray: ServerProcess
+        self, client: OpenAI, live_server: ServerProcess
     ) -> None:
         stream = client.completions.create(
             model=MODEL,
@@ -338,13 +338,13 @@ class TestLoad:
             extra_body={"ignore_eos": True},
         )
         next(iter(stream))
-        assert metrics(tray)["vllm:num_requests_running"] >= 1.0
+        assert metrics(live_server)["vllm:num_requests_running"] >= 1.0
         stream.close()
 
         end_s = time.monotonic() + 60
-        while metrics(tray)["vllm:num_requests_running"] and time.monotonic() < end_s:
+        while metrics(live_server)["vllm:num_requests_running"] and time.monotonic() < end_s:
             time.sleep(0.2)  # polls the server
-        after = metrics(tray)
+        after = metrics(live_server)
         assert after["vllm:num_requests_running"] == 0.0
         assert after["vllm:kv_cache_usage_perc"] == 0.0
 
@@ -352,8 +352,8 @@ class TestLoad:
 class TestMetrics:
     """/metrics: vLLM's durations in emulated seconds, ours beside them."""
 
-    def test_the_page_says_what_is_emulated(self, tray: ServerProcess) -> None:
-        page = httpx.get(f"{tray.url}/metrics").text
+    def test_the_page_says_what_is_emulated(self, live_server: ServerProcess) -> None:
+        page = httpx.get(f"{live_server.url}/metrics").text
         (info,) = (line for line in page.splitlines() if line.startswith("ultraserve_info{"))
 
         for label in (
@@ -368,17 +368,17 @@ class TestMetrics:
             f'clock="dilated:{DILATION}"',
         ):
             assert label in info
-        assert metrics(tray)["ultraserve_clock_dilation"] == DILATION
-        assert metrics(tray)["ultraserve_chips"] == 4.0
+        assert metrics(live_server)["ultraserve_clock_dilation"] == DILATION
+        assert metrics(live_server)["ultraserve_chips"] == 4.0
 
     def test_durations_are_emulated_and_agree_with_the_client_s_wall(
-        self, complete: Callable[..., Any], tray: ServerProcess
+        self, complete: Callable[..., Any], live_server: ServerProcess
     ) -> None:
-        before = metrics(tray)
+        before = metrics(live_server)
         started_s = time.monotonic()
         complete(PROMPTS[0], max_tokens=60)
         wall_s = time.monotonic() - started_s
-        after = metrics(tray)
+        after = metrics(live_server)
 
         e2e_s = growth(before, after, "vllm:e2e_request_latency_seconds_sum")
         ttft_s = growth(before, after, "vllm:time_to_first_token_seconds_sum")
@@ -398,11 +398,11 @@ class TestMetrics:
         assert inference_s <= wall_s / DILATION
 
     def test_energy_and_time_only_grow_and_are_within_what_the_chips_can_draw(
-        self, complete: Callable[..., Any], tray: ServerProcess
+        self, complete: Callable[..., Any], live_server: ServerProcess
     ) -> None:
-        before = metrics(tray)
+        before = metrics(live_server)
         complete(PROMPTS[1], max_tokens=20)
-        after = metrics(tray)
+        after = metrics(live_server)
 
         emulated_s = growth(before, after, "ultraserve_emulated_seconds_total")
         joules = growth(before, after, "ultraserve_chip_energy_joules_total")
@@ -415,12 +415,12 @@ class TestMetrics:
         assert growth(before, after, "ultraserve_compute_wall_seconds_total") > 0.0
 
     def test_generated_tokens_are_counted_over_all_ranks(
-        self, complete: Callable[..., Any], tray: ServerProcess
+        self, complete: Callable[..., Any], live_server: ServerProcess
     ) -> None:
-        before = metrics(tray)
+        before = metrics(live_server)
         with ThreadPoolExecutor(8) as pool:
             used = list(pool.map(lambda n: complete([9 + n] * 40, max_tokens=10), range(8)))
-        after = metrics(tray)
+        after = metrics(live_server)
 
         assert [answer.usage.completion_tokens for answer in used] == [10] * 8
         assert growth(before, after, "vllm:generation_tokens_total") == 80
@@ -433,47 +433,47 @@ class TestFaults:
 
     @pytest.mark.slow
     def test_a_chip_is_lost_under_load_and_comes_back_and_no_text_changes(
-        self, complete: Callable[..., Any], tray: ServerProcess
+        self, complete: Callable[..., Any], live_server: ServerProcess
     ) -> None:
         def text(number: int) -> Any:
             asked = {"max_tokens": 100, "extra_body": {"return_token_ids": True}}
             return complete([9 + number] * 30, **asked).choices[0].token_ids
 
-        before = metrics(tray)["ultraserve_faults_total"]
+        before = metrics(live_server)["ultraserve_faults_total"]
         with ThreadPoolExecutor(6) as pool:
             expected = list(pool.map(text, range(6)))
             running = [pool.submit(text, number) for number in range(6)]
-            while not metrics(tray)["vllm:num_requests_running"]:
+            while not metrics(live_server)["vllm:num_requests_running"]:
                 time.sleep(0.05)  # polls the server
-            ask(tray, "fault", "lose-chip", "--chip", "1", "--wait")
-            assert "lost" in ask(tray, "state")
-            ask(tray, "fault", "heal", "--chip", "1")
+            ask(live_server, "fault", "lose-chip", "--chip", "1", "--wait")
+            assert "lost" in ask(live_server, "state")
+            ask(live_server, "fault", "heal", "--chip", "1")
             assert [each.result(timeout=120) for each in running] == expected
 
-        after = metrics(tray)
+        after = metrics(live_server)
         assert after["ultraserve_faults_total"] == before + 1.0
         assert after["ultraserve_requests_moved_total"] >= 1.0
         assert after["ultraserve_pause_seconds_total"] > 0.0
-        state = json.loads(ask(tray, "state", "--json"))
+        state = json.loads(ask(live_server, "state", "--json"))
         assert {fault["stage"].lower() for fault in state["faults"]} == {"healed"}
         assert [chip["health"].lower() for chip in state["chips"]] == ["up"] * 4
         assert [text(number) for number in range(2)] == expected[:2]
-        assert metrics(tray)["ultraserve_ranks_up"] == 4.0
+        assert metrics(live_server)["ultraserve_ranks_up"] == 4.0
 
 
 def test_an_engine_that_is_killed_fails_its_requests_and_ends_its_server_and_leaves_nothing(
-    complete: Callable[..., Any], tray: ServerProcess
+    complete: Callable[..., Any], live_server: ServerProcess
 ) -> None:
-    assert tray.runs("raylet")
-    assert tray.runs("ray::ChipWorker")
+    assert live_server.runs("raylet")
+    assert live_server.runs("ray::ChipWorker")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(complete, [9] * 30, max_tokens=3_000)
-        while not metrics(tray)["vllm:num_requests_running"]:
+        while not metrics(live_server)["vllm:num_requests_running"]:
             time.sleep(0.05)  # polls the server
-        tray.kill(tray.pid_of("EngineCore"))
+        live_server.kill(live_server.pid_of("EngineCore"))
         killed_s = time.monotonic()
 
         assert isinstance(running.exception(END_WALL_S), InternalServerError)
-    assert tray.wait_end() == 1
+    assert live_server.wait_end() == 1
     assert time.monotonic() - killed_s < END_WALL_S
-    assert tray.left_over() == [], tray.log()
+    assert live_server.left_over() == [], live_server.log()

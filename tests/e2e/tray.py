@@ -1,4 +1,4 @@
-"""The tray shared by the everyday tests of a whole server."""
+"""A tray as slow tests start it for themselves."""
 
 MODEL = "qwen3-30b-a3b"
 CONTEXT_TOKENS = 4096

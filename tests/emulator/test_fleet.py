@@ -240,6 +240,7 @@ def test_stopping_a_fleet_whose_chips_are_gone_leaves_nothing(
     assert list(scratch.glob("ultraserve*")) == []
 
 
+@pytest.mark.slow  # a Ray of its own
 def test_a_chip_that_cannot_start_is_a_channel_error_and_leaves_nothing(
     before: set[psutil.Process], scratch: Path
 ) -> None:

@@ -34,7 +34,7 @@ class GptOss(ModelFamily):
 
     def architecture(self, config: ConfigReader) -> Architecture:
         """See `ModelFamily.architecture`."""
-        stored_formats(config, "mxfp4")
+        stored = stored_formats(config, "mxfp4")
         fields = self.fields(config)
         fields["windows"] = self._windows(config, fields["layers"])
         experts = config.whole("num_local_experts")
@@ -46,6 +46,7 @@ class GptOss(ModelFamily):
             experts_per_token=experts_per_token(config, experts),
             expert_intermediate=config.whole("intermediate_size"),
             expert_bias=True,
+            mxfp4_experts=stored.values.get("quant_method") == "mxfp4",
             gate=SwiGlu(
                 alpha=config.real("swiglu_alpha", default=1.702),
                 shift=1.0,
@@ -89,9 +90,10 @@ class GptOss(ModelFamily):
         """See `ModelFamily.check_experts`; matrices are MXFP4, or plain [inputs, outputs]."""
         for name, inputs, outputs in _matrices(arch, layer):
             tensors.check(f"{name}_bias", (arch.experts, outputs))
-            if f"{name}_blocks" in tensors:
+            if arch.mxfp4_experts:
                 tensors.check_mxfp4(name, arch.experts, outputs, inputs)
             else:
+                tensors.refuse_mxfp4(name)
                 tensors.check(name, (arch.experts, inputs, outputs))
 
     def read_expert(
@@ -107,7 +109,7 @@ class GptOss(ModelFamily):
         width = 2 * arch.expert_intermediate
         matrices, biases = [], []  # [outputs, inputs]
         for name, inputs, outputs in _matrices(arch, layer):
-            if f"{name}_blocks" in tensors:
+            if arch.mxfp4_experts:
                 matrices.append(tensors.mxfp4(name, expert, arch.experts, outputs, inputs))
             else:
                 stored = tensors.rows(name, arch.experts, inputs, outputs)

@@ -25,6 +25,7 @@ from serving.analysis.day.partition_curve import PartitionCurve
 from serving.analysis.day.slower_handovers import SlowerHandovers
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.analysis.steady_state.model_error import (
+    TRAINING_RATE,
     ModelError,
     in_range,
     plain_error,
@@ -60,7 +61,7 @@ def day_document(day: VirtualDay) -> Document:
                     "model flops",
                 )
             ),
-            *(headline_table(load, rate) for load in day.loads),
+            *(headline_table(load, error) for load in day.loads),
             Lines(rows=("What that took",)),
             *(account_table(load) for load in day.loads),
             *bill_tables(day),
@@ -179,7 +180,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
     rate = error.get("tokens_per_s")
     billed_by = billing_policies(day)
     return {
-        **_result_data(headline.results[0], rate),
+        **_result_data(headline.results[0], error),
         "model_error": plain_error(error),
         "wall_s": sum(day.wall_s.values()),
         "wall_parts_s": day.wall_s,
@@ -213,7 +214,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
                 "oracle_gap": load.oracle_gap,
                 "bills": bill_data(load, billed_by),
                 "policies": [
-                    _result_data(each, rate)
+                    _result_data(each, error)
                     | {
                         f"flops_per_mwh_over_{name}": each.flops_per_mwh / other.flops_per_mwh
                         for name, other in (
@@ -227,7 +228,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             }
             for load in day.loads
         ],
-        "slower_handovers": [_slower_data(each, rate) for each in day.slower],
+        "slower_handovers": [_slower_data(each, error) for each in day.slower],
         "exact": None if day.exact is None else exact_data(day.exact),
         "check": None if day.check is None else _check_data(day.check),
         "method": method(day),
@@ -274,12 +275,18 @@ _RESULT: Final = (
 """Attributes that JSON has under their own names."""
 
 
-def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str, Any]:
+def _result_data(result: DayResult, error: ModelError) -> dict[str, Any]:
     totals = result.totals
     return {name: getattr(result, name) for name in _RESULT} | {
         "range_80": plain_ranges(
-            {"output_tokens_per_mwh": rate},
-            {"output_tokens_per_mwh": result.output_tokens_per_mwh},
+            {
+                "output_tokens_per_mwh": error.get("tokens_per_s"),
+                "training_tokens_per_mwh": error.get(TRAINING_RATE),
+            },
+            {
+                "output_tokens_per_mwh": result.output_tokens_per_mwh,
+                "training_tokens_per_mwh": result.training_tokens_per_mwh,
+            },
         ),
         "failed": not result.keeps_target,
         "failed_worst_5min": not result.keeps_worst_5min,
@@ -297,9 +304,9 @@ def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str
     }
 
 
-def _slower_data(slow: SlowerHandovers, rate: PredictionInterval | None) -> dict[str, Any]:
+def _slower_data(slow: SlowerHandovers, error: ModelError) -> dict[str, Any]:
     result, fixed = slow.load.results[0], slow.load.fixed
-    return _result_data(result, rate) | {
+    return _result_data(result, error) | {
         "start_s": slow.start_s,
         "drain_s": slow.drain_s,
         "best_fixed": fixed.policy,

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from serving.analysis.day.compared_policies import (
     highest,
@@ -17,7 +16,7 @@ from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.partition_curve import GroupCurve, PartitionCurve
 from serving.analysis.day.virtual_day import VirtualDay
-from serving.analysis.steady_state.model_error import range_column
+from serving.analysis.steady_state.model_error import TRAINING_RATE, ModelError, range_column
 from serving.policy.prefill_throttle import parse_prefill_policy
 
 MILLION: Final = 1e6
@@ -26,21 +25,22 @@ EXA: Final = 1e18
 KWH_J: Final = 3.6e6
 
 
-def headline_table(load: LoadComparison, rate: PredictionInterval | None) -> Table:
+def headline_table(load: LoadComparison, error: ModelError) -> Table:
     """Tokens and flops per MWh, with ratios to the baselines, if the day can be compared.
 
-    `rate` is the interval of tokens/s: at the same share of what the machines can serve, and the
-    modelled watts, served tokens have it too.
+    At the same share of what the machines can serve, and the modelled watts, served tokens have the
+    range of tokens/s.
     """
     columns: list[Column[DayResult]] = [
         policy_column(load),
         Column("SLO kept", lambda result: result.slo_attainment, ".3%"),
         Column("worst 5 min", lambda result: result.worst_5min_attainment, ".2%"),
         Column("served", lambda r: r.output_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION),
-        *range_column(rate, lambda result: result.output_tokens_per_mwh, scale=MILLION),
+        *range_column(error.get("tokens_per_s"), lambda r: r.output_tokens_per_mwh, scale=MILLION),
         Column(
             "trained", lambda r: r.training_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION
         ),
+        *range_column(error.get(TRAINING_RATE), lambda r: r.training_tokens_per_mwh, scale=MILLION),
         Column("both,", lambda result: result.flops_per_mwh, ",.1f", unit="Eflop/MWh", scale=EXA),
         ratio_column(load, "never", load.never),
         ratio_column(load, load.fixed.policy, load.fixed),
@@ -87,8 +87,8 @@ def handover_table(load: LoadComparison, *, title: str, foot: str = "") -> Table
 
 _RANGE_IN_WORDS: Final = (
     "80 %: the prediction times these ratios; served tokens per MWh at the same share of what the "
-    "machines can serve, at the modelled watts; training has no range: too few runs are published "
-    "(ultraserve validate)"
+    "machines can serve, trained ones by published runs on GPUs (ultraserve validate), both at the "
+    "modelled watts"
 )
 
 

@@ -1,7 +1,7 @@
 """Perplexity and greedy agreement of a model in each number format, on the same text."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -58,12 +58,15 @@ class FormatQuality:
         return math.exp(self.nats_per_token)
 
 
-def format_qualities(directory: Path, names: Sequence[str], text: Text) -> Iterator[FormatQuality]:
+def format_qualities(
+    directory: Path, names: Sequence[str], read_text: Callable[[], Text]
+) -> Iterator[FormatQuality]:
     """The quality of each format; float32's first, which the others are held against.
 
-    `names` are those of `--quantization`, each perhaps with KV_SUFFIX. Raises ConfigError for
-    another, and for a checkpoint that is not computed as stored; CheckpointError for a model that
-    is not computed.
+    The text, which may take seconds to read, is read once model and formats are known to be
+    computed. `names` are those of `--quantization`, each perhaps with KV_SUFFIX. Raises
+    ConfigError for another, and for a checkpoint that is not computed as stored; CheckpointError
+    for a model that is not computed.
     """
     stored = model_spec(weights_name(directory), directory)
     if any(name.partition(KV_SUFFIX)[0] == STORED for name in names):
@@ -77,6 +80,7 @@ def format_qualities(directory: Path, names: Sequence[str], text: Text) -> Itera
         stored_expert_format=None,
         kv_bytes_per_element=4,
     )
+    text = read_text()
     nats, greedy = _predictions(WholeModel(directory, FP32_MODEL), text)
     yield _quality(FP32, wide, nats, agreement=1.0)
     for name, spec in specs.items():

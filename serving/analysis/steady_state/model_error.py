@@ -7,7 +7,12 @@ ratios of the prediction. All machines were GPU servers: elsewhere the ranges ar
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from emulator.specs.shipped_fits import FITTED, PredictionInterval, shipped_fits
+from emulator.specs.shipped_fits import (
+    FITTED,
+    TRAINING_INTERVAL,
+    PredictionInterval,
+    shipped_fits,
+)
 from reporting.document import Column
 from reporting.numbers import range_words
 
@@ -15,19 +20,20 @@ ModelError = Mapping[str, PredictionInterval]
 """By metric; nothing of a roofline, whose times are bounds."""
 
 USER_RATE: Final = "tokens_per_s_per_user"
+TRAINING_RATE: Final = "training_tokens_per_s"
 P99: Final = 99.0
 RANGE: Final = "80 %"
 """The heading of ranges."""
 
 
 def model_error(calibration: str) -> ModelError:
-    """Of a calibration by its name: `tpot`, `ttft`, `mean_ttft`, `tokens_per_s`, and a user's
-    tokens/s, which are those of one over TPOT.
+    """Of a calibration by its name: `tpot`, `ttft`, `mean_ttft`, `tokens_per_s`, a user's
+    tokens/s, which are those of one over TPOT, and trained tokens/s.
     """
     if calibration != FITTED:
         return {}
     intervals = shipped_fits().intervals
-    return {**intervals, USER_RATE: intervals["tpot"].inverse}
+    return {**intervals, USER_RATE: intervals["tpot"].inverse, TRAINING_RATE: TRAINING_INTERVAL}
 
 
 def interval_of(error: ModelError, name: str, percentile: float) -> PredictionInterval | None:

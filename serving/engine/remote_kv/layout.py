@@ -20,7 +20,7 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The KV of a rank, in float32: `heads` in all, which its chips divide; a `latent` is one head
-    that each of them has.
+    that each of them has. A latent's values, the first of its keys' numbers, do not go.
     """
 
     layers: _Positive
@@ -48,14 +48,34 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_bytes(self, block_tokens: int) -> int:
         """Of a rank's block."""
-        return 4 * block_tokens * self.layers * self.heads * (self.key_width + self.value_width)
+        width = self.key_width + self._sent_value_width
+        return 4 * block_tokens * self.layers * self.heads * width
+
+    @property
+    def _sent_value_width(self) -> int:
+        return 0 if self.latent else self.value_width
+
+    def sent(self, kv: tuple[KvBlocks, ...]) -> tuple[KvBlocks, ...]:
+        """What goes of a rank's blocks, of each chip."""
+        if not self.latent:
+            return kv
+        keys = kv[0].keys
+        return (KvBlocks(keys=keys, values=np.empty((*keys.shape[:3], 0), np.float32)),)
+
+    def whole(self, sent: tuple[KvBlocks, ...]) -> tuple[KvBlocks, ...]:
+        """A rank's blocks of what was `sent`."""
+        if not self.latent:
+            return sent
+        (keys,) = (each.keys for each in sent)
+        values = keys[..., : self.value_width, :].swapaxes(-1, -2)  # [..., tokens, value_width]
+        return (KvBlocks(keys=keys, values=values.reshape(*keys.shape[:3], -1)),)
 
     def shapes(self, tp: int, *, blocks: int, block_tokens: int) -> list[tuple[int, ...]]:
-        """Of keys and values of each part of a rank's blocks, as `PagedKv.read_blocks` has them."""
+        """Of keys and values of each part that is sent, as `PagedKv.read_blocks` has them."""
         parts = self.parts(tp)
         outer = self.layers, blocks, self.heads // parts
         keys = *outer, self.key_width, block_tokens
-        values = *outer, block_tokens * self.value_width
+        values = *outer, block_tokens * self._sent_value_width
         return [keys, values] * parts
 
 
@@ -66,7 +86,7 @@ def numbers_of(
     at most so many at a time.
     """
     for part in kv:
-        for array in (part.keys, part.values):
+        for array in (part.keys, part.values) if part.values.size else (part.keys,):
             for layer in array[:, first_block:]:
                 numbers = np.ascontiguousarray(layer).data.cast("B")
                 for begin in range(0, len(numbers), most_bytes):

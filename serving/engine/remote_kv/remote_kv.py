@@ -128,8 +128,7 @@ class RemoteKv:
     def _read(self, live: LiveMachine, offer: KvOffer) -> tuple[KvBlocks, ...]:
         if not isinstance(live.tokens, Fleet) or self._layout is None:
             return ()
-        kv = live.tokens.read_kv(offer.rank, offer.blocks)
-        return kv[:1] if self._layout.latent else kv
+        return self._layout.sent(live.tokens.read_kv(offer.rank, offer.blocks))
 
     def take_sent(self) -> list[KvSent]:
         """What has gone to others since last asked."""
@@ -180,8 +179,9 @@ class RemoteKv:
         assert came is not None
         if came.reason is not None:
             raise ConnectionError(came.reason)
-        if isinstance(live.tokens, Fleet):
-            live.tokens.write_kv(pull.to_rank, pull.to_blocks, came.kv)
+        if isinstance(live.tokens, Fleet) and self._layout is not None:
+            kv = self._layout.whole(came.kv)
+            live.tokens.write_kv(pull.to_rank, pull.to_blocks, kv)
 
     def end(self, pull: KvPull, *, taken: bool) -> None:
         """Tell the source that its blocks are needed no more."""

@@ -15,6 +15,7 @@ from typing import Final
 import aiohttp
 
 from serving.errors import ServerFailed
+from serving.policy.rank_roles import RankRole
 from serving.policy.routing import ROUTERS, prefix_aware, routed
 from serving.server.gateway.http.request_work import asked_in
 from serving.server.replicas.engine_silence import ENGINE_LOOK_EVERY_S
@@ -23,6 +24,7 @@ from serving.server.replicas.live_replica import LiveReplica, ReplicaState
 from serving.server.replicas.prefix_memory import block_hashes
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import ReplicaProcess
+from serving.server.replicas.replica_roles import RequestPart
 
 logger = logging.getLogger("ultraserve.replicas")
 
@@ -103,20 +105,36 @@ class LiveReplicas:
         return [each for each in self.all if each.is_ready]
 
     async def choose(
-        self, hashes: Sequence[int], *, without: Collection[int] = ()
+        self,
+        hashes: Sequence[int],
+        *,
+        part: RequestPart = RequestPart.WHOLE,
+        without: Collection[int] = (),
     ) -> LiveReplica | None:
-        """The replica for a prompt of these block hashes; waits until one is ready.
+        """The replica for a request's part, with a prompt of these block hashes; waits until one is
+        ready. Where none of its role is, each of them does all.
 
-        None where all ready ones are among `without`.
+        None where all of them are among `without`.
         """
         while not (ready := self.ready):
             await self._some_ready.wait()
-        among = [each for each in ready if each.place.number not in without]
+        of_role = [each for each in ready if part.is_of(each.place.role)] or ready
+        among = [each for each in of_role if each.place.number not in without]
         if not among:
             return None
         number = routed(self._router, hashes, among, arrived=self._chosen)
         self._chosen += 1
         return among[number]
+
+    @property
+    def have_roles(self) -> bool:
+        """Whether prompts may go from one to another."""
+        return any(each.place.role is not None for each in self.all)
+
+    @property
+    def ready_to_decode(self) -> list[LiveReplica]:
+        """Ready ones that clients get tokens from."""
+        return [each for each in self.ready if each.place.role is not RankRole.PREFILL]
 
     async def hashes_of(self, body: bytes) -> Sequence[int]:
         """The blocks of a prompt, where a replica is chosen by them."""

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from serving.policy.rank_roles import RankRole
 from serving.server.replicas.live_replica import LiveReplica, ReplicaState
 from serving.server.replicas.replica_figures import ReplicaFigures, sum_of
 
@@ -18,6 +19,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: int
     state: ReplicaState
+    role: RankRole | None = None
     reason: str
     ultraserver: str
     first_chip: int
@@ -69,6 +71,7 @@ def _report(each: LiveReplica, figures: ReplicaFigures | None) -> ReplicaReport:
     return ReplicaReport(
         replica=place.number,
         state=each.state,
+        role=place.role,
         reason=each.reason,
         ultraserver=place.ultraserver,
         first_chip=place.first_chip,

@@ -1,10 +1,12 @@
 """Where each replica is: its chips, its UltraServer, its control service and console."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
 from emulator.memory.neuron_environment import as_ranges
 from emulator.specs.system import SystemSpec
+from serving.policy.rank_roles import RankRole
 from serving.settings import Settings
 
 
@@ -12,7 +14,7 @@ from serving.settings import Settings
 class ReplicaPlace:
     """One replica's place; `visible_cores` are its logical cores as the Neuron runtime spells them.
 
-    A port of 0 is none.
+    A port of 0 is none; a `role` of None is that of replicas that exchange no KV.
     """
 
     number: int
@@ -22,6 +24,7 @@ class ReplicaPlace:
     visible_cores: str
     control_port: int
     console_port: int
+    role: RankRole | None = None
 
 
 def replica_places(
@@ -31,8 +34,9 @@ def replica_places(
     *,
     control_port: int,
     console_port: int,
+    roles: Sequence[RankRole] | None = None,
 ) -> tuple[ReplicaPlace, ...]:
-    """Places of `count` replicas of these settings.
+    """Places of `count` replicas of these settings, each with its role of `roles`.
 
     An UltraServer is filled with partitions and their spares before the next, which has the name
     with a number. Ports go up by two from the service's own. Raises ConfigError for fewer than one
@@ -61,6 +65,7 @@ def replica_places(
                 ),
                 control_port=control_port and control_port + 2 * (number + 1),
                 console_port=console_port and console_port + 2 * (number + 1),
+                role=None if roles is None else roles[number],
             )
         )
     return tuple(places)

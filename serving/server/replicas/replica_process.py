@@ -18,6 +18,7 @@ from serving.access.process_listing import API_KEY_FLAG, API_KEY_VARIABLE
 from serving.process.child_launcher import launched
 from serving.process.parent_death_watchdog import clear_sockets
 from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_roles import KV_HOST_VARIABLE, KV_PORT_VARIABLE
 from startup.import_path import child_environment
 
 HOST: Final = "127.0.0.1"
@@ -25,7 +26,7 @@ CONTROL_KEY_FLAG: Final = "--control-key-file"
 
 _DROPPED: Final = frozenset(
     {
-        *("--replicas", "--router", "--replica-silence", "--host", "--port"),
+        *("--replicas", "--router", "--replica-roles", "--replica-silence", "--host", "--port"),
         *("--batch-directory", "--batch-file-bytes", "--batch-requests", "--batch-key-bytes"),
         *("--control-host", "--control-port", "--console-port", CONTROL_KEY_FLAG),
         *("--ultraserver", "--api-keys", "--ssl-cert-reqs"),
@@ -96,6 +97,8 @@ class ReplicaProcess:
         """Start it; its process id, and its HTTP server's address on a free port."""
         port = _free_port()
         words = replica_words(self._words, self._place, port, self._more)
+        if self._place.role is not None:
+            self._environment |= {KV_HOST_VARIABLE: HOST, KV_PORT_VARIABLE: str(_free_port())}
         command = [sys.executable, "-P", "-m", "serving.main", *words]
         self._process = await asyncio.create_subprocess_exec(
             *launched(command),

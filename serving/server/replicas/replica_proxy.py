@@ -8,15 +8,19 @@ is lost.
 A request that is not streamed is answered by one replica, and may be asked again until then. A
 streamed completion or chat goes on elsewhere if any replica makes the same text (`ForwardedBody`):
 it is computed again, and the client gets what it has not had. Another stream that has begun breaks.
+
+Where replicas have roles, a prompt goes to one that prefills, which holds its KV, and the request,
+with where that is, to one that decodes (`prompt_apart`). One lost on either side begins it anew.
 """
 
 import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import aiohttp
@@ -24,6 +28,7 @@ from yarl import URL
 
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RefusalReason
+from serving.policy.rank_roles import RankRole
 from serving.server.gateway.admission_controller import Permit, current_permit
 from serving.server.gateway.http.asgi import Headers, Message, Receive, Scope, Send, path_of
 from serving.server.gateway.http.http_errors import HttpError, answer
@@ -33,6 +38,8 @@ from serving.server.replicas.completion_stream import CompletionStream, ReplicaF
 from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
+from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
+from serving.server.replicas.replica_roles import RequestPart
 from serving.server.replicas.sent_stream import StreamDiverged
 
 logger = logging.getLogger("ultraserve.replicas")
@@ -120,7 +127,8 @@ class _Request:
 
     `begun` once its client has got any of its answer's body; `is_refused` where that is an error,
     for which nothing was computed; `refused_by` and `rested` are replicas that have answered 429
-    and 503.
+    and 503. `prompt` is the body for a replica that prefills, and `held` where the KV then is,
+    None before.
     """
 
     method: str
@@ -136,11 +144,20 @@ class _Request:
     refused_by: set[int] = field(default_factory=set)
     rested: set[int] = field(default_factory=set)
     last: _Answer | None = None
+    prompt: bytes | None = None
+    held: dict[str, Any] | None = None
     counts: dict[bytes, int] = field(default_factory=dict)
 
     @property
     def stream(self) -> CompletionStream | None:
         return self.sent.stream
+
+    @property
+    def part(self) -> RequestPart:
+        """What is next."""
+        if self.prompt is None:
+            return RequestPart.WHOLE
+        return RequestPart.PROMPT if self.held is None else RequestPart.REST
 
     @property
     def prompt_tokens(self) -> int:
@@ -211,6 +228,7 @@ class ReplicaProxy:
             target=target.decode("latin-1"),
             headers=headers,
             sent=forwarded_body(path, body, self._draw_seed),
+            prompt=prompt_alone(path, body) if self._replicas.have_roles else None,
             hashes=hashes,
             permit=permit,
         )
@@ -232,13 +250,17 @@ class ReplicaProxy:
                 request.permit.made(request.used_tokens())
 
     async def _tried(self, request: _Request, send: Send) -> bool:
-        """Send the request to one replica; whether it is answered."""
+        """Send the request, or its prompt, to one replica; whether it is answered."""
         passed_over = request.refused_by | request.rested
-        replica = await self._replicas.choose(request.hashes, without=passed_over)
+        part = request.part
+        replica = await self._replicas.choose(request.hashes, part=part, without=passed_over)
         if replica is None:
             return await _refused_by_all(request, send)
         try:
             with replica.holding(request.hashes, request.prompt_tokens) as held:
+                if part is RequestPart.PROMPT and self._prefills_for_another(replica):
+                    request.held = await self._prefilled(replica, request)
+                    return False
                 await self._ask(replica, request, held, send)
                 return True
         except _Unserved as unserved:
@@ -271,6 +293,21 @@ class ReplicaProxy:
         await self._give_up(request, lost, send)
         return True
 
+    def _prefills_for_another(self, replica: LiveReplica) -> bool:
+        return replica.place.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
+
+    async def _prefilled(self, replica: LiveReplica, request: _Request) -> dict[str, Any]:
+        """Have a prompt computed; where its KV is held. A request that is refused for what it says
+        hears so from the replica that decodes. Raises as `_ask`.
+        """
+        async with self._asked(replica, request, request.prompt) as response:
+            body = await response.read()
+            said = _Answer(status=response.status, headers=_headers(response, replica), body=body)
+        _raise_unserved(said)
+        if _ABORTED in said.body:
+            raise ReplicaFailed(said.body)
+        return held_kv(said.body) if said.status == HTTPStatus.OK else {}
+
     def _again(self, request: _Request) -> None:
         """Make the request ready for another replica; raises _CannotGoOn."""
         if request.begun and not request.sent.repeatable:
@@ -278,6 +315,7 @@ class ReplicaProxy:
         if request.stream is not None:
             request.stream.again()
         request.counts.clear()
+        request.held = None
         self._counters.replayed(begun=request.begun)
 
     async def _give_up(self, request: _Request, lost: Exception, send: Send) -> None:
@@ -298,14 +336,10 @@ class ReplicaProxy:
 
         Raises _Unserved, ReplicaFailed, or what _LOST has where it did not come to its end.
         """
-        url = URL(replica.url + request.target, encoded=True)
-        async with self._session.request(
-            request.method, url, headers=request.headers, data=request.sent.body or None
-        ) as response:
-            headers = [
-                *(pair for pair in response.raw_headers if pair[0].lower() not in _NOT_RETURNED),
-                (REPLICA_HEADER, str(replica.place.number).encode()),
-            ]
+        decodes = replica.place.role is not RankRole.PREFILL
+        body = with_kv(request.sent.body, (decodes and request.held) or {})
+        async with self._asked(replica, request, body) as response:
+            headers = _headers(response, replica)
             if response.content_type != _EVENTS or response.status != HTTPStatus.OK:
                 said = _Answer(status=response.status, headers=headers, body=await response.read())
                 _note_version(replica, said.body)
@@ -314,15 +348,35 @@ class ReplicaProxy:
             start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
             await _pass_events(response.content, request, replica, held, start, send)
 
+    def _asked(
+        self, replica: LiveReplica, request: _Request, body: bytes | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        url = URL(replica.url + request.target, encoded=True)
+        return self._session.request(
+            request.method, url, headers=request.headers, data=body or None
+        )
+
     async def _pass_whole(self, said: _Answer, request: _Request, send: Send) -> None:
-        refused = said.status == HTTPStatus.TOO_MANY_REQUESTS
-        if refused or said.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise _Unserved(said)
+        _raise_unserved(said)
         if request.begun or (request.permit is not None and _ABORTED in said.body):
             raise ReplicaFailed(said.body)
         if request.permit is not None:
             request.note_usage(said.body)
         await _answer(request, said, send)
+
+
+def _headers(response: aiohttp.ClientResponse, replica: LiveReplica) -> Headers:
+    """A replica's answer's, for the client."""
+    return [
+        *(pair for pair in response.raw_headers if pair[0].lower() not in _NOT_RETURNED),
+        (REPLICA_HEADER, str(replica.place.number).encode()),
+    ]
+
+
+def _raise_unserved(said: _Answer) -> None:
+    refused = said.status == HTTPStatus.TOO_MANY_REQUESTS
+    if refused or said.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise _Unserved(said)
 
 
 async def _pass_events(

@@ -58,6 +58,7 @@ from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import CONTROL_KEY_FLAG, ReplicaProcess
 from serving.server.replicas.replica_proxy import ReplicaProxy
 from serving.server.replicas.replica_readiness import ReplicaReadiness
+from serving.server.replicas.replica_roles import role_words
 from serving.server.replicas.service_control import ControlPlace, ServiceControl
 from serving.telemetry.gateway_metrics import GatewayMetrics
 
@@ -125,6 +126,8 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
     key = draw_secret()
     key_file = directory / "control.key"
     replace_file(key_file, f"{key}\n".encode())
+    kv_key_file = directory / "kv.key"
+    replace_file(kv_key_file, f"{draw_secret()}\n".encode())
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -144,6 +147,7 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
                 more=[
                     *(CONTROL_KEY_FLAG, str(key_file)),
                     *([] if feed is None else feed.words(place.number)),
+                    *([] if place.role is None else role_words(place.role, str(kv_key_file))),
                 ],
             )
             for place in settings.places
@@ -233,7 +237,7 @@ class ReplicaService:
                 keys=self._keys,
                 bodies=bodies,
                 body_bytes_max=gateway.body_bytes_max,
-                seats=lambda: settings.replica_seats * len(live.ready),
+                seats=lambda: settings.replica_seats * len(live.ready_to_decode),
                 registry=registry,
             )
         http.beside = ServicePages(live, metrics, session, self._control, batch_api)

@@ -206,12 +206,16 @@ class FamilyCheckpoints(Mapping[str, Path]):
         return len(SHAPES)
 
 
-def make_family_checkpoint(directory: Path, name: str) -> None:
-    """Save a random model of the shape `name` in `directory`, in several files."""
+def make_family_checkpoint(directory: Path, name: str, *, vocab_size: int | None = None) -> None:
+    """Save a random model of the shape `name` in `directory`, in several files.
+
+    With a tokenizer's `vocab_size`, where the shape's is not meant.
+    """
     import torch  # noqa: PLC0415  takes seconds, and most tests need none of it
     import transformers  # noqa: PLC0415
 
     family, keys = SHAPES[name]
+    keys = keys | {"vocab_size": vocab_size or keys["vocab_size"]}
     config = getattr(transformers, f"{family}Config")(**keys)
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     generator = torch.Generator().manual_seed(list(SHAPES).index(name))

@@ -32,6 +32,15 @@ def save(directory: Path, source: Path, tensors: StoredTensors, more: dict[str, 
     return directory
 
 
+def in_bf16(source: Path, directory: Path) -> Path:
+    """The checkpoint in `source` with all of its float32 tensors in BF16."""
+    tensors = {
+        name: tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
+        for name, tensor in all_tensors(source).items()
+    }
+    return save(directory, source, tensors, {"dtype": "bfloat16"})
+
+
 def with_dtype(dtype: str, source: Path, directory: Path) -> Path:
     """The files of `source` in `directory`, where config.json names another `dtype`."""
     for path in source.iterdir():

@@ -11,8 +11,9 @@ from emulator.errors import ChipLost
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep, Scheduled
 from tests.emulator.chip.draft_layer_checkpoint import make_draft_checkpoint
-from tests.emulator.chip.in_process import InProcessChips
+from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.in_process_fleet import InProcessFleet, prompts_on
+from tests.emulator.chip.served_drafts import cut, draft_texts
 
 LAYERS = 3  # of the model; the one that drafts is the next
 PLACEMENT = ExpertPlacement.even(layers=2, experts=16, chips=4, ep=4)
@@ -114,6 +115,22 @@ def test_a_chip_lost_while_it_drafts_breaks_the_step_off_and_the_other_rank_fini
     assert said(first.outputs) == {0: whole[0]}
     second = fleet.step(verifying(first.outputs), {})
     assert said(second.outputs) == {0: after[0]}
+
+
+@pytest.mark.slow
+def test_144_chips_draft_through_the_hub_with_the_texts_of_one_chip_without(tmp_path: Path) -> None:
+    experts = {"n_routed_experts": 144, "n_group": 4, "topk_group": 2}
+    make_draft_checkpoint(tmp_path, experts, own_ends=False, agrees=True)
+    prompts = {f"r{n}": list(range(50 + n, 70 + n)) for n in range(72)}
+    expected = serve(InProcessChips(tmp_path, chips=1, kv_blocks=300), prompts, new_tokens=6)
+
+    machine = InProcessChips(tmp_path, chips=144, tp=2, kv_blocks=16, draft_tokens=2)
+    texts, drafts = draft_texts(machine, prompts, new_tokens=6)
+
+    assert cut(texts, 6) == expected
+    steps = [len(of_request) for of_request in drafts.values()]
+    assert len(steps) == len(prompts)
+    assert min(steps) < 6, "no draft was right"
 
 
 def test_experts_of_the_layer_that_drafts_move_with_the_last_layer_s(checkpoint: Path) -> None:

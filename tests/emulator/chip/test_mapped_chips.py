@@ -13,18 +13,21 @@ from emulator.chip.commands import LoadExperts, SendExperts, TakeExperts
 from emulator.compute import tensors
 from emulator.compute.checkpoint import load_shard, read_architecture
 from emulator.compute.mapped_matrix import MappedMatrix
-from emulator.compute.scaled_rows import Fp8Rows
+from emulator.compute.model_spec import model_spec
+from emulator.compute.scaled_rows import Fp8Rows, Mxfp4Rows
 from emulator.compute.stored_weights import maps_weights
 from emulator.compute.tensors import Tensors
+from emulator.compute.weights import ModelShard
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.formats.model_formats import ModelFormats
 from emulator.specs.placement import EMPTY, ExpertTransfer
+from emulator.specs.weight_format import WeightFormat
 from tests.emulator.chip.family_checkpoints import FamilyCheckpoints
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.in_process_fleet import InProcessFleet
 from tests.emulator.chip.placements import shuffled_placement
-from tests.emulator.chip.stored_checkpoints import in_fp8
+from tests.emulator.chip.stored_checkpoints import in_bf16, in_fp8, in_mxfp4
 from tests.emulator.test_fleet_renewal import CHIPS, EP, Texts, fleet_on
 from tests.serving.plugin.other_weights import other_weights
 
@@ -112,6 +115,37 @@ def test_fp8_matrices_stay_in_their_pages_and_have_the_bits_of_widened_ones(
     assert any(not _is_in_pages(part) for _, part in _parts(widened)), "what the claim is about"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["gpt-oss-plain", "mixtral-plain", "deepseek-plain"])
+def test_what_is_served_as_it_is_stored_stays_in_its_pages_with_the_bits_of_copies(
+    name: str, checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = in_mxfp4(checkpoints[name], tmp_path)[0] if name == "gpt-oss-plain" else None
+    directory = in_bf16(packed or checkpoints[name], tmp_path / "bf16")
+    formats = ModelFormats.of_model(model_spec(name, directory))
+    assert (formats.experts is WeightFormat.MXFP4) == (packed is not None)
+    monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", 0)
+    assert maps_weights(directory, formats)
+    assert not maps_weights(checkpoints[name], formats), "float32 would have to be rounded"
+    prompts = {"r": np.random.default_rng(1).integers(0, 200, 70).tolist()}
+
+    def computed(mapped: bool, chips: int, tp: int) -> tuple[list[int], bytes]:
+        machine = InProcessChips(directory, chips=chips, tp=tp, mapped=mapped, formats=formats)
+        copied = [part for chip in machine.chips for part in _copies(chip._shard)]
+        assert bool(copied) is not mapped
+        return serve(machine, prompts, new_tokens=8)["r"], machine.rows("r").tobytes()
+
+    expected = computed(False, 1, 1)
+    assert computed(True, 1, 1) == expected
+    assert computed(True, 4, 2) == expected
+
+
+def _copies(shard: ModelShard) -> list[str]:
+    """Matrices that are not in the checkpoint's pages."""
+    kept = [name for name, part in _parts(shard) if not _is_in_pages(part)]
+    return kept if isinstance(shard.lm_head, MappedMatrix) else [*kept, "lm_head"]
+
+
 def _widened(read: Callable[..., Fp8Rows]) -> Callable[..., np.ndarray]:
     return lambda *arguments: read(*arguments).astype(np.float32, copy=False)
 
@@ -132,7 +166,9 @@ def _parts(weights: object, name: str = "shard") -> Iterator[tuple[str, Any]]:
 
 
 def _is_in_pages(part: Any) -> bool:
-    array = part._codes if isinstance(part, Fp8Rows) else part
+    array = part
+    if isinstance(part, Fp8Rows | Mxfp4Rows):
+        array = part._codes if isinstance(part, Fp8Rows) else part._blocks
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, mmap.mmap)

@@ -102,6 +102,21 @@ def test_mxfp4_experts_are_what_transformers_unpacks(
     assert_same_shards(*in_mxfp4(checkpoints["gpt-oss-plain"], tmp_path))
 
 
+def test_mxfp4_that_config_json_does_not_name_is_refused_and_so_is_what_it_names_and_is_not(
+    checkpoints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    stored, plain = in_mxfp4(checkpoints["gpt-oss-plain"], tmp_path)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    unsaid = save(tmp_path / "unsaid", plain, all_tensors(stored), {})
+    quantisation = {"quantization_config": {"quant_method": "mxfp4"}}
+    unpacked = save(tmp_path / "unpacked", plain, all_tensors(plain), dict(quantisation))
+
+    with pytest.raises(CheckpointError, match=f"{name}_blocks is MXFP4, and config.json has no"):
+        check_weights(unsaid)
+    with pytest.raises(CheckpointError, match=f"tensor {name}_blocks is missing"):
+        check_weights(unpacked)
+
+
 def test_mxfp4_of_rows_that_end_within_a_block_is_refused(
     checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A whole model in one process computes the bits that chips do."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -52,9 +53,9 @@ def test_a_large_checkpoints_matrices_stay_in_its_pages_where_those_of_chips_do(
     serve(machine, {"a": text.tolist()}, new_tokens=1)
     multiply, multiplied = MappedMatrix.multiply, []
 
-    def recorded(self: MappedMatrix, rows: np.ndarray) -> np.ndarray:
+    def recorded(self: MappedMatrix, *arguments: Any) -> np.ndarray:
         multiplied.append(self)
-        return multiply(self, rows)
+        return multiply(self, *arguments)
 
     monkeypatch.setattr(MappedMatrix, "multiply", recorded)
     (scores,) = WholeModel(SMALL_MOE_TRAINED_DIR, formats).logits(text[None])

@@ -66,7 +66,7 @@ def reads_back(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
 
 
 class TestWeights:
-    @pytest.mark.long
+    @pytest.mark.slow
     def test_the_command_writes_the_committed_file_bit_for_bit_where_it_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

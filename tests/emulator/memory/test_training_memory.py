@@ -1,12 +1,14 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.memory.training_memory import (
     check_training_fits,
+    fits_bytes,
     parts_in_flight,
     smallest_training_chips,
     trained_model,
@@ -214,6 +216,7 @@ def test_a_model_that_no_number_of_chips_holds_says_so() -> None:
     recompute=st.sampled_from(Recompute),
     sharding=st.sampled_from(Sharding),
 )
+@example(name="kimi-k2", chips=1, sequences=1, recompute=Recompute.FULL, sharding=Sharding.WEIGHTS)
 def test_more_tokens_hold_more_and_what_fits_is_what_the_allocator_takes(
     name: str, chips: int, sequences: int, recompute: Recompute, sharding: Sharding
 ) -> None:
@@ -229,3 +232,5 @@ def test_more_tokens_hold_more_and_what_fits_is_what_the_allocator_takes(
         assert not memory.fits(cores)
     else:
         assert memory.fits(cores)
+    counts = {owner: np.array([count, 0]) for owner, count in memory.owners}
+    assert fits_bytes(cores, counts).tolist() == [memory.fits(cores), True]

@@ -15,6 +15,11 @@ from emulator.ultraserver.recipe_search import (
     fewest_training_chips,
 )
 
+OF_A_FAMILY = (
+    *("deepseek-r1", "gpt-oss-120b", "llama-3.1-70b", "llama-3.1-405b"),
+    "qwen3-235b-a22b",
+)
+"""Models of families that have another one."""
 ULTRASERVER = system_by_name("trn3-nl72x2")
 SMALL = RecipeSpace(
     batch_tokens=2**20,
@@ -48,7 +53,13 @@ def test_the_best_is_the_fastest_of_all_that_fit_taken_one_by_one() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in OF_A_FAMILY else [])
+        for name in sorted(MODELS)
+    ],
+)
 def test_every_catalog_model_trains_on_an_ultraserver(name: str) -> None:
     space = replace(RecipeSpace(), virtual_stages=(1,), precision=("fp8",), sequences=(1,))
     model = MODELS[name]

@@ -187,7 +187,7 @@ def loads_of(costs: StepCostModel, seed: int) -> ExpertLoads:
 @pytest.mark.long
 @pytest.mark.parametrize("overlap", Overlap)
 @pytest.mark.parametrize("name", MACHINES)
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_a_step_costs_what_arrays_say(name: str, overlap: Overlap, data: st.DataObject) -> None:
     costs = costs_of(name, overlap)
@@ -205,7 +205,7 @@ def test_a_step_costs_what_arrays_say(name: str, overlap: Overlap, data: st.Data
 @pytest.mark.parametrize(
     "name", [name for name, machine in MACHINES.items() if machine.system == "trn3-nl72x2"]
 )
-@settings(max_examples=10)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_so_does_a_step_among_faults(name: str, overlap: Overlap, data: st.DataObject) -> None:
     costs = costs_of(name, overlap, faulty=MACHINES[name].partition.first_chip == 0)

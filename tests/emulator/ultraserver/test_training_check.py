@@ -4,26 +4,14 @@ from emulator.specs.published_trainings import CLOSE
 from emulator.ultraserver.training_check import TrainingCheck, training_checks
 
 OFF = {  # relative error of the prediction, positive where it is too fast
-    "Llama 3.1 70B, all GPU hours": 0.77,
-    "Llama 3.1 8B, all GPU hours": 2.17,
-    "llama-3.1-8b, fp8 on 8 of gb300-nvl72": -0.29,
-    "llama-3.1-70b, fp8 on 64 of gb300-nvl72": -0.24,
-    "deepseek-v3, bf16 on 256 of gb300-nvl72": -0.31,
-    "qwen3-30b-a3b, fp8 on 8 of gb300-nvl72": 0.48,
-    "qwen3-235b-a22b, bf16 on 256 of gb300-nvl72": -0.26,
-    "llama-3.1-8b, fp8 on 8 of gb200-nvl72": -0.16,
-    "llama-3.1-70b, fp8 on 64 of gb200-nvl72": -0.21,
-    "llama-3.1-405b, fp8 on 256 of gb200-nvl72": -0.25,
-    "deepseek-v3, bf16 on 256 of gb200-nvl72": -0.17,
-    "gpt-oss-120b, bf16 on 64 of gb200-nvl72": 0.19,
-    "qwen3-30b-a3b, fp8 on 8 of gb200-nvl72": 0.80,
-    "llama-3.1-8b, fp8 on 8 of dgx-b200": -0.22,
-    "deepseek-v3, fp8 on 256 of dgx-b200": 0.24,
-    "qwen3-30b-a3b, fp8 on 8 of dgx-b200": 2.98,
-    "qwen3-235b-a22b, fp8 on 64 of dgx-b200": 0.70,
-    "gpt-oss-120b, bf16 on 64 of dgx-h100": 0.20,
-    "qwen3-30b-a3b, fp8 on 16 of dgx-h100": 2.81,
-    "qwen3-235b-a22b, fp8 on 256 of dgx-h100": 1.15,
+    "Llama 3.1 70B, all GPU hours": 0.68,
+    "Llama 3.1 8B, all GPU hours": 2.00,
+    "deepseek-v3, bf16 on 256 of gb300-nvl72": -0.24,
+    "gpt-oss-120b, bf16 on 64 of gb300-nvl72": 0.32,
+    "qwen3-235b-a22b, bf16 on 256 of gb300-nvl72": -0.22,
+    "gpt-oss-120b, bf16 on 64 of gb200-nvl72": 0.44,
+    "qwen3-30b-a3b, fp8 on 16 of dgx-h100": 0.99,
+    "qwen3-235b-a22b, fp8 on 256 of dgx-h100": 0.78,
 }
 
 
@@ -42,7 +30,7 @@ def test_no_published_run_is_faster_than_the_ceiling(checks: dict[str, TrainingC
 def test_runs_are_predicted_within_15_percent_but_for_those_that_say_why_not(
     checks: dict[str, TrainingCheck],
 ) -> None:
-    """Under the fit to serving; nothing of it was fitted to training."""
+    """By two constants that were fitted to them; `test_training_fit` leaves machines out."""
     close = {name for name, check in checks.items() if abs(check.error) < CLOSE}
 
     assert close == checks.keys() - OFF.keys()
@@ -59,9 +47,9 @@ def test_the_runs_of_two_papers_with_known_recipes_are_predicted(
     errors = {name: check.error for name, check in checks.items() if ", pre-training" in name}
 
     assert errors == {
-        "DeepSeek-V3, pre-training": pytest.approx(0.138, abs=0.01),
-        "Llama 3.1 405B, pre-training at 16,384 GPUs": pytest.approx(-0.028, abs=0.01),
-        "Llama 3.1 405B, pre-training at 8,192 GPUs": pytest.approx(-0.012, abs=0.01),
+        "DeepSeek-V3, pre-training": pytest.approx(0.058, abs=0.01),
+        "Llama 3.1 405B, pre-training at 16,384 GPUs": pytest.approx(-0.075, abs=0.01),
+        "Llama 3.1 405B, pre-training at 8,192 GPUs": pytest.approx(-0.061, abs=0.01),
     }
 
 

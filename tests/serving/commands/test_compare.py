@@ -92,6 +92,7 @@ def test_two_systems_and_two_that_cannot(
     assert chart.read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_same_seeds_give_the_same_answer_which_is_the_plan_s(
     capsys: pytest.CaptureFixture[str],

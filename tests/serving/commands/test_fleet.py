@@ -54,6 +54,7 @@ def plan(folder: Path, text: str = PLAN) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_fleet_is_walked_and_told(
     golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path

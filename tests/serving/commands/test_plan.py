@@ -336,11 +336,9 @@ def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
     assert not is_there(process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_search_with_the_best_so_far(number: int, code: int) -> None:
     policies = ",".join(["none", *(f"capped:{tokens}" for tokens in range(64, 960))])  # minutes
     process = started(

@@ -116,7 +116,13 @@ def test_a_command_prints_its_report(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", SIMULATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "plan_classes" else [])
+        for name in SIMULATIONS
+    ],
+)
 def test_a_simulation_prints_its_report(
     name: str,
     golden: GoldenFolder,

@@ -3,8 +3,12 @@
 That nothing is left of a process that refuses is in tests/e2e/test_bad_input.py.
 """
 
+import json
+from pathlib import Path
+
 import pytest
 
+from emulator.data import SMALL_MOE_DIR
 from serving.main import main
 
 
@@ -48,3 +52,17 @@ def test_a_setting_that_cannot_be_is_one_line_before_anything_starts(
     assert shown.out == ""
     (line,) = shown.err.splitlines()
     assert line.startswith(f"ultraserve serve: {told}")
+
+
+def test_a_tokenizer_that_is_code_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(SMALL_MOE_DIR / name)
+    config = {"auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+
+    assert main(["serve", "--model", str(tmp_path)]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ultraserve serve: trust-remote-code=off: expected given")

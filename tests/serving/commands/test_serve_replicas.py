@@ -13,6 +13,8 @@ from tests.e2e.server_process import free_port
 from tests.serving.commands.serve_flags import parse
 
 CLOCK = ("--clock", "dilated:20")
+ROLES = ("--replica-roles", "prefill=1,decode=1")
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 3}'
 
 
 @pytest.fixture
@@ -45,6 +47,12 @@ def test_each_replica_has_its_chips_and_the_service_its_clock(
     assert (service.dilation, service.context_tokens) == (20.0, 512)
     assert service.router == "least-loaded"
     assert service.words[:3] == ("serve", "--replicas", "2")
+    assert [place.role for place in service.places] == [None, None]
+
+
+def test_replicas_have_their_roles_in_order(started: list[ServiceSettings]) -> None:
+    assert run(*CLOCK, *ROLES) == 7
+    assert [place.role for place in started[0].places] == ["prefill", "decode"]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +65,11 @@ def test_each_replica_has_its_chips_and_the_service_its_clock(
         ((*CLOCK, "--control-port", "50999", "--day-night", "manual"), "replicas=2"),
         ((*CLOCK, "--api-server-count", "2"), "api_server_count=2"),
         ((*CLOCK, "--kv-events-config", "{}"), "kv_events_config=--kv-events-config"),
+        ((*CLOCK, "--kv-transfer-config", "{}"), "kv_transfer_config=--kv-transfer-config"),
+        ((*CLOCK, "--replica-roles", "prefill=2"), "replica_roles=prefill=2: .*that decodes"),
+        ((*CLOCK, *ROLES, "--engine", "fast", "--weights", "none"), "engine=fast"),
+        ((*CLOCK, *ROLES, "--chips", "2", "--prefill-ranks", "1"), "prefill_ranks=1"),
+        ((*CLOCK, *ROLES, "--speculative-config", NGRAM), "num_speculative_tokens=3"),
         ((*CLOCK, "--replica-silence", "14"), "replica_silence=14.*at least 15 wall seconds"),
     ],
 )

@@ -133,11 +133,9 @@ def test_a_signal_ends_a_run_with_its_files(
     assert "interrupted" in page.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, -15)],
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
 def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     pipe = tmp_path / "results"
     os.mkfifo(pipe)
@@ -151,7 +149,7 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_
 
 
 def started(*more: str) -> subprocess.Popen[str]:
-    command = (sys.executable, "-m", "serving.main", *SMALL, "--requests", "900000")
+    command = (sys.executable, "-m", "serving.main", *SMALL, "--requests", "300000")
     return subprocess.Popen(
         [*command, "--input", "300", "--output", "20", *more],
         stdout=subprocess.PIPE,

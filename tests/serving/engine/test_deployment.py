@@ -18,6 +18,7 @@ from emulator.specs.weight_format import WeightFormat
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.settings import Settings
 from tests.emulator.chip.stored_checkpoints import with_dtype
+from tests.emulator.ultraserver.tiny_steps import same_on_each
 
 QWEN = "qwen3-30b-a3b"
 CONTEXT_BYTES = 4 * 2 * 4 * 16  # layers x K and V x heads x head size of the small MoE, in elements
@@ -83,8 +84,12 @@ def test_one_name_sets_the_formats_of_time_memory_and_products() -> None:
     assert narrow.weights == plain.weights.at_precision("mxfp4", kv_bytes_per_element=1)
     assert narrow.formats == ModelFormats.of_model(narrow.weights)
     assert narrow.weights_kv_bytes_per_token == plain.weights_kv_bytes_per_token  # on the host
-    free, used = (each.machine(0.9).kv_tokens_per_rank for each in (narrow, plain))
+    machines = narrow.machine(0.9), plain.machine(0.9)
+    free, used = (each.kv_tokens_per_rank for each in machines)
     assert free > 2 * used
+    quick, slow = (each.costing().cost(same_on_each(4, 16, 1, 400)) for each in machines)
+    assert quick.duration_ns < slow.duration_ns
+    assert quick.chip_joules < slow.chip_joules
 
 
 def test_a_stand_in_computes_in_the_formats_that_the_catalog_model_is_timed_in() -> None:

@@ -24,6 +24,7 @@ from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.seating import VACANT
 from serving.engine import fault_log
 from serving.wire.machine_state import FaultStage
+from tests.half_of_all import half_of_all
 from tests.serving.plugin.live_parts import LiveParts, Requests, live_parts, texts_of_one_chip
 
 MS = 1_000_000
@@ -92,9 +93,7 @@ TAKEN = [FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", TAKEN)
-@pytest.mark.parametrize("spares", [0, 1])
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize(("kind", "spares", "tp"), half_of_all(TAKEN, [0, 1], [1, 2]))
 @pytest.mark.parametrize("model", [None, pytest.param("qwen3-30b-a3b", marks=pytest.mark.slow)])
 def test_whatever_takes_a_chip_changes_no_text(
     kind: FaultKind, spares: int, tp: int, model: str | None, expected: dict[str, list[int]]
@@ -401,7 +400,7 @@ FAULTS = st.one_of(
 
 
 @pytest.mark.long
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     happenings=st.lists(st.tuples(st.integers(0, 6), FAULTS | st.integers(0, 5)), max_size=5),
     shape=st.sampled_from([{}, {"spares": 2}, {"tp": 2, "spares": 1}, {"eplb": {}, "ep": 2}]),

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,12 +35,15 @@ BLOCKS = 64
 def executor(
     speculative_config: Mapping[str, Any] | None = None,
     kv_transfer_config: KVTransferConfig | None = None,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> UltraServeExecutor:
+    """An executor with `settings` of ours and other `arguments` of vLLM's EngineArgs."""
     config = engine_config(
         additional_config={"ultraserve": {"clock": "virtual"} | settings},
         speculative_config=speculative_config and dict(speculative_config),
         kv_transfer_config=kv_transfer_config,
+        **arguments,
     )
     return UltraServeExecutor(config)
 
@@ -47,7 +51,9 @@ def executor(
 class Engine:
     """What vLLM's EngineCore does with a scheduler and an executor, in its order."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, chips: int, **settings: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, chips: int, *, blocks: int = BLOCKS, **settings: Any
+    ) -> None:
         self.heard: list[list[RankStep]] = []
         self.scheduler_stats: SchedulerStats | None = None  # of the last turn
         monkeypatch.setattr(executor_module, "start_tokens", self._start)
@@ -55,13 +61,13 @@ class Engine:
         config = self.executor.vllm_config
         self.scheduler = LockstepScheduler(
             vllm_config=config,
-            kv_cache_config=kv_pool(config, BLOCKS),
+            kv_cache_config=kv_pool(config, blocks),
             structured_output_manager=StructuredOutputManager(config),
             block_size=BLOCK_TOKENS,
             hash_block_size=BLOCK_TOKENS,
             log_stats=True,
         )
-        self.executor.initialize_from_config([kv_pool(config, BLOCKS)])
+        self.executor.initialize_from_config([kv_pool(config, blocks)])
         self.executor.compile_or_warm_up_model()
         self.heard.clear()
 
@@ -101,7 +107,11 @@ class Engine:
         kv_transfer_params: Mapping[str, Any] | None = None,
     ) -> None:
         prompt = tuple(range(first, first + tokens))
-        request = Arrival(name=name, prompt=prompt, max_tokens=max_tokens).request()
+        self.ask(Arrival(name=name, prompt=prompt, max_tokens=max_tokens), kv_transfer_params)
+
+    def ask(self, arrival: Arrival, kv_transfer_params: Mapping[str, Any] | None = None) -> None:
+        """Add a greedy request."""
+        request = arrival.request()
         assert request.sampling_params is not None
         request.sampling_params.temperature = 0.0
         request.kv_transfer_params = kv_transfer_params and dict(kv_transfer_params)

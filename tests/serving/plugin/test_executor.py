@@ -32,6 +32,7 @@ from serving.wire.control_call import (
     StateReply,
     StateRequest,
 )
+from tests.half_of_all import half_of_all
 from tests.serving.plugin.core_engine import BLOCKS, Engine, executor
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 
@@ -277,9 +278,9 @@ def undisturbed() -> dict[bool, dict[str, list[int]]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", TAKEN.values(), ids=TAKEN.keys())
-@pytest.mark.parametrize("spares", [0, 1])
-@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "spares", "computes"), half_of_all(list(TAKEN.values()), [0, 1], [True, False])
+)
 def test_no_request_is_lost_and_no_text_changed_when_a_chip_is(
     fault: Fault,
     spares: int,

@@ -24,9 +24,8 @@ from serving.wire.control_call import (
     SetRoleRequest,
 )
 from tests.emulator.chip.in_process_fleet import InProcessFleet
+from tests.half_of_all import half_of_all
 from tests.serving.plugin.core_engine import Engine
-
-pytestmark = pytest.mark.long
 
 PROMPTS = {"a": (90, 50), "b": (20, 300), "c": (70, 50), "d": (33, 700), "e": (10, 20)}
 """Tokens of each prompt and its first one: the prefixes of a and c are shared."""
@@ -55,6 +54,7 @@ def live(engine: Engine) -> LiveEngine:
     return engine.executor.live_engine()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -104,8 +104,8 @@ def test_a_transfer_takes_the_time_of_its_bytes_and_draws_their_joules(
     assert charged.tolist() == pytest.approx([cost.joules / 2] * 2)
 
 
-@pytest.mark.parametrize("chip", [0, 1, 2])
-@pytest.mark.parametrize("turn", [2, 3, 4, 5])
+@pytest.mark.long
+@pytest.mark.parametrize(("chip", "turn"), half_of_all([0, 1, 2], [2, 3, 4, 5]))
 def test_a_chip_that_is_lost_at_any_moment_changes_no_text(
     monkeypatch: pytest.MonkeyPatch, chip: int, turn: int, expected: dict[str, list[int]]
 ) -> None:
@@ -119,6 +119,7 @@ def test_a_chip_that_is_lost_at_any_moment_changes_no_text(
     assert serve(engine, {turn: lose}) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [SendKv, TakeKv])
 def test_a_chip_that_dies_of_a_transfer_is_survived(
     monkeypatch: pytest.MonkeyPatch,
@@ -135,6 +136,7 @@ def test_a_chip_that_dies_of_a_transfer_is_survived(
     assert live(engine).telemetry().faults == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turn", [1, 3, 6, 9])
 def test_a_rank_that_changes_its_role_hands_its_requests_over_and_changes_no_text(
     monkeypatch: pytest.MonkeyPatch, turn: int
@@ -161,6 +163,7 @@ def test_a_rank_that_changes_its_role_hands_its_requests_over_and_changes_no_tex
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
 
 
+@pytest.mark.long
 def test_roles_that_cannot_be_are_refused_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, 2, prefill_ranks=1)
     engine.turn()
@@ -174,6 +177,7 @@ def test_roles_that_cannot_be_are_refused_by_the_engine(monkeypatch: pytest.Monk
     assert refused.message == "prefill_ranks=0: expected a server with --prefill-ranks, for roles"
 
 
+@pytest.mark.long
 def test_a_cancelled_request_leaves_no_blocks_behind(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:

@@ -61,12 +61,22 @@ def test_with_the_stand_in_calls_are_read_as_its_template_asks_for_them(model: s
             ["--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
         ),
         ("llama-3.1-8b", ["<|python_tag|>"], ["--tool-call-parser", "llama3_json"]),
+        ("my-gpt-oss", ["<|channel|>"], ["--tool-call-parser", "openai"]),
+        ("my-llama", ["<|python_tag|>"], ["--tool-call-parser", "llama3_json"]),
+        ("my-qwen", ["<think>", "</think>"], ["--tool-call-parser", "hermes"]),
     ],
 )
 def test_with_a_tokenizer_of_its_own_a_model_has_its_own(
     model: str, tokens: list[str], parsers: list[str], tmp_path: Path
 ) -> None:
     assert parser_arguments(model, with_tokens(tmp_path, *tokens), []) == [AUTO, *parsers]
+
+
+def test_a_tokenizer_of_tiktoken_says_its_special_tokens_in_its_config(tmp_path: Path) -> None:
+    added = {"7": {"content": "<|tool_calls_section_begin|>", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+
+    assert parser_arguments("my-kimi", tmp_path, []) == [AUTO, "--tool-call-parser", "kimi_k2"]
 
 
 @pytest.mark.parametrize(

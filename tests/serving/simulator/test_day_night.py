@@ -228,7 +228,7 @@ def test_a_quantile_calls_a_group_back() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(
     seed=st.integers(0, 999),
     policy=st.sampled_from(
@@ -263,7 +263,7 @@ def test_a_seeded_day_loses_nothing_and_is_its_calls(
 
 
 @pytest.mark.long
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 999), engines=st.booleans())
 def test_faults_on_a_day_lose_no_request_without_a_word(seed: int, engines: bool) -> None:
     deployment, asked = (THREE, BY_ENGINES) if engines else (ALONE, HOURS)

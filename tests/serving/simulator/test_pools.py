@@ -72,6 +72,36 @@ def test_one_request_s_time_is_its_prompt_s_its_kv_s_and_its_decodes() -> None:
     assert run.ttft_s[0] == pytest.approx(prompt_s + sent_ns / 1e9 + decode.duration_ns / 1e9)
 
 
+def test_kv_is_asked_for_between_two_steps_and_decodes_when_it_is_there() -> None:
+    """As vLLM's connector does it: a prompt that ends while its next engine computes waits."""
+    prefill = replace(PREFILL, replicas=ReplicaSet(count=1))
+    pools = replace(POOLS, replicas=ReplicaSet(count=1), prefill=prefill)
+    two = Traffic(
+        arrival_s=np.array([1.0, 1.05]),
+        prompt_tokens=np.array([20, 700]),
+        output_tokens=np.array([60, 2]),
+    )
+    steps: list[tuple[int, int, list[int]]] = []
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del queues
+        if batch.ranks == 4:
+            end_ns = begin_ns + cost.duration_ns
+            steps.append((begin_ns, end_ns, batch.context_tokens.tolist()))
+
+    served = simulate(pools, two, on_step=see).served
+    computed_ns = round((1.05 + simulate(prefill, one(700, 1)).ttft_s[0]) * 1e9)
+    asked_ns = min(end for begin, end, _ in steps if begin < computed_ns <= end)
+    sent_ns = prompt_transfer_ns(
+        system_by_name(SYSTEM), model_by_name(MODEL), prompt_tokens=700, from_chips=1, to_chips=1
+    )
+    there_ns = asked_ns + round(sent_ns)
+    first = min(step for step in steps if 699 in step[2])
+    assert asked_ns - computed_ns > 100, "it is not asked for at once"
+    assert first[0] == min(begin for begin, _, _ in steps if begin >= there_ns)
+    assert served.first_token_s[1] == pytest.approx(first[1] / 1e9)
+
+
 def test_prompts_are_computed_in_one_pool_and_replies_in_the_other() -> None:
     rows: dict[int, list[tuple[int, int]]] = {2: [], 4: []}
 

@@ -83,7 +83,7 @@ def sharing(traffic: Traffic, rng: np.random.Generator) -> Traffic:
 
 
 @pytest.mark.long
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 999),
     replicas=st.integers(1, 3),

@@ -31,11 +31,13 @@ from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun
+from tests.half_of_all import half_of_all
 from tests.serving.plugin.engine_config import engine_config, kv_pool
 from tests.serving.simulator import vllm_serving
 from tests.serving.traffic.kept_levels import attainment, meets, tpot_percentile_s
 
 BLOCK_TOKENS = 16
+CACHES = [{}, {"prefix_caching": False}, {"long_prefill_token_threshold": 20}]
 LIMITS = EngineLimits(
     max_num_batched_tokens=64,
     max_num_seqs=8,
@@ -296,20 +298,16 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["none", "balanced:4:8:32", "staggered:1", "capped:9"])
-@pytest.mark.parametrize("kv_blocks", [40, 1_000])
-@pytest.mark.parametrize(("caching", "threshold"), [(True, 0), (False, 0), (True, 20)])
+@pytest.mark.parametrize(
+    ("policy", "kv_blocks", "cache"),
+    half_of_all(["none", "balanced:4:8:32", "staggered:1", "capped:9"], [40, 1_000], CACHES),
+)
 def test_a_run_is_that_of_vllm_s_schedulers(
-    four_chips: StepCostModel, policy: str, kv_blocks: int, caching: bool, threshold: int
+    four_chips: StepCostModel, policy: str, kv_blocks: int, cache: dict[str, Any]
 ) -> None:
     asked = Traffic.drawn(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
     limits = replace(
-        LIMITS,
-        prefill_policy=policy,
-        max_num_seqs=4,
-        kv_blocks_per_rank=kv_blocks,
-        prefix_caching=caching,
-        long_prefill_token_threshold=threshold,
+        LIMITS, prefill_policy=policy, max_num_seqs=4, kv_blocks_per_rank=kv_blocks, **cache
     )
     reference = vllm_serving.serve_in_virtual_time(asked, four_chips, limits)
 

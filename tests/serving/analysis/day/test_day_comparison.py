@@ -83,7 +83,7 @@ def test_a_flash_crowd_within_the_days_target_is_marked_by_its_worst_five_minute
     )
     load = compared(trace, "fixed:4")
     crowded = load.result("fixed:4")
-    header, *rows = table_lines(headline_table(load, None))
+    header, *rows = table_lines(headline_table(load, {}))
 
     assert crowded.keeps_target
     assert crowded.worst_5min_attainment < 0.5
@@ -108,7 +108,7 @@ def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
 @pytest.mark.long
 def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() -> None:
     load = compared(sample_week(), "fixed:2", "demand")
-    header, failed, kept, *_ = table_lines(headline_table(load, None))
+    header, failed, kept, *_ = table_lines(headline_table(load, {}))
 
     assert load.result("fixed:2").slo_attainment < 0.99
     assert failed.split()[0] == "fixed:2"
@@ -159,4 +159,4 @@ def test_an_oracle_without_a_bound_says_so() -> None:
 
     assert load.oracle_bound is load.oracle_gap is None
     assert load.oracle.value == max(load.never.value, load.fixed.value)
-    assert "no bound" in headline_table(load, None).foot
+    assert "no bound" in headline_table(load, {}).foot

@@ -184,7 +184,7 @@ def random_day(seed: int) -> tuple[Day, Callable[[], list[int]]]:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_no_plan_and_no_fixed_split_is_better_than_the_oracle_beyond_its_gap(seed: int) -> None:
     day, plan = random_day(seed)

@@ -10,7 +10,7 @@ from emulator.faults.recovery_time import RecoveryRates
 from emulator.specs.training_recipe import TrainingRecipe
 from serving.analysis.day.day_demand import WalkTerms
 from serving.analysis.day.day_result import DayResult
-from serving.analysis.day.exact_day import ExactTerms, RequestCounts
+from serving.analysis.day.exact_day import ExactTerms, RequestCounts, exact_day
 from serving.analysis.day.held_day import (
     ExactQuestion,
     held_day,
@@ -85,6 +85,16 @@ TERMS = ExactTerms(
     seed=0,
 )
 NO_LOSSES = ExactQuestion(loss_every_s=None, repair_s=600.0)
+
+
+def test_each_look_has_its_requests_with_lengths_that_were_seen() -> None:
+    wanted = demand(3, 1, 2, 0, interval_s=INTERVAL_S)
+    found = exact_day(replica(), wanted, TERMS, Fixed(serving_groups=TERMS.groups))
+    counts = found.requests
+    assert counts.arrived.tolist() == [4, 2]
+    shortest, longest = LENGTHS.output_tokens.min(), LENGTHS.output_tokens.max()
+    assert (counts.output_tokens >= shortest * counts.arrived).all()
+    assert (counts.output_tokens <= longest * counts.arrived).all()
 
 
 @pytest.mark.long

@@ -177,7 +177,7 @@ def test_a_rate_with_groups_away_is_that_of_an_engine_whose_chips_have_left() ->
     assert one.both_share == found.both_share
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_stretch_of_an_engine_s_parts_is_simulated_with_their_hand_overs() -> None:
     engine = an_engine()
     terms = replace(TERMS, groups=4, look_s=20.0)

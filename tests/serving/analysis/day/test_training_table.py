@@ -59,7 +59,7 @@ def test_a_model_whose_state_fits_nowhere_is_refused_with_what_it_needs() -> Non
         training_yield(terms("gpt-oss-120b"), group_chips=1, groups=2)
 
 
-@pytest.mark.long
+@pytest.mark.slow  # the search is held by tests/emulator/ultraserver/test_recipe_search.py
 def test_a_searched_recipe_trains_what_the_default_one_does_not_hold() -> None:
     asked = replace(terms("qwen3-235b-a22b"), searched=True)
     found = training_yield(asked, group_chips=48, groups=3)

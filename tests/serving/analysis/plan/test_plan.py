@@ -189,7 +189,7 @@ def test_a_target_out_of_reach_names_what_is_in_reach() -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_pools_win_where_prompts_hold_up_decodes() -> None:
     sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2), lnc=(2,), attention_split=HEADS))
     asked = question(

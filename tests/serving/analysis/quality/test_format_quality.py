@@ -25,7 +25,12 @@ def held_out(windows: int, length: int) -> Text:
 
 
 def qualities(*names: str, directory: Path = SMALL_MOE_TRAINED_DIR) -> list[FormatQuality]:
-    return list(format_qualities(directory, names, held_out(2, 40)))
+    return list(format_qualities(directory, names, lambda: held_out(2, 40)))
+
+
+def unread() -> Text:
+    """Of what is refused before its text is read."""
+    raise AssertionError("the text was read")
 
 
 def test_perplexity_is_of_the_scored_tokens_alone() -> None:
@@ -59,7 +64,7 @@ def test_a_format_that_is_not_computed_is_refused_before_anything_is(
     name: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
-        next(format_qualities(SMALL_MOE_TRAINED_DIR, [name], held_out(1, 4)))
+        next(format_qualities(SMALL_MOE_TRAINED_DIR, [name], unread))
 
 
 @pytest.mark.parametrize("name", ["stored", "stored+fp8-kv"])
@@ -67,7 +72,7 @@ def test_an_fp16_checkpoint_is_not_computed_as_stored(name: str, tmp_path: Path)
     directory = with_dtype("float16", SMALL_MOE_TRAINED_DIR, tmp_path)
 
     with pytest.raises(ConfigError, match="quantization=stored: expected bf16, or none: FP16"):
-        next(format_qualities(directory, ["bf16", name], held_out(1, 4)))
+        next(format_qualities(directory, ["bf16", name], unread))
 
     assert len(qualities("bf16", directory=directory)) == 2
 
@@ -85,7 +90,8 @@ def test_every_family_is_computed_in_every_format(
         ignored=IGNORED,
     )
 
-    found = list(format_qualities(checkpoints[name], ["stored", "mxfp8", "w4a8+fp8-kv"], text))
+    names = ["stored", "mxfp8", "w4a8+fp8-kv"]
+    found = list(format_qualities(checkpoints[name], names, lambda: text))
 
     nats = [each.nats_per_token for each in found]
     assert np.isfinite(nats).all()

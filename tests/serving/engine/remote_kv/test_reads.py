@@ -178,18 +178,33 @@ def test_the_layout_is_that_of_the_chips_pools(latent: bool, tp: int, to_tp: int
             for _ in range(chips)
         ]
 
-    read = [pool.read_blocks([1, 2, 5]) for pool in pools(tp)]
-    parts = read[:1] if latent else read
-    shapes = [array.shape for arrays in parts for array in arrays]
+    key_width, value_width = architecture.kv_widths
+    sources, targets = pools(tp), pools(to_tp)
+    slots = np.arange(BLOCK_TOKENS, 4 * BLOCK_TOKENS)
+    keys = np.random.default_rng(tp).standard_normal((len(slots), 1, key_width), np.float32)
+    for number, pool in enumerate(sources):
+        for layer in range(layout.layers):
+            own = np.repeat(keys + layer, len(pool.layer(0)[0][0]), axis=1)
+            own += 0.0 if latent else number
+            pool.write(layer, slots, own, own[:, :, :value_width])
+    read = [pool.read_blocks([1, 2, 3]) for pool in sources]
+    kv = tuple(KvBlocks(keys=keys, values=values) for keys, values in read)
+    sent = layout.sent(kv)
+    arrays = [array for each in sent for array in (each.keys, each.values)]
+    shapes = [array.shape for array in arrays]
     assert shapes == layout.shapes(tp, blocks=3, block_tokens=BLOCK_TOKENS)
-    assert sum(array.nbytes for arrays in parts for array in arrays) == 3 * layout.block_bytes(
-        BLOCK_TOKENS
-    )
-    kv = random_kv(3, tp=tp, layout=layout)
-    targets = pools(to_tp)
-    for pool, each in zip(targets, divided_kv(kv, len(targets), shared=latent), strict=True):
+    sent_bytes = sum(array.nbytes for array in arrays)
+    assert sent_bytes == 3 * layout.block_bytes(BLOCK_TOKENS)
+    if latent:
+        assert sent_bytes == kv[0].keys.nbytes, "its values are among its keys"
+    coming = ComingKv(shapes)
+    for part in numbers_of(sent, first_block=0, most_bytes=1_000):
+        coming.add(bytes(part))
+    come = layout.whole(coming.whole())
+    assert same(come, kv[:1] if latent else kv)
+    for pool, each in zip(targets, divided_kv(come, len(targets), shared=latent), strict=True):
         pool.write_blocks([3, 4, 5], each.keys, each.values)
-        assert np.array_equal(pool.read_blocks([3, 4, 5])[0], each.keys)
+        assert np.array_equal(pool.read_blocks([3, 4, 5])[1], each.values)
 
 
 HOLDS = """

@@ -23,6 +23,7 @@ from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_roles import parse_roles
 from serving.server.replicas.replica_service import ReplicaService, ServiceSettings
 from tests.e2e.server_process import HOST, free_port
 
@@ -146,13 +147,17 @@ class SmallReplica:
 
     async def _answer(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
         tokens = asked["max_tokens"]
+        held = None
+        if (asked.get("kv_transfer_params") or {}).get("do_remote_decode"):
+            held = {"do_remote_prefill": True, "remote_engine_id": f"e{self.number}"}
         text = made_text(str(asked["prompt"]), asked.get("seed"), tokens)
         usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens}
         same = {"id": f"cmpl-{self.number}", "created": self.number, "model": "small"}
         if not asked.get("stream"):
             await asyncio.sleep(self.gap_s * tokens)
             choice = {"index": 0, "text": text, "finish_reason": "length"}
-            return web.json_response({**same, "choices": [choice], "usage": usage})
+            answer = {**same, "choices": [choice], "usage": usage, "kv_transfer_params": held}
+            return web.json_response(answer)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         while text:
@@ -202,9 +207,11 @@ async def small_service(
     ready: bool = True,
     batches: Path | None = None,
     silence_s_max: float = 60.0,
+    roles: str | None = None,
     **gateway: Any,
 ) -> AsyncIterator[SmallService]:
     """A running service; `gateway` are its GatewaySettings."""
+    role_of = parse_roles(roles, count) or (None,) * count
     places = tuple(
         ReplicaPlace(
             number=number,
@@ -214,6 +221,7 @@ async def small_service(
             visible_cores="0-3",
             control_port=0,
             console_port=0,
+            role=role_of[number],
         )
         for number in range(count)
     )

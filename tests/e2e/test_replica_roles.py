@@ -1,0 +1,121 @@
+"""`ultraserve serve --replica-roles prefill=1,decode=2`: real engines, KV between them.
+
+Three engines start, and so slow: the routing is tested every day, before small replicas.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serving.access.secret import hash_of
+from serving.commands.replicas import KEY_VARIABLE
+from serving.main import main
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.e2e.test_replicas import KEY, SECRET, asked, metric, ready, replicas, texts
+from tests.e2e.tray import MODEL
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+START_S = 480.0
+"""Of three engines, on a busy host."""
+
+TRANSFERS = "ultraserve_kv_transfers_total"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    keys: Path = tmp_path_factory.mktemp("keys") / "keys.toml"
+    keys.write_text(f'[[key]]\nname = "alice"\nhash = "{hash_of(SECRET)}"\nconcurrent = 16\n')
+    keys.chmod(0o600)
+    arguments = (
+        *("--replicas", "3", "--replica-roles", "prefill=1,decode=2", "--model", MODEL),
+        *("--chips", "1", "--clock", "dilated:10", "--max-model-len", "1024"),
+        *("--api-keys", str(keys)),
+    )
+    with started(ULTRASERVE, *arguments) as server:
+        server.wait_ready(START_S)
+        server.wait_until(lambda: ready(server) == 3, "all replicas", timeout_s=START_S)
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def own_environment(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a command beside the service."""
+    monkeypatch.setenv(KEY_VARIABLE, SECRET)
+    for name, value in service.own_environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def alone(service: ServerProcess) -> list[str]:
+    """The texts of one engine that has the whole request, as one about several prompts is."""
+    made = []
+    for number in range(8):
+        path, body = asked(number)
+        whole = {"prompt": [body["prompt"]]} if "prompt" in body else {"n": 2}
+        answer = httpx.post(
+            f"{service.url}/v1/{path}",
+            json=body | whole | {"stream": False},
+            headers=KEY,
+            timeout=300,
+            trust_env=False,
+        )
+        choice = answer.json()["choices"][0]
+        made.append(choice["message"]["content"] if "message" in choice else choice["text"])
+    assert transfers(service) == [0, 0, 0]
+    return made
+
+
+def transfers(service: ServerProcess) -> list[float]:
+    return [metric(service, f'{TRANSFERS}{{replica="{number}"}}') for number in range(3)]
+
+
+def killed(service: ServerProcess, number: int) -> int:
+    pid = replicas(service)[number].pid
+    assert pid is not None
+    return pid
+
+
+def test_texts_are_those_of_one_engine_and_the_kv_goes_between_two(
+    service: ServerProcess, alone: list[str]
+) -> None:
+    assert asyncio.run(texts(service)) == alone
+    service.wait_until(lambda: transfers(service)[0] == 8, "the sender's count")
+    assert sum(transfers(service)[1:]) == 8
+    assert [each.role for each in replicas(service)] == ["prefill", "decode", "decode"]
+
+
+def test_streams_of_a_killed_replica_that_decodes_go_on(
+    service: ServerProcess, alone: list[str]
+) -> None:
+    service.look()
+    assert asyncio.run(texts(service, kills=killed(service, 1))) == alone
+    assert metric(service, "ultraserve_broken_streams_total") == 0
+    service.wait_until(lambda: ready(service) == 3, "the replica again", timeout_s=START_S)
+
+
+def test_a_killed_replica_that_prefills_costs_nothing(
+    service: ServerProcess, alone: list[str]
+) -> None:
+    os.kill(killed(service, 0), signal.SIGKILL)
+    assert asyncio.run(texts(service)) == alone, "those that decode compute prompts meanwhile"
+    service.wait_until(lambda: ready(service) == 3, "the replica again", timeout_s=START_S)
+    assert asyncio.run(texts(service)) == alone
+    service.wait_until(lambda: transfers(service)[0] >= 8, "it prefills again")
+
+
+def test_a_drained_replica_that_prefills_gets_no_prompts(
+    service: ServerProcess, alone: list[str]
+) -> None:
+    address = ("--address", f"127.0.0.1:{service.control_port}", "--replica", "0")
+    before = transfers(service)[0]
+    assert main(["engine", "drain", *address]) == 0
+    service.wait_until(lambda: ready(service) == 2, "the drain")
+    assert asyncio.run(texts(service)) == alone
+    assert transfers(service)[0] == before
+    assert main(["engine", "undrain", *address]) == 0
