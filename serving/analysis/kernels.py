@@ -100,7 +100,7 @@ def _run_loop() -> None:
         block_tokens=16,
         acceptance=(),
         table=table,
-        rules=StackRules(take_steps=0, together_steps=0, prompts_first=False),
+        rules=StackRules(take_steps=0, together_steps=0, prompts_first=False, ahead=False),
     )
     times = ClientTimes(users=1, request_ns=1, token_ns=1, transfer_ns=1)
     ones = np.ones(1, dtype=np.int64)

@@ -122,6 +122,8 @@ def _state(
         waited=of_engines(0),
         inbox=np.full((pool.engines, 2), NONE, dtype=np.int64),
         behind=np.full(len(requests), NONE, dtype=np.int64),
+        came_ns=np.zeros(len(requests), dtype=np.int64),
+        begun_ns=of_engines(0),
         given=np.zeros(pool.ranks * pool.seats * (1 + drafts), dtype=np.int32),
         by_rank=np.zeros((3, pool.ranks), dtype=np.int64),
     )

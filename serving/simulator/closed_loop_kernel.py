@@ -50,12 +50,14 @@ class StackRules(NamedTuple):
 
     `take_steps`: decode steps after which it looks for new requests. `together_steps`: steps for
     which prompts wait until every rank has one, while all decode; 0 for no waiting.
-    `prompts_first`: a step's prompts have their tokens before its decodes begin.
+    `prompts_first`: a step's prompts have their tokens before its decodes begin. `ahead`: a step is
+    decided when the one before it begins, so that what comes during a step waits for two ends.
     """
 
     take_steps: int
     together_steps: int
     prompts_first: bool
+    ahead: bool
 
 
 class EnginePoolState(NamedTuple):
@@ -76,6 +78,8 @@ class EnginePoolState(NamedTuple):
     waited: Int64s  # steps for which prompts waited for each other, [engines]
     inbox: Int64s  # first and last request that is not looked at, [engines, 2]
     behind: Int64s  # the one after each of them, [requests]
+    came_ns: Int64s  # when each came to its engine, [requests]
+    begun_ns: Int64s  # of the last step, [engines]
     given: Int32s  # room for a step's tokens
     by_rank: Int64s  # room for budgets, pending tokens and decodes: [3, ranks]
 
@@ -109,7 +113,7 @@ def _engine(pool: EnginePoolState, engine: int) -> SchedulerArrays:
 
 
 @compiled
-def _route(pool: EnginePoolState, request: int) -> None:
+def _route(pool: EnginePoolState, request: int, now_ns: int) -> None:
     """To the engine with the fewest requests, the first of several."""
     engine = 0
     for other in range(1, len(pool.held)):
@@ -117,6 +121,7 @@ def _route(pool: EnginePoolState, request: int) -> None:
             engine = other
     pool.held[engine] += 1
     pool.behind[request] = NONE
+    pool.came_ns[request] = now_ns
     if pool.inbox[engine, 0] == NONE:
         pool.inbox[engine, 0] = request
     else:
@@ -179,14 +184,16 @@ def _begin(pool: EnginePoolState, s: SchedulerArrays, engine: int, now_ns: int) 
         running += s.ranks[rank].running_count + s.ranks[rank].waiting_count
     if looks or not running:
         pool.untaken[engine] = 0
+        seen_ns = pool.begun_ns[engine] if pool.rules.ahead and running else now_ns
         request = pool.inbox[engine, 0]
-        while request != NONE:
+        while request != NONE and pool.came_ns[request] <= seen_ns:
             put_in(s, pool.bounds, request, chosen_rank(s, pool.bounds, None, request))
             running += 1
             request = pool.behind[request]
-        pool.inbox[engine, 0] = NONE
+        pool.inbox[engine, 0] = request
     if not running:
         return
+    pool.begun_ns[engine] = now_ns
     demand(s, pool.bounds, 1, pool.by_rank[1], pool.by_rank[2])
     pool.by_rank[0, :] = 0 if _holds_prompts(pool, s, engine) else pool.prompt_tokens
     rows = schedule(s, pool.bounds, None, pool.by_rank[0], pool.by_rank[2], now_ns)
@@ -295,10 +302,10 @@ def _take_arrived(loop: _Loop, now_ns: int) -> None:
     while at.coming < at.begun and (
         last.s.requests[at.coming].arrival_ns + loop.times.request_ns <= now_ns
     ):
-        _route(first, at.coming)
+        _route(first, at.coming, now_ns)
         at.coming += 1
     while at.arriving < at.sending and loop.sent[at.arriving, 1] <= now_ns:
-        _route(last, loop.sent[at.arriving, 0])
+        _route(last, loop.sent[at.arriving, 0], now_ns)
         at.arriving += 1
 
 

@@ -15,7 +15,7 @@ from emulator.timing.laws.near_memory import (
 )
 from emulator.timing.laws.silicon import Constant, Silicon
 
-_TILES: Final = ((16, 128), (32, 128), (64, 64), (64, 128), (128, 64), (128, 128), (128, 256))
+TILES: Final = ((16, 128), (32, 128), (64, 64), (64, 128), (128, 64), (128, 128), (128, 256))
 """Rows and outputs of the tiles that libraries choose from."""
 _SPLITS: Final = (1, 2, 4, 8)
 """Parts of a contraction that cores may take side by side and add up."""
@@ -91,7 +91,7 @@ class ProductLaw:
         if in_loop:
             kept = kept_share(shape.weight_bytes, silicon, copies=self.copies)
         best = np.full_like(shape.rows, np.inf)
-        for tile_rows, tile_outputs in _TILES:
+        for tile_rows, tile_outputs in TILES:
             for split in _SPLITS:
                 tiled = self._tiled_ns(shape, silicon, tile_rows, tile_outputs, split, kept)
                 best = np.minimum(best, tiled)

@@ -2,7 +2,8 @@
 
 Least squares on logarithms of factors and errors; soft L1 discounts outliers, and a factor without
 much data stays near its prior. Each machine counts as the root of its rows, since they are not
-independent. Rows with speculation then fit the overhead of drafts alone.
+independent. Then runs of rows where nothing waits fit the front end alone, and rows with
+speculation the overhead of drafts.
 """
 
 from collections.abc import Sequence
@@ -58,6 +59,8 @@ ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 0.3, "tokens_per_s": 0.33}
 """Errors that count as one: TPOT matters most."""
 UNQUEUED_USERS: Final = 16
 """With more, or with a pool for prompts, TTFT is the queue's, which no factor explains."""
+FRONT_END_NS: Final = np.geomspace(5e6, 1e9, 531)
+"""Tried, one per cent apart."""
 DRAFT_OVERHEADS: Final = np.linspace(1.0, 2.5, 31)
 EVALUATIONS_MAX: Final = 40
 
@@ -93,7 +96,8 @@ class FactorVector:
 def fit_factors(
     loads: Sequence[RowLoad], observed: RowResults, *, name: str, source: str
 ) -> StackFactors:
-    """Fit plain rows, then the overhead of drafts to any rows with speculation.
+    """Fit plain rows, then the front end to runs of them, and the overhead of drafts to any rows
+    with speculation.
 
     Generations without a plain row get no factors. Raises ConfigError without plain rows.
     """
@@ -113,8 +117,10 @@ def fit_factors(
     )
     seen = observed.taken(~drafts)
     seen = replace(seen, ttft_s=np.where(unqueued, seen.ttft_s, np.nan))
-    vector = _fitted(order, RowPredictor(plain), seen, _weights(machines))
+    predictor, weights = RowPredictor(plain), _weights(machines)
+    vector = _fitted(order, predictor, seen, weights)
     factors = order.factors(vector, name=name, source=source)
+    factors = _with_front_end(factors, predictor, seen.ttft_s, weights)
     if not drafts.any():
         return factors
     rest = [load for load, speculative in zip(loads, drafts, strict=True) if speculative]
@@ -137,8 +143,7 @@ def _fitted(
 
     def residuals(vector: Float64s) -> Float64s:
         factors = order.factors(vector, name="fit", source="a fit")
-        data = _log_errors(predictor.predict(factors), observed)
-        softened = weights * np.sign(data) * np.sqrt(2 * (np.sqrt(1 + data * data) - 1))
+        softened = weights * _softened(_log_errors(predictor.predict(factors), observed))
         return np.concatenate([softened.ravel(), (vector - order.start) / order.spread])
 
     found = least_squares(
@@ -152,6 +157,12 @@ def _fitted(
     return vector
 
 
+def _softened(errors: Float64s) -> Float64s:
+    """Whose squares are twice the soft L1 loss of `errors`."""
+    softened: Float64s = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
+    return softened
+
+
 def _log_errors(predicted: RowResults, observed: RowResults) -> Float64s:
     """In units of each metric's scale; 0 where nothing was measured: [3, rows]."""
     errors = [
@@ -159,6 +170,27 @@ def _log_errors(predicted: RowResults, observed: RowResults) -> Float64s:
         for metric, scale in ERROR_SCALES.items()
     ]
     return np.nan_to_num(np.stack(errors), nan=0.0)
+
+
+def _with_front_end(
+    factors: StackFactors, predictor: RowPredictor, ttft_s: Float64s, weights: Float64s
+) -> StackFactors:
+    """With the front end that runs need for `ttft_s`, NaN where requests queue.
+
+    What else a request waits for is its engine's scheduler, which the steady state's formula does
+    not have: the formula's own front end would take that in.
+    """
+    prior = next(each for each in SHARED if each.name == "front_end_request_ns")
+    seen = ~np.isnan(ttft_s)
+    inside_s = predictor.simulate(factors, seen).ttft_s[seen] - factors.front_end_request_ns / 1e9
+
+    def loss(front_end_ns: float) -> float:
+        predicted_s = np.maximum(inside_s + front_end_ns / 1e9, 1e-3)
+        errors = np.log(predicted_s / ttft_s[seen]) / ERROR_SCALES["ttft"]
+        far = np.log(front_end_ns / prior.usual) / prior.spread
+        return float(((weights[seen] * _softened(errors)) ** 2).sum() + far * far)
+
+    return replace(factors, front_end_request_ns=min(FRONT_END_NS.tolist(), key=loss))
 
 
 def _with_drafts(

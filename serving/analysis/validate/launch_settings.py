@@ -55,7 +55,10 @@ def decode_settings(load: RowLoad) -> LaunchSettings:
         step_tokens=_step_tokens(deployment, deployment.decode),
         seats=_seats(load) if trt and deployment.disaggregated else load.users,
         rules=StackRules(
-            take_steps=take_steps, together_steps=together_steps, prompts_first=not trt
+            take_steps=take_steps,
+            together_steps=together_steps,
+            prompts_first=not trt,
+            ahead=_decides_ahead(deployment),
         ),
     )
 
@@ -65,13 +68,25 @@ def prefill_settings(load: RowLoad) -> LaunchSettings:
     return LaunchSettings(
         step_tokens=_step_tokens(load.deployment, load.deployment.prefill),
         seats=load.users,
-        rules=StackRules(take_steps=0, together_steps=0, prompts_first=False),
+        rules=StackRules(
+            take_steps=0,
+            together_steps=0,
+            prompts_first=False,
+            ahead="sglang" in load.deployment.framework,
+        ),
     )
 
 
 def front_ends(deployment: RowDeployment) -> int:
     """That a request passes on its way in."""
     return DISAGGREGATED_FRONT_ENDS if deployment.disaggregated else 1
+
+
+def _decides_ahead(deployment: RowDeployment) -> bool:
+    """Engines that decode: the overlap schedulers of SGLang and TensorRT-LLM, on unless a script
+    says otherwise.
+    """
+    return "sglang" in deployment.framework or "trt" in deployment.framework
 
 
 def _step_tokens(deployment: RowDeployment, pool: Pool) -> int:

@@ -1,12 +1,15 @@
 """Measured Trainium steps from AWS's documents and blogs, and predictions of them.
 
-No fit has seen a Trainium: predictions take the factors that all machines share, show how far these
-carry, and are part of no score.
+No fit has seen a Trainium: predictions take the factors that all machines share, and their errors,
+scored by kind of point, show how far these carry.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from emulator.specs.assumptions import with_assumptions
+from emulator.specs.calibration import Calibration
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.shipped_fits import calibration_for
@@ -34,6 +37,13 @@ class TrainiumPoint:
     measured_ms: float
     conditions: str
     source: str
+
+    @property
+    def kind(self) -> str:
+        """What is timed."""
+        if self.new_tokens > 1:
+            return "a prompt"
+        return "decode, one sequence" if self.batch == 1 else "decode, batched"
 
 
 _BLOG: Final = "AWS Neuron, GPT-OSS-20B megakernel on trn3pd98.3xlarge"
@@ -144,15 +154,23 @@ TRAINIUM_POINTS: Final = (
 )
 
 
-def trainium_ns(point: TrainiumPoint) -> float:
-    """The point's prompt pass, or time per output token, in nanoseconds."""
-    system = system_by_name(point.system)
+def trainium_ns(
+    point: TrainiumPoint,
+    *,
+    figures: Sequence[str] = (),
+    change: Callable[[Calibration], Calibration] = lambda shipped: shipped,
+) -> float:
+    """The point's prompt pass, or time per output token, in nanoseconds.
+
+    `figures`: other ones of the system, as "NAME=VALUE". `change`: of the calibration that ships.
+    """
+    system = with_assumptions(system_by_name(point.system), figures)
     model = model_by_name(point.model).at_precision("bf16")
     costs = StepCostModel(
         system,
         model,
         point.partition,
-        calibration=calibration_for(system.chip.name),
+        calibration=change(calibration_for(system.chip.name)),
         draft_tokens=point.draft_tokens,
     )
     new, context = [point.new_tokens] * point.batch, [point.context_tokens] * point.batch

@@ -8,6 +8,7 @@ from emulator.specs.figure import Figure
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
+from serving.analysis.validate import law_readings
 from serving.analysis.validate.measured_row import MAIN_METRICS, METRICS, ExcludedRow
 from serving.analysis.validate.prediction_errors import ERROR_COLUMNS
 from serving.analysis.validate.row_outliers import Outlier, outliers
@@ -39,7 +40,8 @@ def report_lines(
     references: list[dict[str, Any]],
     excluded_points: Sequence[ExcludedRow] = (),
 ) -> Iterator[str]:
-    """Rows, excluded rows, scores, outliers, aims, references, factors, assumptions.
+    """Rows, excluded rows, scores, outliers, aims, references, laws' readings of a Trainium,
+    factors, assumptions.
 
     `excluded_points`: published points that no prediction is for.
     """
@@ -57,6 +59,8 @@ def report_lines(
     if references:
         yield from table_lines(table_of(_REFERENCES, references))
         yield ""
+    yield from law_readings.reading_lines()
+    yield ""
     if excluded_points:
         yield f"{len(excluded_points)} published points excluded"
         yield from table_lines(table_of(_EXCLUDED, excluded_points))
@@ -214,6 +218,7 @@ def as_data(
         "assumptions": list(assumptions_of(validation)),
         "references": references,
         "excluded_references": [asdict(each) for each in excluded_points],
+        "trainium": law_readings.as_data(),
     }
 
 

@@ -9,7 +9,7 @@ from serving.simulator.closed_loop import LoopRun, TimedPool, run_loop
 from serving.simulator.closed_loop_kernel import ClientTimes, StackRules, StepTable
 
 MS = 1_000_000
-USUAL = StackRules(take_steps=0, together_steps=0, prompts_first=False)
+USUAL = StackRules(take_steps=0, together_steps=0, prompts_first=False, ahead=False)
 
 
 def table() -> StepTable:
@@ -82,7 +82,7 @@ def test_a_full_batch_lets_the_next_user_wait_for_a_whole_request() -> None:
 
 
 def test_a_request_is_seen_after_some_decode_steps() -> None:
-    rules = StackRules(take_steps=10, together_steps=0, prompts_first=False)
+    rules = StackRules(take_steps=10, together_steps=0, prompts_first=False, ahead=False)
     early, late = (
         run(pool(rules=each), users=2, requests=40, output=21).ttft_s for each in (USUAL, rules)
     )
@@ -93,7 +93,7 @@ def test_a_request_is_seen_after_some_decode_steps() -> None:
 
 
 def test_prompts_wait_until_every_rank_has_one_or_time_is_up() -> None:
-    rules = StackRules(take_steps=0, together_steps=5, prompts_first=False)
+    rules = StackRules(take_steps=0, together_steps=5, prompts_first=False, ahead=False)
     outputs = np.array([50, 10, 10])
     times = ClientTimes(users=2, request_ns=0, token_ns=0, transfer_ns=0)
     found = [
@@ -113,7 +113,7 @@ def test_prompts_wait_until_every_rank_has_one_or_time_is_up() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_prompts_first_have_their_tokens_before_the_decodes(first: bool) -> None:
-    rules = StackRules(take_steps=0, together_steps=0, prompts_first=first)
+    rules = StackRules(take_steps=0, together_steps=0, prompts_first=first, ahead=False)
     outputs = np.array([40, 2, 2])
     found = run_loop(
         pool(rules=rules),
@@ -164,3 +164,31 @@ def test_users_have_one_request_at_a_time_whatever_the_pools(
     # Little's law: users' time adds up to what requests take; the last round alone ends early.
     assert times_s.sum() <= users * found.length_s * (1 + 1e-9)
     assert times_s.sum() >= users * (found.length_s - times_s.max()) - 1e-9
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_step_that_is_decided_ahead_has_nothing_that_came_since(ahead: bool) -> None:
+    rules = StackRules(take_steps=0, together_steps=0, prompts_first=False, ahead=ahead)
+    found = run_loop(
+        pool(rules=rules),
+        None,
+        # The third is sent when the second ends, and comes 1 ms into a step of the first.
+        ClientTimes(users=2, request_ns=MS, token_ns=0, transfer_ns=0),
+        prompt_tokens=np.full(3, 100),
+        output_tokens=np.array([40, 2, 2]),
+    )
+
+    # It waits for the rest of the step, 1 ms, and ahead for one of 2 ms more.
+    assert found.ttft_s[2] == pytest.approx(0.001 + 0.001 + (0.002 if ahead else 0) + 0.007)
+
+
+@given(output=st.integers(1, 30), pools=st.integers(1, 2))
+def test_alone_a_request_waits_for_no_step_that_was_decided_ahead(output: int, pools: int) -> None:
+    rules = StackRules(take_steps=0, together_steps=0, prompts_first=False, ahead=True)
+    early, late = (
+        run(own, own if pools == 2 else None, users=1, requests=4, output=output)
+        for own in (pool(), pool(rules=rules))
+    )
+
+    assert late.ttft_s.tolist() == early.ttft_s.tolist()
+    assert late.length_s == early.length_s

@@ -64,6 +64,17 @@ def test_a_fit_recovers_the_times_that_made_its_data(loads: list[RowLoad]) -> No
 
 
 @pytest.mark.long
+def test_the_front_end_is_what_runs_need(loads: list[RowLoad]) -> None:
+    predictor = RowPredictor(loads)
+    runs = predictor.simulate(TRUE, np.ones(len(loads), dtype=np.bool_))
+    truth = replace(predictor.predict(TRUE), ttft_s=runs.ttft_s)
+
+    found = fit_factors(loads, truth, name="found", source="a test")
+
+    assert found.front_end_request_ns == pytest.approx(TRUE.front_end_request_ns, rel=0.05)
+
+
+@pytest.mark.long
 def test_rows_with_speculation_change_the_overhead_of_drafts_alone(loads: list[RowLoad]) -> None:
     truth = observed(loads)
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])

@@ -83,6 +83,17 @@ def test_schedulers_are_those_of_the_launch_scripts(tmp_path: Path) -> None:
     assert [each.rules.prompts_first for each in found] == [True] * 4 + [False] * 2
 
 
+def test_overlap_schedulers_decide_ahead_but_for_prompts_of_tensorrt_llm(tmp_path: Path) -> None:
+    found = loads_of(
+        tmp_path,
+        *({**DISAGGREGATED, "framework": each} for each in ("dynamo-sglang", "dynamo-trt")),
+        {"framework": "atom"},
+    )
+
+    assert [decode_settings(each).rules.ahead for each in found] == [True, True, False]
+    assert [prefill_settings(each).rules.ahead for each in found[:2]] == [True, False]
+
+
 @pytest.mark.parametrize(("users", "seats"), [(8, 1), (16, 1), (20, 1), (24, 2), (44, 2), (48, 4)])
 def test_a_decode_rank_holds_a_power_of_two_with_some_users_left(
     users: int, seats: int, tmp_path: Path
