@@ -129,7 +129,7 @@ class StackFactors:
             name=self.name,
             memory_share=self._share(min(_SHARE_MAX, self.memory_share)),
             tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
-            training_share=constants["training_share"],
+            training_share=_training_share(chip_by_name(chip)),
             link_share=self._share(min(_SHARE_MAX, self.link_share)),
             exchange_share=constants["exchange_share"],
             exchange_ns=constants["exchange_ns"],
@@ -172,6 +172,13 @@ def _computing_share(chip: ChipSpec) -> Figure:
     if chip.dma_engines is not None:
         return Figure(1.0, "of cores", "none of the cores that compute moves tokens")
     return Figure(1 - moving.value / chip.cores.value, "of cores", moving.source)
+
+
+def _training_share(chip: ChipSpec) -> Figure:
+    fitted = NAMED_CONSTANTS["training_share"]
+    if chip.dma_engines is None:
+        return fitted
+    return replace(fitted, source=f"assumed to hold on {chip.name}; {fitted.source}")
 
 
 def _expert_launch(chip: ChipSpec) -> Figure:

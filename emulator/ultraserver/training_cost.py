@@ -216,17 +216,13 @@ class TrainingCost:
         """Collectives hide behind computing while no token exchange uses the links."""
         terms = self._terms(each)
         overlap = self.recipe.overlap
-        launch_ns = self.calibration.expert_launch_ns
-        times = directions(each, self.recipe.recompute) * ceil(self.model.experts / self._group)
-        calibration = without_host(
-            replace(
-                self.calibration,
-                expert_layer_ns=replace(launch_ns, value=times * launch_ns.value),
-            )
-        )
+        calibration = without_host(self.calibration)
         time = combine(terms, calibration, overlap)
-        exchange_ns = _exchanging_ns(time)
-        compute_ns = time.duration_ns - exchange_ns
+        exposed_ns = exchange_ns = _exchanging_ns(time)
+        launches_ns = self._launches_ns(each)
+        if overlap is not Overlap.NONE:
+            exchange_ns = max(0.0, exposed_ns - launches_ns)
+        compute_ns = time.duration_ns - exposed_ns + launches_ns
         hidden_ns = 0.0
         if overlap is not Overlap.NONE:
             all_exchanges_ns = _exchanging_ns(combine(terms, calibration, Overlap.NONE))
@@ -239,6 +235,13 @@ class TrainingCost:
                 GRADIENTS: talk.duration_ns - hidden_ns,
             },
             work=step_work(terms) + talk.work,
+        )
+
+    def _launches_ns(self, each: Pass) -> float:
+        """Of a chip's experts in all layers, one after the other."""
+        own = ceil(self.model.experts / self._group) * self.model.moe_layers
+        return (
+            directions(each, self.recipe.recompute) * own * self.calibration.expert_launch_ns.value
         )
 
     def _update(self, talk: Talk) -> "_PassTime":

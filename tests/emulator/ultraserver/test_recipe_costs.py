@@ -87,6 +87,21 @@ def test_jobs_of_plain_ranks_cost_what_the_cost_of_chips_of_choice_says(
         assert counted[part] == pytest.approx(part_ns, rel=1e-6, abs=1)
 
 
+def test_a_hosts_launches_are_not_made_twice_by_two_half_batches() -> None:
+    """Where they are most of a step; two sequences a chip, of which the halves have one each."""
+    machine = system_by_name("dgx-b200")
+    recipe = TrainingRecipe(sequences_per_chip=2, micro_batches=4, ep=8)
+
+    def one_by_one_ns(overlap: Overlap) -> int:
+        job = replace(recipe, overlap=overlap)
+        return TrainingCost(machine, MODELS["qwen3-30b-a3b"], range(8), job).step.duration_ns
+
+    overlapped = replace(recipe, overlap=Overlap.TWO_BATCH)
+    found = costs_of("qwen3-30b-a3b", 8, overlapped, machine)
+    assert one_by_one_ns(Overlap.TWO_BATCH) < one_by_one_ns(Overlap.NONE)
+    assert one_by_one_ns(Overlap.TWO_BATCH) == pytest.approx(found.duration_ns[0], rel=0.03)
+
+
 @pytest.mark.long
 @settings(max_examples=10)
 @given(
