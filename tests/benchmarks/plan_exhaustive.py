@@ -9,8 +9,9 @@ is what surely misses the target by 150, 600 or 2,400 requests, and what four fr
 or then eight of other seeds, do not surely show to keep it. The first size that passes is the
 best there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's.
 
-Before that, engines for prompts are simulated without any that decode, as the race does: of those
-that alone do not surely keep TTFT by the four fresh runs no unit is simulated.
+Before that, engines for prompts are simulated without any that decode, each number of them in each
+number of units for itself: of those that alone do not surely keep TTFT by the four fresh runs no
+unit is simulated.
 
 The plan is then judged again by ten seeds that no search has seen: how many keep the target, and by
 how much the mean of their percentiles is apart from what is promised of one more run. The row goes
@@ -136,7 +137,7 @@ def with_prompts_in_time(
     question: PlanQuestion, settings: dict[int, list[Setting]], workers: SimulationWorkers
 ) -> dict[int, list[Setting]]:
     """Without units whose engines for prompts are too late, whatever decodes."""
-    sides = PromptSides(question, workers)
+    sides = PromptSides(question, workers, by_others=False)
     sides.judge([*chain.from_iterable(settings.values())])
     return {size: sides.in_time(field) for size, field in settings.items()}
 

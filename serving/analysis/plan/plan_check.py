@@ -161,19 +161,36 @@ def check_sizes(tasks: Sequence[SizeTask], workers: SimulationWorkers) -> list[C
 
 
 def check_in_turn(
-    task: SizeTask, seeds: Sequence[int], workers: SimulationWorkers
-) -> tuple[Check, int | None]:
-    """Check one size by runs of these seeds, a few at a time, up to where it could not surely keep
-    the target by all the runs of its terms; then also says which seed's run is worst.
+    asked: Sequence[tuple[SizeTask, Sequence[int]]], workers: SimulationWorkers
+) -> list[tuple[Check, int | None]]:
+    """Check sizes by runs of these seeds, a few of each at a time, up to where one could not surely
+    keep the target by all the runs of its terms; then also says which seed's run is worst.
     """
-    runs: list[list[ShareRun]] = []
-    for first in range(0, len(seeds), RUNS_AT_ONCE):
-        given = [(task, seed) for seed in seeds[first : first + RUNS_AT_ONCE]]
-        runs += workers.map(_share_runs, given)
-        if not _may_be_sure(task, runs):
-            worst = min(range(len(runs)), key=lambda number: _least_margin(task, runs[number]))
-            return _check(task, runs), seeds[worst]
-    return _check(task, runs), None
+    runs: list[list[list[ShareRun]]] = [[] for _ in asked]
+    worst: list[int | None] = [None for _ in asked]
+    left = [*range(len(asked))]
+    while left:
+        given = {place: _next_runs(*asked[place], len(runs[place])) for place in left}
+        made = iter(workers.map(_share_runs, [*chain.from_iterable(given.values())]))
+        for place in left:
+            task, seeds = asked[place]
+            runs[place] += islice(made, len(given[place]))
+            if not _may_be_sure(task, runs[place]):
+                margins = [_least_margin(task, run) for run in runs[place]]
+                worst[place] = seeds[margins.index(min(margins))]
+        left = [
+            place
+            for place in left
+            if worst[place] is None and len(runs[place]) < len(asked[place][1])
+        ]
+    return [
+        (_check(task, of_task), seed)
+        for (task, _), of_task, seed in zip(asked, runs, worst, strict=True)
+    ]
+
+
+def _next_runs(task: SizeTask, seeds: Sequence[int], made: int) -> list[tuple[SizeTask, int]]:
+    return [(task, seed) for seed in seeds[made : made + RUNS_AT_ONCE]]
 
 
 def check_by_seed(
@@ -388,7 +405,6 @@ def _terms(
                 share_low=share.low,
                 share_high=share.high,
                 again=_again(task, margins, bound, requests=sum(map(len, kept))),
-                may_pass=_may_pass(task, margins, len(of_seeds)),
             )
         )
     return tuple(checks)

@@ -7,7 +7,7 @@ that had no part in their choice. That a larger size passes where a smaller one 
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil
@@ -36,7 +36,7 @@ from serving.analysis.plan.plan_pools import PoolKinds
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
-from serving.analysis.plan.prompt_sides import PromptSides, prompt_side
+from serving.analysis.plan.prompt_sides import PromptSides
 from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
@@ -305,18 +305,19 @@ class Race:
         return field if every else field[:_CONFIRMED]
 
     def confirm(self, field: Sequence[Setting]) -> bool:
-        """Judge them by fresh seeds, and note those that pass; returns whether any did."""
-        judged = self._question.check.judged
-        field = self._unrefuted(field)
-        checks = self._simulated(field, FRESH_TIMES * judged, is_fresh=True)
-        through = [each for each, check in zip(field, checks, strict=True) if check.surely_meets]
-        before = self.best
-        self.passed += sorted(through, key=lambda each: quality(self.checks[each]), reverse=True)
-        best = self.best
-        if best is not None and best is not before:
-            cost = cost_words(self._question.minimise, self.cost(best))
-            self.say(f"{cost} keep the target: {best.words}")
-        return bool(through)
+        """Judge them by fresh seeds, and note each that passes as it comes, since time may be over
+        during the next; returns whether any did.
+        """
+        judged, known = FRESH_TIMES * self._question.check.judged, len(self.passed)
+        for setting, check in self._simulations(self._unrefuted(field), judged, is_fresh=True):
+            if check.surely_meets:
+                before, through = self.best, [*self.passed[known:], setting]
+                through.sort(key=lambda each: quality(self.checks[each]), reverse=True)
+                self.passed[known:] = through
+                if (best := self.best) is not None and best is not before:
+                    cost = cost_words(self._question.minimise, self.cost(best))
+                    self.say(f"{cost} keep the target: {best.words}")
+        return len(self.passed) > known
 
     def stands(self, setting: Setting) -> bool:
         """Judge a setting that passed once more, by more new seeds: what a search finds to be the
@@ -326,7 +327,7 @@ class Race:
             return True
         task = self.task_anew(setting)
         in_turn = sorted(task.terms.seeds, key=lambda seed: seed != self._hardest_seed)
-        check, worst = check_in_turn(task, in_turn, self._workers)
+        ((check, worst),) = check_in_turn([(task, in_turn)], self._workers)
         self._hardest_seed = self._hardest_seed if worst is None else worst
         self.checks[setting] = check
         if not check.surely_meets:
@@ -358,12 +359,6 @@ class Race:
 
     def _refute(self, setting: Setting) -> None:
         self._refuted.add((setting.replicas, setting.kind))
-        side = prompt_side(setting.option, setting.replicas)
-        terms = self.checks[setting].terms
-        if side is not None and any(
-            t.name == "ttft" and not (t.kept and t.may_pass) for t in terms
-        ):
-            self._sides.late.add(side)
         if setting in self.passed:
             self.passed = self._unrefuted(self.passed)
             self.say(f"not by new seeds: {setting.words}")
@@ -399,27 +394,32 @@ class Race:
         """Show progress, with the time since the beginning."""
         self._progress(f"{time.monotonic() - self._begun_s:6.1f} s  {words}")
 
-    def _simulated(
+    def _simulated(self, field: Sequence[Setting], judged: int) -> list[Check]:
+        return [check for _, check in self._simulations(field, judged)]
+
+    def _simulations(
         self, field: Sequence[Setting], judged: int, *, is_fresh: bool = False
-    ) -> list[Check]:
-        found: list[Check] = []
-        step = TASKS_OF_WORKER * self._workers.count
+    ) -> Iterator[tuple[Setting, Check]]:
+        """Each of them, known as soon as it is there; raises OutOfTime."""
+        count = self._workers.count
+        # Fresh runs are long, and one often tells: of a setting a few run at once.
+        step = max(1, count // RUNS_AT_ONCE) if is_fresh else TASKS_OF_WORKER * count
         for first in range(0, len(field), step):
             if time.monotonic() > self.ends_s:
                 raise OutOfTime
             part = field[first : first + step]
             new = [each for each in part if (each, judged, is_fresh) not in self._known]
             tasks = [self.task(each, judged=judged, is_fresh=is_fresh) for each in new]
-            if is_fresh:  # long runs, of which one often tells
-                checks = [check_in_turn(each, each.terms.seeds, self._workers)[0] for each in tasks]
+            if is_fresh:
+                in_turn = check_in_turn([(each, each.terms.seeds) for each in tasks], self._workers)
+                checks = [check for check, _ in in_turn]
             else:
                 checks = check_sizes(tasks, self._workers)
             for setting, check in zip(new, checks, strict=True):
                 self._known[setting, judged, is_fresh] = check
                 longest = self.checks.setdefault(setting, check)
                 self.checks[setting] = check if check.requests >= longest.requests else longest
-            found += [self._known[each, judged, is_fresh] for each in part]
-        return found
+            yield from ((each, self._known[each, judged, is_fresh]) for each in part)
 
     def task(
         self,

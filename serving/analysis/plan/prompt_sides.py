@@ -1,11 +1,15 @@
 """Engines for prompts of a plan's pools, judged without what decodes.
 
 Nothing goes back to them, and a first token follows its prompt. So where they alone are too late,
-each unit that has them is, whatever decodes in it: many units are out by a short simulation.
+each unit that has them is, whatever decodes in it: many units are out by a short simulation. Not
+the other way round: a unit's first tokens also wait for seats where it decodes, so that a late unit
+says nothing of its engines for prompts.
 
-A seed gives any number of units the same requests, only closer together the fewer units there are.
-So where engines are late, as many or fewer of them in as many or fewer units are late too, and
-where they are in time, as many or more are: most of what a search asks of is known.
+A rate's seed gives any number of units the same requests, only closer together the fewer units
+there are. So where engines are late, as many or fewer of them in as many or fewer units are late
+too, and where they are in time, as many or more are: most of what a search asks of is known. What
+was judged itself is as it was judged. A trace's requests are dealt out at random, others to each
+number of units, and what prompts share lies in caches: there every side is judged.
 """
 
 from collections import defaultdict
@@ -16,6 +20,7 @@ from math import ceil
 from emulator.specs.partition import Partition
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_sizes
+from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
@@ -35,33 +40,49 @@ def prompt_side(option: Option, units: int) -> PromptSide | None:
 
 
 class LateSides:
-    """Those that were found late, and by these others of the same engines."""
+    """Those that were found late and, with `by_others`, those that others of the same engines say
+    are; none that was found in time, or that fewer are.
+    """
 
-    def __init__(self) -> None:
-        self._found = defaultdict[tuple[str, Partition], set[tuple[int, int]]](set)
+    def __init__(self, *, by_others: bool = True) -> None:
+        self._by_others = by_others
+        self._late = defaultdict[tuple[str, Partition], set[tuple[int, int]]](set)
+        self._in_time = defaultdict[tuple[str, Partition], set[tuple[int, int]]](set)
 
     def __contains__(self, side: object) -> bool:
-        if not isinstance(side, tuple):  # None: engines that compute their own prompts
-            return False
-        precision, partition, engines, units = side
-        found = self._found.get((precision, partition), ())
-        return any(engines <= late and units <= late_units for late, late_units in found)
+        return isinstance(side, tuple) and self.is_late(side) is True
 
-    def add(self, side: PromptSide) -> None:
-        """Note one."""
+    def is_late(self, side: PromptSide) -> bool | None:
+        """None where it is not known."""
+        *kind, engines, units = side
+        late, in_time = (of.get((kind[0], kind[1]), set()) for of in (self._late, self._in_time))
+        if (own := (engines, units)) in late or own in in_time:
+            return own in late
+        if self._by_others and any(few <= engines and least <= units for few, least in in_time):
+            return False
+        if self._by_others and any(engines <= many and units <= most for many, most in late):
+            return True
+        return None
+
+    def add(self, side: PromptSide, *, is_late: bool = True) -> None:
+        """Note what was found of one."""
         precision, partition, engines, units = side
-        self._found[precision, partition].add((engines, units))
+        of = self._late if is_late else self._in_time
+        of[precision, partition].add((engines, units))
 
 
 class PromptSides:
-    """Which of them are `late`: by fresh runs they do not surely keep TTFT, or a unit did not."""
+    """Which of them are `late`: by fresh runs they do not surely keep TTFT. `by_others` takes what
+    is known of others for an answer, as far as a demand allows it.
+    """
 
-    def __init__(self, question: PlanQuestion, workers: SimulationWorkers) -> None:
+    def __init__(
+        self, question: PlanQuestion, workers: SimulationWorkers, *, by_others: bool = True
+    ) -> None:
         self._question = question
         self._bounds = tuple(bound for bound in question.slo.bounds if bound.name == "ttft")
         self._workers = workers
-        self._in_time = set[PromptSide]()
-        self.late = LateSides()
+        self.late = LateSides(by_others=by_others and isinstance(question.demand, RateDemand))
 
     def judge(self, settings: Sequence[Setting], *, ends_s: float = float("inf")) -> bool:
         """Simulate those of `settings` that are not known; returns whether any were, and raises
@@ -70,12 +91,13 @@ class PromptSides:
         sides: dict[PromptSide, Setting] = {}
         for setting in settings:
             side = prompt_side(setting.option, setting.replicas)
-            if side is not None and not self._is_known(side):
+            if side is not None and self.late.is_late(side) is None:
                 sides.setdefault(side, setting)
         check, workers = self._question.check, self._workers
         left = [*sides]
         if not self._bounds:
-            self._in_time.update(left)
+            for side in left:
+                self.late.add(side, is_late=False)
             return bool(sides)
         # What is hopeless is so by few requests, and most of the rest by one seed of several.
         few = ceil(check.judged / FIRST_SHARE)
@@ -86,18 +108,12 @@ class PromptSides:
         by_seed = check_by_seed([*tasks.values()], check.seed + 1, workers)
         left = self._kept(left, [may_be_sure for _, may_be_sure in by_seed])
         checks = check_sizes([tasks[each] for each in left], workers)
-        self._in_time.update(self._kept(left, [each.surely_meets for each in checks]))
+        for side, found in zip(left, checks, strict=True):
+            self.late.add(side, is_late=not found.surely_meets)
         return bool(sides)
 
-    def _is_known(self, side: PromptSide) -> bool:
-        *kind, engines, units = side
-        return side in self.late or any(
-            [*known] == kind and least <= engines and least_units <= units
-            for *known, least, least_units in self._in_time
-        )
-
     def _kept(self, sides: Sequence[PromptSide], are_in_time: Sequence[bool]) -> list[PromptSide]:
-        """Those that are; the others are late."""
+        """Those that may be; the others are late, and so are those that these say are."""
         for side, is_in_time in zip(sides, are_in_time, strict=True):
             if not is_in_time:
                 self.late.add(side)

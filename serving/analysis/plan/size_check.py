@@ -40,7 +40,7 @@ class TermCheck:
     It is judged by `requests`: all, or those of a traffic class. `share` of these kept it, and with
     95 % confidence `share_low` to `share_high` do: requests that wait for each other count for
     fewer. After an early end it is an upper bound, without an interval. `again` is None for fewer
-    than two runs; of some of several runs `may_pass` says whether the others could lift it.
+    than two runs.
     """
 
     name: str
@@ -51,7 +51,6 @@ class TermCheck:
     share_low: float | None
     share_high: float | None
     again: Again | None = None
-    may_pass: bool = True
     requests: int = 0
     traffic_class: str = ""
 

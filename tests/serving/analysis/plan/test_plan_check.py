@@ -304,10 +304,10 @@ def test_a_run_that_missed_is_not_made_good_by_the_others() -> None:
 def test_runs_in_turn_come_to_what_all_of_them_do(ttft: str) -> None:
     slo = Slo.parse(f"ttft={ttft}@p90")
     several = task(slo=slo, terms=replace(CHECK_FEW, judged=40, runs=5, window=20))
-    seeds = range(several.terms.seed, several.terms.seed + 5)
+    seeds = several.terms.seeds
     whole = check_size(several)
 
-    found, worst = check_in_turn(several, seeds, THIS_PROCESS)
+    ((found, worst),) = check_in_turn([(several, seeds)], THIS_PROCESS)
 
     assert found.surely_meets == whole.surely_meets
     assert (worst is None) == whole.surely_meets
@@ -318,3 +318,21 @@ def test_runs_in_turn_come_to_what_all_of_them_do(ttft: str) -> None:
         ((alone, may_be_sure),) = check_by_seed([several], worst, THIS_PROCESS)
         assert not may_be_sure
         assert alone.requests == 40
+
+
+def test_several_sizes_in_turn_come_to_what_each_does_alone() -> None:
+    asked = [
+        (each, each.terms.seeds)
+        for runs, ttft in ((3, "40ms"), (5, "150ms"), (1, "1s"))
+        for each in [
+            task(
+                slo=Slo.parse(f"ttft={ttft}@p90"),
+                terms=replace(CHECK_FEW, judged=40, runs=runs, window=20),
+            )
+        ]
+    ]
+
+    together = check_in_turn(asked, THIS_PROCESS)
+
+    assert together == [check_in_turn([each], THIS_PROCESS)[0] for each in asked]
+    assert {worst is None for _, worst in together} == {False, True}

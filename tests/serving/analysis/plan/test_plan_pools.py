@@ -10,7 +10,8 @@ from emulator.specs.systems import system_by_name
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
-from serving.analysis.plan.plan_options import OptionTerms
+from serving.analysis.plan.plan_demand import TraceDemand
+from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import (
     ABOUT,
     DECODES_MORE,
@@ -22,7 +23,7 @@ from serving.analysis.plan.plan_pools import (
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import size_task
-from serving.analysis.plan.prompt_sides import LateSides, PromptSides, prompt_side
+from serving.analysis.plan.prompt_sides import LateSides, PromptSide, PromptSides, prompt_side
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
 
@@ -147,10 +148,15 @@ def test_units_whose_prompts_are_late_do_not_race(kinds: PoolKinds) -> None:
     assert one not in {prompt_side(option, option.replicas) for _, option in found}
 
 
-def test_fewer_engines_in_fewer_units_than_late_ones_are_late_too(kinds: PoolKinds) -> None:
+def some_side(kinds: PoolKinds) -> PromptSide:
     (_, option), *_ = kinds.promising(0, 12, 1)
     side = prompt_side(option, 4)
     assert side is not None
+    return side
+
+
+def test_fewer_engines_in_fewer_units_than_late_ones_are_late_too(kinds: PoolKinds) -> None:
+    side = some_side(kinds)
     late, other = LateSides(), replace(side[1], chips=2 * side[1].chips, ep=2 * side[1].chips)
     late.add((*side[:2], 3, 4))
 
@@ -165,18 +171,79 @@ def test_fewer_engines_in_fewer_units_than_late_ones_are_late_too(kinds: PoolKin
     assert None not in late  # engines that compute their own prompts
 
 
-def test_prompts_wait_no_longer_where_more_units_share_them(kinds: PoolKinds) -> None:
-    (_, option), *_ = kinds.promising(0, 12, 1)
-    waits_s = []
-    for units in range(option.replicas, option.replicas + 4):
-        setting = Setting(option=option, policy="none", replicas=units)
-        task = size_task(ASKED, setting, judged=600, is_fresh=True, prompts_alone=True)
-        found = check_size(replace(task, terms=replace(task.terms, runs=1, early_end=False)))
-        p99 = found.percentiles_s["ttft"][-1]
-        assert p99 is not None
-        waits_s.append(p99.value)
+def test_what_was_judged_in_time_is_so_whatever_others_say(kinds: PoolKinds) -> None:
+    kind, late, alone = some_side(kinds)[:2], LateSides(), LateSides(by_others=False)
+    for sides in (late, alone):
+        sides.add((*kind, 2, 2), is_late=False)
+        sides.add((*kind, 4, 4))
 
-    assert waits_s == sorted(waits_s, reverse=True)
+    def found(sides: LateSides) -> list[bool | None]:
+        return [sides.is_late((*kind, each, each)) for each in range(1, 6)]
+
+    assert found(late) == [True, False, False, True, False]
+    assert found(alone) == [None, False, None, True, None]
+
+
+def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
+    kinds: PoolKinds,
+) -> None:
+    seats = replace(ASKED.check, schedulers=replace(ASKED.check.schedulers, max_num_seqs=4))
+    race = Race(replace(ASKED, check=seats), THIS_PROCESS, lambda _: None)
+    option = next(
+        option
+        for _, option in kinds.promising(8, 20, 8)
+        if option.replicas == 1 and option.candidate.replicas == 6
+    )
+    one = replace(
+        option, point=replace(option.point, candidate=replace(option.candidate, replicas=1))
+    )
+    crowded, roomy = (Setting(option=each, policy="none", replicas=1) for each in (one, option))
+    assert prompt_side(one, 1) == prompt_side(option, 1)
+    assert not race.stands(crowded)
+    ttft, *_ = race.checks[crowded].terms
+    assert ttft.name == "ttft"
+    assert not ttft.kept
+
+    assert race.heats([roomy], first=True) == [roomy]
+
+
+def test_a_trace_has_each_number_of_units_judged() -> None:
+    recorded = TraceDemand(traffic=DEMAND.peak.first(400), window_s=1.0, source="a rate's first")
+    by_rate, by_trace = (
+        PromptSides(replace(ASKED, demand=demand), THIS_PROCESS).late
+        for demand in (DEMAND, recorded)
+    )
+    side = ("stored", SWEEP.tasks()[0][1].partition, 2, 2)
+    for late in (by_rate, by_trace):
+        late.add(side)
+    fewer = (*side[:3], 1)
+
+    assert fewer in by_rate
+    assert fewer not in by_trace
+    assert side in by_trace
+
+
+def p99_of_prompts_s(option: Option, *, engines: int, units: int) -> float:
+    prefill = option.point.prefill
+    assert prefill is not None
+    point = replace(option.point, prefill=replace(prefill, replicas=engines))
+    setting = Setting(option=replace(option, point=point), policy="none", replicas=units)
+    task = size_task(ASKED, setting, judged=600, is_fresh=True, prompts_alone=True)
+    found = check_size(replace(task, terms=replace(task.terms, runs=1, early_end=False)))
+    p99 = found.percentiles_s["ttft"][-1]
+    assert p99 is not None
+    return p99.value
+
+
+def test_prompts_wait_no_longer_where_more_units_or_engines_share_them(kinds: PoolKinds) -> None:
+    (_, option), *_ = kinds.promising(0, 12, 1)
+    least = option.replicas
+    by_units = [p99_of_prompts_s(option, engines=1, units=least + more) for more in range(4)]
+    by_engines = [p99_of_prompts_s(option, engines=1 + more, units=least) for more in range(4)]
+
+    for waits_s in (by_units, by_engines):
+        assert waits_s == sorted(waits_s, reverse=True)
+        assert waits_s[-1] < waits_s[0]
 
 
 def test_of_equal_engines_a_few_of_the_strongest_are_paired(

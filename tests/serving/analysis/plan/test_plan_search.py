@@ -126,6 +126,32 @@ def test_what_new_seeds_refute_does_not_come_back() -> None:
     assert not race.confirm([too_few])
 
 
+def test_what_stood_before_the_time_was_over_is_kept() -> None:
+    said: list[str] = []
+
+    def over(words: str) -> None:
+        said.append(words)
+        race.ends_s = 0.0
+
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+    two = [
+        Setting(option=option, policy="capped:64", replicas=48 // option.replica_chips + more)
+        for more in (1, 0)
+    ]
+    race = Race(ASKED, THIS_PROCESS, over)
+    with pytest.raises(OutOfTime):
+        race.confirm(two)
+
+    assert race.passed == two[:1]
+    assert race.best == two[0]
+    (words,) = said
+    assert two[0].words in words
+
+    race = Race(ASKED, THIS_PROCESS, said.append)
+    assert race.confirm(two)
+    assert {*race.passed} == {*two}
+
+
 @pytest.mark.slow
 def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -> None:
     race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
