@@ -34,6 +34,7 @@ from typing import Final
 
 import numpy as np
 
+from loadgen.measures.intervals import student_quantile
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms
@@ -43,7 +44,7 @@ from serving.analysis.plan.plan_race import LAST_TIMES, NO_POLICY, Race
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES
 from serving.analysis.plan.prompt_sides import PromptSides
-from serving.analysis.plan.size_check import Check
+from serving.analysis.plan.size_check import Again, Check
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers
@@ -189,6 +190,14 @@ def beyond_promise(promised: Check, fresh: Sequence[Check]) -> dict[str, float]:
     return found
 
 
+def apart_by_chance(again: Again) -> float:
+    """How far apart the mean of fresh windows' logarithms may be from that of those judged, with
+    95 % confidence: Student's bound of two samples, of equal spread.
+    """
+    both = 1 / again.windows + 1 / len(FRESH_SEEDS)
+    return student_quantile(again.windows - 1) * again.spread * math.sqrt(both)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Plan, search everything smaller, judge anew; write a row."""
     parser = argparse.ArgumentParser(prog="plan_exhaustive", description=__doc__)
@@ -235,6 +244,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{name} {math.expm1(beyond):+.1%}"
             for name, beyond in beyond_promise(found.choice.check, fresh).items()
         ),
+        "outdated": "",
     }
     print(row)
     rows = {}

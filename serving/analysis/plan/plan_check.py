@@ -30,9 +30,15 @@ from serving.analysis.plan.class_demand import (
     ClassBound,
     ClassesDemand,
     levels_of_all,
-    measure_of,
 )
 from serving.analysis.plan.plan_demand import PlanDemand, Share
+from serving.analysis.plan.share_run import (
+    ShareRun,
+    has_one_of,
+    kept_of,
+    measure_of_bound,
+    times_of,
+)
 from serving.analysis.plan.size_check import Again, Check, TermCheck
 from serving.analysis.plan.timed_run import ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -40,7 +46,6 @@ from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import (
     THIS_PROCESS,
     ReplicaSet,
-    Run,
     SchedulerLimits,
     SimulatedDeployment,
     SimulationWorkers,
@@ -118,34 +123,6 @@ class SizeTask:
     ends_at: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShareRun:
-    """What the run of one replica's share shows of its judged requests.
-
-    Attributes:
-        kept: of each limit 1 for each request that kept it, else 0, by arrival: [judged], or those
-            of the limit's class.
-        times_s: TTFT, TPOT, E2E, of all and of each class: [requests that have one].
-        hit_tokens, prompt_tokens: of the judged requests that have a first token.
-    """
-
-    simulated_requests: int
-    begin_s: float
-    end_s: float
-    warmup_s: float
-    kept: tuple[Float64s, ...]
-    times_s: dict[str, Float64s]
-    hit_tokens: int
-    prompt_tokens: int
-    chip_watts: float
-    busy_share: float
-    throttled_share: float
-    preemptions: int
-    kv_blocks_used_max: int
-    steps: int
-    ending: Ending
-
-
 def check_size(task: SizeTask) -> Check:
     """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds, and
     OutOfTime.
@@ -170,11 +147,15 @@ def check_in_turn(
     worst: list[int | None] = [None for _ in asked]
     left = [*range(len(asked))]
     while left:
-        given = {place: _next_runs(*asked[place], len(runs[place])) for place in left}
-        made = iter(workers.map(_share_runs, [*chain.from_iterable(given.values())]))
+        given = [
+            (asked[place][0], seed)
+            for place in left
+            for seed in asked[place][1][len(runs[place]) :][:RUNS_AT_ONCE]
+        ]
+        made = iter(workers.map(_share_runs, given))
         for place in left:
             task, seeds = asked[place]
-            runs[place] += islice(made, len(given[place]))
+            runs[place] += islice(made, min(RUNS_AT_ONCE, len(seeds) - len(runs[place])))
             if not _may_be_sure(task, runs[place]):
                 margins = [_least_margin(task, run) for run in runs[place]]
                 worst[place] = seeds[margins.index(min(margins))]
@@ -187,10 +168,6 @@ def check_in_turn(
         (_check(task, of_task), seed)
         for (task, _), of_task, seed in zip(asked, runs, worst, strict=True)
     ]
-
-
-def _next_runs(task: SizeTask, seeds: Sequence[int], made: int) -> list[tuple[SizeTask, int]]:
-    return [(task, seed) for seed in seeds[made : made + RUNS_AT_ONCE]]
 
 
 def check_by_seed(
@@ -332,13 +309,15 @@ def _serve(
     began = run.judged & ~np.isnan(served.first_token_s)
     assert served.hits is not None
     of_class = None if share.of_class is None else share.of_class[run.sent][run.judged]
+    has_one = has_one_of(run, task.demand, of_class)
     return ShareRun(
         simulated_requests=len(share.traffic),
         begin_s=share.begin_s,
         end_s=share.end_s,
         warmup_s=share.warmup_s,
-        kept=tuple(_kept(run, bound, of_class) for bound in task.slo.bounds),
-        times_s=_times_s(run, task.demand, of_class),
+        kept=tuple(kept_of(run, bound, of_class) for bound in task.slo.bounds),
+        times_s=times_of(run, has_one),
+        has_one=has_one,
         hit_tokens=int(served.hits[began].sum()),
         prompt_tokens=int(share.traffic.prompt_tokens[began].sum()),
         chip_watts=run.chip_watts,
@@ -400,20 +379,25 @@ def _terms(
                 requests=sum(map(len, kept)),
                 limit_s=bound.limit_s,
                 percentile=bound.percentile,
-                reached_s=known_percentile(times_s[_measure(bound)], bound.percentile),
+                reached_s=known_percentile(times_s[measure_of_bound(bound)], bound.percentile),
                 share=share.value,
                 share_low=share.low,
                 share_high=share.high,
-                again=_again(task, margins, bound, requests=sum(map(len, kept))),
+                again=_again(task, of_seeds, margins, bound, requests=sum(map(len, kept))),
             )
         )
     return tuple(checks)
 
 
 def _again(
-    task: SizeTask, margins: Sequence[float], bound: Bound, *, requests: int
+    task: SizeTask,
+    of_seeds: Sequence[Sequence[ShareRun]],
+    margins: Sequence[float],
+    bound: Bound,
+    *,
+    requests: int,
 ) -> Again | None:
-    """Of windows that have so many `requests` together; None for fewer than two."""
+    """Of windows of which so many `requests` have the limit; None for fewer than two."""
     window = task.terms.window
     low = again_low(margins, tail=task.terms.again_tail)
     if low is None or window is None:
@@ -423,28 +407,37 @@ def _again(
         bound.limit_s * math.exp(-each)
         for each in (min(low, *margins), likely, max(2 * likely - low, *margins))
     )
+    judged = sum(share.judged for run in of_seeds for share in run)
+    windows = sum(_windows(run, window) for run in of_seeds)
     return Again(
-        requests=min(window, requests // len(margins)),  # a trace's window may have fewer
+        requests=min(window, judged // windows),  # a trace's window may have fewer
+        of_class=round(requests / windows) if isinstance(bound, ClassBound) else None,
         confidence=1 - task.terms.again_tail,
+        windows=len(margins),
+        spread=float(np.std(margins, ddof=1)),
         least_s=least_s,
         likely_s=likely_s,
         most_s=most_s,
     )
 
 
+def _windows(run: Sequence[ShareRun], window: int) -> int:
+    return max(1, sum(share.judged for share in run) // window)
+
+
 def _window_margins(
     task: SizeTask, runs: Sequence[Sequence[ShareRun]], bound: Bound
 ) -> list[float]:
     """Of each window, of the runs of one seed together, the logarithm of the limit to what its
-    requests reach at the percentile: above 0 if it is kept. None of a run that was broken off.
+    requests reach at the percentile: above 0 if it is kept. None of a run that was broken off, and
+    of a window without a request that has the limit.
     """
-    window, found = task.terms.window, list[float]()
+    window, found, measure = task.terms.window, list[float](), measure_of_bound(bound)
     if window is None:
         return found
     for run in runs:
-        times_s = [share.times_s[_measure(bound)] for share in run]
-        windows = max(1, sum(map(len, times_s)) // window)
-        for parts in zip(*(np.array_split(each, windows) for each in times_s), strict=True):
+        windows = _windows(run, window)
+        for parts in zip(*(share.in_windows(measure, windows) for share in run), strict=True):
             reached_s = _reached_s(np.concatenate(parts), bound)
             if reached_s is not None:
                 found.append(math.log(bound.limit_s / max(reached_s, _LEAST * bound.limit_s)))
@@ -455,34 +448,6 @@ def _reached_s(times_s: Float64s, bound: Bound) -> float | None:
     """Endless where tokens never come; None of no requests, and where it is not known."""
     known = len(times_s) and not np.isnan(times_s).any()
     return min(percentile(times_s, bound.percentile), _ENDLESS * bound.limit_s) if known else None
-
-
-def _measure(bound: Bound) -> str:
-    traffic_class = bound.traffic_class if isinstance(bound, ClassBound) else ""
-    return measure_of(traffic_class, bound.name)
-
-
-def _times_s(run: Run, demand: PlanDemand, of_class: Int64s | None) -> dict[str, Float64s]:
-    several = run.served.traffic.output_tokens[run.judged] > 1
-    times_s = {"ttft": run.ttft_s, "tpot": run.tpot_s, "e2e": run.e2e_s}  # each [judged]
-    has_one = {name: several if name == "tpot" else np.full(len(several), True) for name in times_s}
-    found = {name: each[has_one[name]] for name, each in times_s.items()}
-    if isinstance(demand, ClassesDemand):
-        for number, traffic_class in enumerate(demand.classes):
-            for name, each in times_s.items():
-                own = has_one[name] & (of_class == number)
-                found[measure_of(traffic_class.name, name)] = each[own]
-    return found
-
-
-def _kept(run: Run, bound: Bound, of_class: Int64s | None) -> Float64s:
-    """1 for each judged request that kept the bound, else 0, by arrival: [judged of its class]."""
-    served = run.served
-    late = served.missed(bound) | served.failed
-    if served.ending is Ending.TIME_UP:
-        late |= np.isnan(served.first_token_s) if bound.name == "ttft" else ~served.finished
-    kept = (~late[run.judged]).astype(np.float64)
-    return kept[of_class == bound.number] if isinstance(bound, ClassBound) else kept
 
 
 def _share(kept: Float64s, runs: Sequence[ShareRun]) -> Estimate:

@@ -14,7 +14,7 @@ from serving.traffic.serving_run import Ending
 FRESH_PASSED: Final = 10
 """Further runs in a row that all keep a limit of a plan's answer,"""
 STANDS_TAIL: Final = 0.05 / FRESH_PASSED
-"""with 95 % confidence: of one more run so little is left."""
+"""each limit with 95 % confidence: of one more run so little is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,16 @@ class Again:
     the geometric mean of the runs that there are; with this `confidence` at least `least_s`, and
     with the same at most `most_s`: no less than the worst of those runs, and no more than the best.
 
-    Many runs together reach more than `likely_s`, as slow ones have most of the slowest requests.
+    `of_class`: about so many of the requests are of the limit's class. `windows` were judged,
+    with a standard deviation of their logarithms, `spread`. Many runs together reach more than
+    `likely_s`, as slow ones have most of the slowest requests.
     """
 
     requests: int
+    of_class: int | None = None
     confidence: float
+    windows: int
+    spread: float
     least_s: float
     likely_s: float
     most_s: float
@@ -93,9 +98,10 @@ class TermCheck:
         least, likely, most = (
             four_digits(1e3 * each) for each in (again.least_s, again.likely_s, again.most_s)
         )
+        of_class = f" (of which about {again.of_class:,})" if again.of_class is not None else ""
         return (
-            f"; one more run of {again.requests:,} requests: about {likely} ms, at least {least} "
-            f"and at most {most} ms with {100 * again.confidence:g} % confidence each"
+            f"; one more run of {again.requests:,} requests{of_class}: about {likely} ms, "
+            f"at least {least} and at most {most} ms with {100 * again.confidence:g} % confidence each"
         )
 
     @property

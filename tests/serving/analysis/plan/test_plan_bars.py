@@ -5,24 +5,27 @@ import math
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
+from emulator.arrays import Float64s
 from serving.analysis.plan.plan import plan
+from serving.analysis.plan.size_check import Again
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers
 from tests.benchmarks.plan_exhaustive import (
     DATA,
+    FRESH_SEEDS,
     QUESTIONS,
     TRACES,
+    apart_by_chance,
     beyond_promise,
     fresh_checks,
 )
 
 WORSE: Final = 1.05
 APART: Final = 0.05
-OF_ONE_RUN: Final = 0.5
-"""Of the way from what is likely in one run to the most that is: ten runs' mean is nearer."""
 
 
 def rows() -> dict[str, dict[str, str]]:
@@ -33,7 +36,11 @@ def rows() -> dict[str, dict[str, str]]:
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", rows())
-def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(name: str) -> None:
+def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    if outdated := rows()[name]["outdated"]:
+        request.applymarker(pytest.mark.xfail(reason=outdated, strict=True))
     for word in QUESTIONS[name]:
         if word.startswith(str(TRACES)) and not Path(word).exists():
             pytest.skip(f"needs {word} (public data; ULTRASERVE_TRACES says where it lies)")
@@ -48,6 +55,39 @@ def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(name: s
     assert all(check.meets for check in fresh)
     beyond = beyond_promise(found.choice.check, fresh)
     for term in found.choice.check.terms:
-        if term.again is not None:
-            bursts = OF_ONE_RUN * math.log(term.again.most_s / term.again.likely_s)
-            assert abs(beyond[term.name]) <= max(APART, bursts)
+        assert term.again is not None, f"{term.label}: no further run is promised"
+        assert abs(beyond[term.name]) <= max(APART, apart_by_chance(term.again))
+
+
+def again_of(logs: Float64s) -> Again:
+    """Of these windows' logarithms."""
+    spread, likely_s = float(np.std(logs, ddof=1)), math.exp(float(np.mean(logs)))
+    return Again(
+        requests=3_000,
+        confidence=0.995,
+        windows=len(logs),
+        spread=spread,
+        least_s=likely_s,
+        likely_s=likely_s,
+        most_s=likely_s,
+    )
+
+
+def test_a_bias_of_a_seventh_is_told_from_chance_where_none_is_in_nineteen_of_twenty() -> None:
+    chance = np.random.default_rng(1)
+    passed = dict.fromkeys((0.0, 0.15), 0)
+    for bias in passed:
+        for _ in range(2_000):
+            judged, fresh = chance.normal(0.0, 0.1, 16), chance.normal(bias, 0.1, len(FRESH_SEEDS))
+            apart = abs(float(fresh.mean() - judged.mean()))
+            passed[bias] += apart <= apart_by_chance(again_of(judged))
+
+    assert passed[0.0] >= 0.94 * 2_000
+    assert passed[0.15] <= 0.1 * 2_000
+
+
+def test_a_row_of_another_rule_says_which() -> None:
+    assert {name for name, row in rows().items() if row["outdated"]} == {
+        "gpt-oss-120b at 500/s",
+        "llama-3.1-405b",
+    }

@@ -10,7 +10,9 @@ from emulator.specs.calibration import ROOFLINE
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
+from loadgen.workloads.lengths import lognormal_of_median
 from loadgen.workloads.traffic import Traffic
+from serving.analysis.plan.class_demand import ClassesDemand, PlannedClass
 from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_in_turn, check_size
 from serving.analysis.plan.plan_demand import Share, TraceDemand
 from serving.analysis.plan.size_check import Check
@@ -280,6 +282,42 @@ def test_one_more_window_is_bounded_by_the_spread_of_those_there_are() -> None:
         assert sure.again.likely_s == term.again.likely_s < term.reached_s
         assert term.reached_s <= term.again.most_s < sure.again.most_s
         assert (term.again.requests, term.again.confidence) == (20, 0.975)
+
+
+def test_replies_of_one_token_leave_as_many_windows_of_as_many_requests() -> None:
+    lengths = replace(DEMAND.lengths, output=lognormal_of_median(median=3, sigma=0.8))
+    terms = replace(CHECK_FEW, judged=40, runs=2, window=20)
+    ttft, tpot = check_size(task(demand=replace(DEMAND, lengths=lengths), terms=terms)).terms
+
+    assert ttft.again is not None
+    assert tpot.again is not None
+    assert ttft.again.windows == tpot.again.windows == 4
+    assert ttft.again.requests == tpot.again.requests == 20
+    assert "one more run of 20 requests: about" in tpot.again_words
+
+
+def test_a_class_is_told_by_whole_runs_and_what_it_has_of_them() -> None:
+    common, rare = (
+        PlannedClass(
+            name=name,
+            rate_per_s=rate_per_s,
+            lengths=DEMAND.lengths,
+            words="short",
+            slo=Slo.parse("ttft=300ms@p90"),
+        )
+        for name, rate_per_s in (("common", 200.0), ("rare", 50.0))
+    )
+    classes = ClassesDemand.of([common, rare], context_tokens=DEMAND.context_tokens, seed=1)
+    terms = replace(CHECK_FEW, judged=80, runs=2, window=40)
+    found = check_size(task(demand=classes, slo=classes.slo, terms=terms)).terms
+
+    for term in found:
+        assert term.again is not None
+        assert term.again.windows == 4
+        assert term.again.of_class == round(term.requests / 4)
+        words = f"one more run of 40 requests (of which about {term.again.of_class}): about"
+        assert words in term.again_words
+    assert sum(term.requests for term in found) == 160
 
 
 def test_a_run_that_missed_is_not_made_good_by_the_others() -> None:
