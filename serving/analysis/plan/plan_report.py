@@ -36,7 +36,8 @@ from serving.analysis.steady_state.model_error import (
 
 _RANGE_IN_WORDS: Final = (
     f"{RANGE}: times are the prediction times these ratios; sizes were simulated with steps at the "
-    "ends of TPOT's, queues with them, in the plan's setting alone, each judged by one run"
+    "ends of TPOT's, queues with them, in the plan's setting alone, each judged by one run; TTFT's "
+    "ratios were measured with the front end's time, which these times are without"
 )
 _NARROW_KV: Final = (
     "KV of 8 bits: half the bytes in HBM, products as before (those with a latent at the rate of "

@@ -109,13 +109,24 @@ def size_task(
 
 
 def task_anew(
-    question: PlanQuestion, setting: Setting, *, ends_s: float = float("inf")
+    question: PlanQuestion,
+    setting: Setting,
+    *,
+    prompts_alone: bool = False,
+    ends_s: float = float("inf"),
 ) -> SizeTask:
-    """To judge a setting by seeds that no heat and no confirmation has seen; where all seeds give
-    the same requests, by these.
+    """To judge a setting, or its engines for prompts, by seeds that no heat and no confirmation has
+    seen; where all seeds give the same requests, by these.
     """
     judged = FRESH_TIMES * question.check.judged
-    task = size_task(question, setting, judged=judged, is_fresh=True, ends_s=ends_s)
+    task = size_task(
+        question,
+        setting,
+        judged=judged,
+        is_fresh=True,
+        prompts_alone=prompts_alone,
+        ends_s=ends_s,
+    )
     if task.terms.window is None:
         return task
     terms = replace(

@@ -2,8 +2,8 @@
 
 Nothing goes back to them, and a first token follows its prompt. So where they alone are too late,
 each unit that has them is, whatever decodes in it: many units are out by a short simulation. Not
-the other way round: a unit's first tokens also wait for seats where it decodes, so that a late unit
-says nothing of its engines for prompts.
+the other way round: a unit's first tokens also wait for seats where it decodes, so that of a late
+unit these engines are judged by themselves.
 
 A rate's seed gives any number of units the same requests, only closer together the fewer units
 there are. So where engines are late, as many or fewer of them in as many or fewer units are late
@@ -24,7 +24,7 @@ from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task
+from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
 from serving.simulator import SimulationWorkers
 
 PromptSide = tuple[str, Partition, int, int]
@@ -67,13 +67,14 @@ class LateSides:
     def add(self, side: PromptSide, *, is_late: bool = True) -> None:
         """Note what was found of one."""
         precision, partition, engines, units = side
-        of = self._late if is_late else self._in_time
+        of, other = (self._late, self._in_time) if is_late else (self._in_time, self._late)
         of[precision, partition].add((engines, units))
+        other[precision, partition].discard((engines, units))
 
 
 class PromptSides:
-    """Which of them are `late`: by fresh runs they do not surely keep TTFT. `by_others` takes what
-    is known of others for an answer, as far as a demand allows it.
+    """Which of them are `late`: by fresh runs, or a new seed's, they do not surely keep TTFT.
+    `by_others` takes what is known of others for an answer, as far as a demand allows it.
     """
 
     def __init__(
@@ -111,6 +112,19 @@ class PromptSides:
         for side, found in zip(left, checks, strict=True):
             self.late.add(side, is_late=not found.surely_meets)
         return bool(sides)
+
+    def judge_anew(self, setting: Setting, seed: int, *, ends_s: float = float("inf")) -> None:
+        """Of a unit that missed TTFT by such a new seed: whether its engines for prompts alone do,
+        too. Raises OutOfTime.
+        """
+        side = prompt_side(setting.option, setting.replicas)
+        if side is None or side in self.late:
+            return
+        task = task_anew(self._question, setting, prompts_alone=True, ends_s=ends_s)
+        task = replace(task, slo=Slo(bounds=self._bounds, words=self._question.slo.words))
+        ((_, may_be_sure),) = check_by_seed([task], seed, self._workers)
+        if not may_be_sure:
+            self.late.add(side)
 
     def _kept(self, sides: Sequence[PromptSide], are_in_time: Sequence[bool]) -> list[PromptSide]:
         """Those that may be; the others are late, and so are those that these say are."""

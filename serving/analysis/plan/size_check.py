@@ -101,7 +101,8 @@ class TermCheck:
         of_class = f" (of which about {again.of_class:,})" if again.of_class is not None else ""
         return (
             f"; one more run of {again.requests:,} requests{of_class}: about {likely} ms, "
-            f"at least {least} and at most {most} ms with {100 * again.confidence:g} % confidence each"
+            f"at least {least} and at most {most} ms "
+            f"with {100 * again.confidence:g} % confidence each"
         )
 
     @property

@@ -22,7 +22,7 @@ from serving.analysis.plan.plan_pools import (
 )
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import size_task
+from serving.analysis.plan.plan_task import size_task, task_anew
 from serving.analysis.plan.prompt_sides import LateSides, PromptSide, PromptSides, prompt_side
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
@@ -205,6 +205,16 @@ def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     assert not ttft.kept
 
     assert race.heats([roomy], first=True) == [roomy]
+
+
+def test_a_new_seed_by_which_prompts_alone_are_late_is_believed(kinds: PoolKinds) -> None:
+    (_, option), *_ = kinds.promising(0, 12, 1)
+    setting = Setting(option=option, policy="none", replicas=option.replicas)
+    for ttft, is_late in (("1ms", True), ("300ms", False)):
+        asked = replace(ASKED, slo=Slo.parse(f"ttft={ttft},tpot=20ms"))
+        sides = PromptSides(asked, THIS_PROCESS)
+        sides.judge_anew(setting, task_anew(asked, setting).terms.seed)
+        assert (prompt_side(option, option.replicas) in sides.late) is is_late
 
 
 def test_a_trace_has_each_number_of_units_judged() -> None:
