@@ -27,7 +27,7 @@ def simulated_lines(curve: SimulatedCurve, found: Pareto, most: int) -> Iterator
     yield (
         "losses: shares of the steady state's rate, which the mean step allows within the target; "
         f"by {LAST_TIMES * judged:,} requests or more to each rate, and for certainty as a plan "
-        f"judges, by {FRESH_RUNS * FRESH_TIMES * judged:,} of other seeds"
+        f"judges, by up to {FRESH_RUNS * FRESH_TIMES * judged:,} of other seeds"
     )
     by_machine = [(machine, curve.of(machine, found.basis)) for machine in found.machines]
     shown = [point for _, points in by_machine for point in points[:most]]

@@ -117,10 +117,10 @@ def fit_factors(
     )
     seen = observed.taken(~drafts)
     seen = replace(seen, ttft_s=np.where(unqueued, seen.ttft_s, np.nan))
-    predictor, weights = RowPredictor(plain), _weights(machines)
-    vector = _fitted(order, predictor, seen, weights)
+    predictor = RowPredictor(plain)
+    vector = _fitted(order, predictor, seen, _weights(machines))
     factors = order.factors(vector, name=name, source=source)
-    factors = _with_front_end(factors, predictor, seen.ttft_s, weights)
+    factors = _with_front_end(factors, predictor, seen.ttft_s, machines)
     if not drafts.any():
         return factors
     rest = [load for load, speculative in zip(loads, drafts, strict=True) if speculative]
@@ -128,7 +128,9 @@ def fit_factors(
 
 
 def _weights(machines: Sequence[str]) -> Float64s:
-    """Of each row, with a mean of one."""
+    """Of each row, with a mean of one; of none where there are none."""
+    if not machines:
+        return np.empty(0)
     counts = np.array([machines.count(machine) for machine in machines])
     weights: Float64s = 1 / np.sqrt(counts)
     weights /= weights.mean()
@@ -173,24 +175,27 @@ def _log_errors(predicted: RowResults, observed: RowResults) -> Float64s:
 
 
 def _with_front_end(
-    factors: StackFactors, predictor: RowPredictor, ttft_s: Float64s, weights: Float64s
+    factors: StackFactors, predictor: RowPredictor, ttft_s: Float64s, machines: Sequence[str]
 ) -> StackFactors:
-    """With the front end that runs need for `ttft_s`, NaN where requests queue.
+    """With the front end that runs need for `ttft_s`, NaN where requests queue, of these machines.
 
     What else a request waits for is its engine's scheduler, which the steady state's formula does
     not have: the formula's own front end would take that in.
     """
     prior = next(each for each in SHARED if each.name == "front_end_request_ns")
     seen = ~np.isnan(ttft_s)
+    weights = _weights([machines[row] for row in np.flatnonzero(seen)])
     inside_s = predictor.simulate(factors, seen).ttft_s[seen] - factors.front_end_request_ns / 1e9
 
     def loss(front_end_ns: float) -> float:
         predicted_s = np.maximum(inside_s + front_end_ns / 1e9, 1e-3)
         errors = np.log(predicted_s / ttft_s[seen]) / ERROR_SCALES["ttft"]
         far = np.log(front_end_ns / prior.usual) / prior.spread
-        return float(((weights[seen] * _softened(errors)) ** 2).sum() + far * far)
+        return float(((weights * _softened(errors)) ** 2).sum() + far * far)
 
-    return replace(factors, front_end_request_ns=min(FRONT_END_NS.tolist(), key=loss))
+    losses = np.array([loss(each) for each in FRONT_END_NS.tolist()])
+    assert np.isfinite(losses).all()
+    return replace(factors, front_end_request_ns=float(FRONT_END_NS[losses.argmin()]))
 
 
 def _with_drafts(

@@ -203,10 +203,12 @@ def _rows() -> Iterator[_Row]:
 
 
 def reading_lines() -> Iterator[str]:
-    """The points' scores as the model ships, and with each law's reading in its place."""
+    """The points' scores as the model ships, and with each law's reading in its place; how many
+    points a median is of stands in its heading.
+    """
     rows = list(_rows())
     yield "Public Trainium points, by what laws of measured kernels say, one assumption at a time"
-    yield from table_lines(table_of(_columns(list(rows[0][2])), rows))
+    yield from table_lines(table_of(_columns(rows[0][2]), rows))
     yield from (f"- {each.words}: {each.source}" for _, each, _ in rows if each is not None)
 
 
@@ -222,7 +224,7 @@ def as_data() -> list[dict[str, Any]]:
     ]
 
 
-def _columns(kinds: Sequence[str]) -> list[Column[_Row]]:
+def _columns(shipped: Mapping[str, PointScore]) -> list[Column[_Row]]:
     def median(kind: str) -> Callable[[_Row], object]:
         return lambda row: row[2][kind].median
 
@@ -234,6 +236,9 @@ def _columns(kinds: Sequence[str]) -> list[Column[_Row]]:
         Column("model", lambda row: None if row[1] is None else row[1].model, ",.4g"),
         Column("law", lambda row: None if row[1] is None else row[1].law, ",.4g"),
         Column("unit", lambda row: None if row[1] is None else row[1].unit, align="left"),
-        *(Column(kind, median(kind), ".1%") for kind in kinds),
+        *(
+            Column(f"{kind} ({score.points})", median(kind), ".1%")
+            for kind, score in shipped.items()
+        ),
         Column("bias", bias, "+.1%"),
     ]

@@ -189,14 +189,14 @@ def test_a_target_out_of_reach_names_what_is_in_reach() -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pools_win_where_prompts_hold_up_decodes() -> None:
-    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2), lnc=(2,), attention_split=HEADS))
     asked = question(
-        sweep=sweep,
-        demand=replace(DEMAND, rate_per_s=900.0),
-        slo=Slo.parse("ttft=300ms,tpot=8ms@p95"),
-        check=FEW,
+        sweep=replace(ONE_CHIP, asked=replace(ONE_CHIP.asked, attention_split=HEADS)),
+        demand=replace(DEMAND, rate_per_s=400.0),
+        slo=Slo.parse("ttft=300ms,tpot=8ms@p90"),
+        check=replace(CHECK, judged=40),
+        search=SearchTerms(policies=("balanced:64:256:1024",), tries=1),
     )
     with_pools, without = plan(asked), plan(replace(asked, pools=False))
     check = with_pools.choice.check

@@ -76,4 +76,6 @@ def test_the_report_has_a_line_for_each_assumption_and_its_source() -> None:
     for each in law_readings():
         assert text.count(each.words) == 2
         assert each.source in text
+    for kind, score in trainium_scores().items():
+        assert f"{kind} ({score.points})" in text
     assert next(each["assumption"] for each in as_data()) == "as it ships"
