@@ -54,8 +54,8 @@ class LateSides:
 
     def is_late(self, side: PromptSide) -> bool | None:
         """None where it is not known."""
-        *kind, engines, units = side
-        late, in_time = (of.get((kind[0], kind[1]), set()) for of in (self._late, self._in_time))
+        precision, partition, engines, units = side
+        late, in_time = self._late[precision, partition], self._in_time[precision, partition]
         if (own := (engines, units)) in late or own in in_time:
             return own in late
         if self._by_others and any(few <= engines and least <= units for few, least in in_time):

@@ -10,6 +10,7 @@ from emulator.specs.calibration import ROOFLINE
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
+from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.class_demand import ClassesDemand, PlannedClass
@@ -285,7 +286,10 @@ def test_one_more_window_is_bounded_by_the_spread_of_those_there_are() -> None:
 
 
 def test_replies_of_one_token_leave_as_many_windows_of_as_many_requests() -> None:
-    lengths = replace(DEMAND.lengths, output=lognormal_of_median(median=3, sigma=0.8))
+    lengths = IndependentLengths(
+        prompt=lognormal_of_median(median=380, sigma=0.3),
+        output=lognormal_of_median(median=3, sigma=0.8),
+    )
     terms = replace(CHECK_FEW, judged=40, runs=2, window=20)
     ttft, tpot = check_size(task(demand=replace(DEMAND, lengths=lengths), terms=terms)).terms
 

@@ -131,25 +131,25 @@ def test_what_stood_before_the_time_was_over_is_kept() -> None:
 
     def over(words: str) -> None:
         said.append(words)
-        race.ends_s = 0.0
+        ending.ends_s = 0.0
 
     option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
     two = [
         Setting(option=option, policy="capped:64", replicas=48 // option.replica_chips + more)
         for more in (1, 0)
     ]
-    race = Race(ASKED, THIS_PROCESS, over)
+    ending = Race(ASKED, THIS_PROCESS, over)
     with pytest.raises(OutOfTime):
-        race.confirm(two)
+        ending.confirm(two)
 
-    assert race.passed == two[:1]
-    assert race.best == two[0]
+    assert ending.passed == two[:1]
+    assert ending.best == two[0]
     (words,) = said
     assert two[0].words in words
 
-    race = Race(ASKED, THIS_PROCESS, said.append)
-    assert race.confirm(two)
-    assert {*race.passed} == {*two}
+    whole = Race(ASKED, THIS_PROCESS, said.append)
+    assert whole.confirm(two)
+    assert {*whole.passed} == {*two}
 
 
 @pytest.mark.slow
