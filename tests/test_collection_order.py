@@ -46,7 +46,7 @@ def test_what_uses_the_live_server_is_last_and_what_ends_it_after_that(
     environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
 
     told = subprocess.run(
-        [*command, first, *(FILES.keys() - {first})],
+        [*command, first, *(name for name in FILES if name != first)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
