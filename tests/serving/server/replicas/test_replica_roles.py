@@ -52,6 +52,14 @@ async def test_a_prompt_is_computed_by_one_replica_and_decoded_by_another(stream
 
 
 @in_loop
+async def test_round_robin_takes_turns_in_each_role() -> None:
+    async with small_service(count=4, roles=ROLES, router="round-robin") as service:
+        for _ in range(4):
+            assert (await service.http.post(PATH, json=body())).status_code == 200
+        assert [len(each.answered) for each in service.replicas] == [2, 2, 2, 2]
+
+
+@in_loop
 async def test_prompts_of_a_killed_replica_are_computed_by_another() -> None:
     async with small_service(count=4, roles=ROLES) as service:
         service.replicas[0].gap_s = service.replicas[1].gap_s = 0.3
