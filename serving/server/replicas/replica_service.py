@@ -50,6 +50,7 @@ from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
+from serving.server.gateway.kv_params import KvParams
 from serving.server.replicas.kv_event_feed import KvEventFeed, KvRouting
 from serving.server.replicas.live_replicas import ENGINE_SILENT_S_MAX, LiveReplicas
 from serving.server.replicas.replica_list import PATH as LIST_PATH
@@ -227,6 +228,8 @@ class ReplicaService:
             context=ContextSize(settings.context_tokens),
             request_wall_s_max=gateway.request_wall_s_max,
         )
+        if live.have_roles:
+            http.kv_params = KvParams.REFUSED
         batch_api: BatchApi | None = None
         self._batches: BatchRunner | None = None
         if settings.batches.batch_directory is not None:
@@ -237,7 +240,7 @@ class ReplicaService:
                 keys=self._keys,
                 bodies=bodies,
                 body_bytes_max=gateway.body_bytes_max,
-                seats=lambda: settings.replica_seats * len(live.ready_to_decode),
+                seats=lambda: settings.replica_seats * len(live.ready_to_decode or live.ready),
                 registry=registry,
             )
         http.beside = ServicePages(live, metrics, session, self._control, batch_api)
