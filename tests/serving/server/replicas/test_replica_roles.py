@@ -14,6 +14,7 @@ from emulator.errors import ConfigError
 from serving.policy.rank_roles import RankRole
 from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
 from serving.server.replicas.replica_roles import parse_roles
+from tests.e2e.server_process import HOST, free_port
 from tests.serving.server.replicas.small_replicas import SmallReplica, made_text, small_service
 from tests.serving.server.replicas.test_replica_service import (
     PATH,
@@ -120,6 +121,22 @@ async def test_one_role_alone_does_all(killed: int, left: int) -> None:
 
         assert answer.json()["choices"][0]["text"] == made_text("a", 1, 40)
         assert asked_for(service.replicas[left]) == [("a", 40, None)]
+
+
+@pytest.mark.parametrize("is_reached", [False, True])
+@in_loop
+async def test_kv_that_nobody_has_read_goes_to_another_replica(is_reached: bool) -> None:
+    async with small_service(count=4, roles=ROLES) as service:
+        if is_reached:
+            service.replicas[2].refuses = 503
+        else:
+            service.live.all[2].url = f"http://{HOST}:{free_port()}"
+        answer = await service.http.post(PATH, json=body(seed=1))
+
+        assert answer.json()["choices"][0]["text"] == made_text("a", 1, 40)
+        prompts = [each for replica in service.replicas[:2] for each in asked_for(replica)]
+        assert prompts == [("a", 1, True)]
+        assert asked_for(service.replicas[3]) == [("a", 40, "e0")]
 
 
 @pytest.mark.parametrize("killed", [0, 1])
