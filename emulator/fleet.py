@@ -106,6 +106,7 @@ class Fleet:
         self._draft_dir = draft_dir
         self._drafts_by_layer = draft_tokens > 0 and draft_dir is None
         self._weights_of: dict[int, Path] = dict.fromkeys(range(placement.chips), weights_dir)
+        self._maps_experts = {weights_dir: maps_weights(weights_dir, formats)}
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
         self._formats = formats
@@ -345,6 +346,7 @@ class Fleet:
         Raises CheckpointError when a chip cannot read it, and all keep the old weights; ChipLost
         when a chip was lost, and the others hold the new weights.
         """
+        maps_experts = maps_weights(weights_dir, self._formats)
         before = {chip: self._weights_of[chip] for chip in chips}
         live = sorted(set(chips) & self.live_chips)
         lost: tuple[int, ...] = ()
@@ -362,6 +364,7 @@ class Fleet:
                         self.kill(chip)
             raise CheckpointError(refused[0])
         self._weights_of.update(dict.fromkeys(chips, weights_dir))
+        self._maps_experts[weights_dir] = maps_experts
         if lost:
             raise ChipLost(lost)
 
@@ -376,27 +379,20 @@ class Fleet:
         meanwhile; the fleet's placement then has the written slots.
         """
         held = self.placement.padded(placement.slots)
-        directories = {self._weights_of[each.chip] for each in transfers}
-        mapped = {each for each in directories if maps_weights(each, self._formats)}
         try:
             for layer in sorted({transfer.layer for transfer in transfers}):
                 of_layer = [transfer for transfer in transfers if transfer.layer == layer]
-                self._move(of_layer, mapped, held)
+                self._move(of_layer, held)
         except ChipLost:
             self._set_placement(replace(self.placement, expert_of_slot=held))
             raise
         self._set_placement(placement)
 
-    def _move(
-        self, transfers: Sequence[ExpertTransfer], mapped: Collection[Path], held: Int64s
-    ) -> None:
-        """Carry out one layer's transfers, and note in `held` the written slots.
-
-        Chips map the experts of the checkpoints in `mapped`, and load them.
-        """
+    def _move(self, transfers: Sequence[ExpertTransfer], held: Int64s) -> None:
+        """Carry out one layer's transfers, and note in `held` the written slots."""
         layer = transfers[0].layer
-        moves = [each for each in transfers if self._moves(each, mapped)]
-        loads = [each for each in transfers if not self._moves(each, mapped)]
+        moves = [each for each in transfers if self._moves(each)]
+        loads = [each for each in transfers if not self._moves(each)]
         slots = slots_to_send(moves)
         sent = self._tell(
             {chip: SendExperts(layer=layer, slots=own) for chip, own in slots.items()}
@@ -439,11 +435,11 @@ class Fleet:
             }
         )
 
-    def _moves(self, transfer: ExpertTransfer, mapped: Collection[Path]) -> bool:
+    def _moves(self, transfer: ExpertTransfer) -> bool:
         """Whether weights go from chip to chip; mapped ones are in every chip's reach."""
         source, weights_dir = transfer.source_chip, self._weights_of[transfer.chip]
         same = source >= 0 and self._weights_of[source] == weights_dir
-        return same and weights_dir not in mapped
+        return same and not self._maps_experts[weights_dir]
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)

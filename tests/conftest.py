@@ -78,17 +78,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("process")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
-    # The live server starts when nothing else does any more, and ends with the last test.
-    items.sort(key=lambda item: "live_server" in getattr(item, "fixturenames", ()))
-    if hasattr(config, "workerinput"):
-        # Files are handed out in this order, where Makefile asks for it: those that take long
-        # begin first, so that no worker has one left when the others have ended.
-        long = Counter(item.path for item in items if _takes_long(item))
-        items.sort(key=lambda item: -long[item.path])
+    # Files are handed to workers in this order, where Makefile asks for it: those that take long
+    # begin first, so that no worker has one left when the others have ended.
+    hands_out = hasattr(config, "workerinput")
+    long = Counter(item.path for item in items if hands_out and _takes_long(item))
+    items.sort(key=lambda item: (*_use_of_live_server(item), -long[item.path]))
     if config.getoption("--fast"):
         slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
         config.hook.pytest_deselected(items=slower)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, NOT_FAST))]
+
+
+def _use_of_live_server(item: pytest.Item) -> tuple[bool, bool]:
+    """Whether a test uses it, and ends it: it starts when nothing else does any more, and ends with
+    the last test.
+    """
+    uses = "live_server" in getattr(item, "fixturenames", ())
+    return uses, item.get_closest_marker("ends_live_server") is not None
 
 
 def _takes_long(item: pytest.Item) -> bool:

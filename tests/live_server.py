@@ -2,7 +2,8 @@
 
 Four chips with a rank each, experts spread over them, day and night by hand. Started once by the
 fixture `live_server` of tests/conftest.py, for tests that come last. A test heals what it breaks,
-and totals do not start at zero; the engine is ended by the last test of tests/e2e/test_serve_http.
+and totals do not start at zero; the one test that ends the engine is marked `ends_live_server`, and
+runs last in whatever order files are named.
 """
 
 import itertools

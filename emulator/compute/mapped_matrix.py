@@ -37,7 +37,8 @@ class MappedMatrix:
         `products` are of the format that the matrix is stored in, which rounds `tiles` alone.
         """
         product = np.empty((*tiles.shape[:-1], self.columns), dtype=np.float32)
-        rows = max(1, TILE_ELEMENTS // tiles.shape[-1])
+        together = products.columns_together
+        rows = max(1, TILE_ELEMENTS // tiles.shape[-1] // together) * together
         tiles = products.round_rows(tiles)
         end = 0
         for part in self._parts:

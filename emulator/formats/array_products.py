@@ -23,6 +23,12 @@ PARTITIONS: Final = 128
 _WIDTHS: Final = (4096, 1024, 512, 256, 128, 64, 32, 16)
 """Columns of the slices tried: the widest at most, and narrower ones where it has other bits."""
 
+_WHOLE: Final = _WIDTHS[-1]
+"""Columns beyond a multiple of these are multiplied among zeros where a BLAS has other bits."""
+
+_LINE: Final = 16
+"""Numbers of a cache line."""
+
 _TRIED_SUMS: Final = 1024
 """Sums compared, at least, before a shape is given to the BLAS."""
 
@@ -43,8 +49,19 @@ def array_product(rows: Float32s, weights: Float32s, *, depth: int) -> Float32s:
 
 
 def _row_major(weights: Float32s) -> Float32s:
-    """As it is where rows lie whole: a BLAS has other kernels for columns."""
-    return weights if weights.strides[-1] == weights.itemsize else np.ascontiguousarray(weights)
+    """As it is where rows lie whole: a BLAS has other kernels for columns.
+
+    Turned by way of columns that begin in cache lines an odd number apart: a power of two apart
+    they drive each other out of the cache, which takes three to eight times as long.
+    """
+    if weights.strides[-1] == weights.itemsize:
+        return weights
+    columns = np.swapaxes(weights, -1, -2)
+    lines = -(-columns.shape[-1] // _LINE) | 1
+    apart = np.empty((*columns.shape[:-1], lines * _LINE), dtype=np.float32)
+    apart = apart[..., : columns.shape[-1]]
+    apart[...] = columns
+    return np.ascontiguousarray(np.swapaxes(apart, -1, -2))
 
 
 def array_product_slowly(rows: Float32s, weights: Float32s, *, depth: int) -> Float32s:
@@ -81,6 +98,8 @@ def _added(total: Float32s, exact: Float64s) -> Float32s:
 def _tile_product(rows: Float32s, weights: Float32s) -> Float32s:
     depth, columns = weights.shape[-2:]
     width = _blas_columns(rows.shape[-2], depth, columns)
+    if width == 0 and columns % _WHOLE:
+        return _padded_product(rows, weights)
     if width == 0:
         return array_product_slowly(rows, weights, depth=depth)
     if width >= columns:
@@ -90,6 +109,18 @@ def _tile_product(rows: Float32s, weights: Float32s) -> Float32s:
     return np.concatenate(
         [np.matmul(rows, part) for part in np.split(weights, cuts, axis=-1)], axis=-1
     )
+
+
+def _padded_product(rows: Float32s, weights: Float32s) -> Float32s:
+    """As `_tile_product`, with the last columns among zeros."""
+    depth, columns = weights.shape[-2:]
+    whole = columns // _WHOLE * _WHOLE
+    padded = np.zeros((*weights.shape[:-2], depth, _WHOLE), dtype=np.float32)
+    padded[..., : columns - whole] = weights[..., whole:]
+    rest = _tile_product(rows, padded)[..., : columns - whole]
+    if whole == 0:
+        return rest
+    return np.concatenate([_tile_product(rows, weights[..., :whole]), rest], axis=-1)
 
 
 @lru_cache(maxsize=256)

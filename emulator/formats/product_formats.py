@@ -31,11 +31,14 @@ class ProductFormat:
         store: weights [..., inner, columns] as the format has them, float32.
         round_rows: activations [..., inner] likewise.
         multiply_rounded: rows [..., height, inner] by weights [..., inner, columns].
+        columns_together: the least, and a divisor, of the columns that a matrix that is converted
+            by parts should be cut into; their number may change the last bits of FP32's alone.
     """
 
     store: Callable[[Float32s], Float32s]
     round_rows: Callable[[Float32s], Float32s]
     multiply_rounded: Callable[[Float32s, Float32s], Float32s]
+    columns_together: int = 64  # half or twice takes up to 1.5 or 5 times as long (DECISIONS.md)
 
     def multiply(self, rows: Float32s, weights: Float32s) -> Float32s:
         """Round `rows` [..., height, inner] and multiply by stored `weights`, which broadcast."""
@@ -84,7 +87,7 @@ def _fp8_weights(weights: Float32s) -> Float32s:
 
 
 FP32_PRODUCTS: Final = ProductFormat(
-    store=_unchanged, round_rows=_unchanged, multiply_rounded=_matmul
+    store=_unchanged, round_rows=_unchanged, multiply_rounded=_matmul, columns_together=1
 )
 """Numbers as they are, added as the host's BLAS does."""
 

@@ -43,7 +43,11 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class RankStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One rank's work in one step; `grammar_rows`: requests of the bitmask's rows, in order."""
+    """One rank's work in one step.
+
+    `grammar_rows`: requests of the bitmask's rows, in order; `unseen`: requests whose token no
+    client gets, as another engine makes it again.
+    """
 
     rank: int
     new: list[NewRequest]
@@ -51,6 +55,7 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     finished: list[str]
     block_copies: list[tuple[int, int]] = []
     grammar_rows: list[str] = []
+    unseen: list[str] = []
 
     @property
     def is_idle(self) -> bool:

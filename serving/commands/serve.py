@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_processes(
     args: argparse.Namespace, gateway: GatewayOptions, batches: BatchSettings
 ) -> None:
-    """Raise ConfigError for what several API processes do not have, and one engine."""
+    """Raise ConfigError for what goes with one API process alone, or with several engines alone."""
     if args.replica_roles is not None and args.replicas is None:
         raise ConfigError("replica_roles", args.replica_roles, "--replicas with it")
     count = gateway.settings.api_server_count

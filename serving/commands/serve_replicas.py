@@ -10,9 +10,9 @@ from serving.commands.gateway_arguments import GatewayOptions, console_port
 from serving.policy.routing import check_router
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ControlAddress
+from serving.server.replicas.drawn_ports import HOST
 from serving.server.replicas.engine_silence import ENGINE_SILENT_S_MIN
 from serving.server.replicas.replica_place import replica_places
-from serving.server.replicas.replica_process import HOST
 from serving.server.replicas.replica_roles import KV_FLAG, parse_roles
 from serving.settings import ClockSetting
 from startup.typed_options import option, read_options

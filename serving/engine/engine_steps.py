@@ -30,7 +30,7 @@ from serving.engine.expert_moves import ExpertMoves
 from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.step_batch import step_batch, without_ranks
+from serving.engine.step_batch import seen_tokens, step_batch, without_ranks
 from serving.wire.machine_state import StallState
 
 WAIT_WALL_S_MAX: Final = 0.25
@@ -214,7 +214,7 @@ class EngineSteps:
         if held.batch is None:
             computed = [step for step in held.steps if step.rank in outputs]
             batch = step_batch(computed, outputs, self._deployment.partition.ranks)
-            output_tokens = sum(len(output.request_ids) for output in outputs.values())
+            output_tokens = seen_tokens(computed, outputs)
         else:
             batch = without_ranks(held.batch, live.lost_ranks)
             output_tokens = int(batch.logit_rows.sum())

@@ -55,6 +55,15 @@ def warm_up_batch(ranks: Sequence[int], count: int) -> StepBatch:
     )
 
 
+def seen_tokens(steps: Sequence[RankStep], outputs: dict[int, RankOutput]) -> int:
+    """Tokens of a step that are for clients."""
+    unseen = {name for step in steps for name in step.unseen}
+    made = sum(len(output.request_ids) for output in outputs.values())
+    if not unseen:
+        return made
+    return made - sum(name in unseen for output in outputs.values() for name in output.request_ids)
+
+
 def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
     """The scheduled work as the cost model counts it, with drafts that are verified and made."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]

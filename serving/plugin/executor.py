@@ -32,6 +32,7 @@ from serving.engine.token_source import start_tokens
 from serving.engine.wake_request import wake_request_of
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.kv_exchange import start_exchange
+from serving.plugin.kv_transfer_params import has_unseen_token
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.platform import deployment_of
 from serving.plugin.translate import (
@@ -103,6 +104,7 @@ class UltraServeExecutor(Executor):
         self._under_way: Sequence[RankStep] | None = None
         self._drafts: dict[str, list[int]] = {}
         self._finished: dict[int, list[str]] = {}
+        self._unseen: set[str] = set()
         self._signals = EngineSignals()
         self._failed: Callable[[], None] = lambda: None
 
@@ -280,13 +282,17 @@ class UltraServeExecutor(Executor):
         for rank, decision in enumerate(output.by_rank):
             if decision.total_num_scheduled_tokens:
                 finished = self._finished.pop(rank, [])
-                steps.append(rank_step(rank, decision, finished, self._seed, grammar))
+                new = [] if self._remote_kv is None else decision.scheduled_new_reqs
+                self._unseen.update(each.req_id for each in new if has_unseen_token(each))
+                step = rank_step(rank, decision, finished, self._seed, grammar, self._unseen)
+                steps.append(step)
         return steps
 
     def _note_finished(self, output: LockstepOutput) -> None:
         for rank, decision in enumerate(output.by_rank):
             if decision.finished_req_ids:
                 self._finished.setdefault(rank, []).extend(sorted(decision.finished_req_ids))
+                self._unseen -= decision.finished_req_ids
 
     def _idle_output(self, output: LockstepOutput) -> ModelRunnerOutput:
         if self._engine is None:

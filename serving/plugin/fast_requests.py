@@ -242,7 +242,7 @@ class FastRequests:
             self.records[0] = self._idle_row
             self.records["tokens"][0] = self.records["tokens_left"][0] = 1
             self.schedulers.put(0, begins=True)
-            self.schedulers.schedule()
+            self.schedulers.schedule(now_ns=0)
             if ends:
                 self.schedulers.give_tokens(0)
             else:

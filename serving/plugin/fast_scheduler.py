@@ -115,7 +115,7 @@ class FastScheduler(SchedulerInterface):
             return self._under_way
         self._wake.grant()
         self._owes_queues = False
-        batch = schedulers.schedule(self._paused_bounds())
+        batch = schedulers.schedule(self._paused_bounds(), now_ns=0)  # no KV comes here
         rows = schedulers.arrays.rows[: len(batch.rank)]
         self._decided = rows["request"].copy()
         self._note_started(self._decided, batch.context_tokens)

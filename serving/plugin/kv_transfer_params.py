@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.request import Request
 
 from emulator.specs.step import KvSource
@@ -42,6 +43,15 @@ class RemotePrefill:
 def asks_to_hold(params: Mapping[str, Any] | None) -> bool:
     """Whether the KV of its prompt is for another engine."""
     return params is not None and bool(params.get("do_remote_decode"))
+
+
+def has_unseen_token(data: NewRequestData) -> bool:
+    """Whether a request's one token is for nobody: the engine that reads its KV makes it again."""
+    sampling = data.sampling_params
+    if sampling is None or sampling.max_tokens != 1:
+        return False
+    params = (sampling.extra_args or {}).get(KEY)
+    return isinstance(params, Mapping) and asks_to_hold(params)
 
 
 def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:

@@ -2,18 +2,25 @@
 
 Names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), for the chat formats that it documents
 (docs/features/tool_calling, docs/features/reasoning_outputs). A checkpoint of no model in the
-catalog has the parser whose tokens its tokenizer has. Weights whose tokenizer lacks a format's
-tokens get JSON calls. So do stand-ins, without a reasoning parser, which would withhold the whole
+catalog has the parser whose token its tokenizer has, if its chat template asks for that format, and
+gpt-oss vLLM's own, by its model type. Weights whose tokenizer lacks a format's tokens get JSON
+calls. So do stand-ins, without a reasoning parser, which would withhold the whole
 answer and never let a grammar begin.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from emulator.data import BUNDLED_WEIGHTS
+from serving.plugin.tokenizer_files import (
+    chat_templates,
+    flags_given,
+    json_of,
+    tokenizer_directory,
+    tokens_of,
+)
 
 TOOL_PARSER: Final = "--tool-call-parser"
 REASONING_PARSER: Final = "--reasoning-parser"
@@ -23,10 +30,14 @@ _CONFIG_FILE: Final = "--config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parser:
-    """A parser by vLLM's name; `token` must be in the tokenizer, if given."""
+    """A parser by vLLM's name; `token` must be in the tokenizer, if given.
+
+    A chat template that asks for the format has `asked`, else the token.
+    """
 
     name: str
     token: str | None = None
+    asked: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +57,10 @@ _GPT_OSS: Final = ModelParsers(
     reasoning=Parser(name="openai_gptoss", token="<|channel|>"),
 )
 _DEEPSEEK_TOOLS: Final = Parser(name="deepseek_v3", token="<｜tool▁calls▁begin｜>")
-_LLAMA_3: Final = ModelParsers(tools=Parser(name="llama3_json", token="<|python_tag|>"))
+_LLAMA_3: Final = ModelParsers(
+    # Llama 3.2's template does without the token; a tool's answer has this role in all.
+    tools=Parser(name="llama3_json", token="<|python_tag|>", asked="ipython")
+)
 
 MODEL_PARSERS: Final = {
     "qwen3-30b-a3b": _QWEN3,
@@ -68,11 +82,16 @@ MODEL_PARSERS: Final = {
 
 def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str]) -> list[str]:
     """Parser flags of `model`; given `vllm_arguments` win, and with a config file none is set."""
-    given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
+    given = flags_given(vllm_arguments)
     if _CONFIG_FILE in given:
         return []
-    tokens = _tokens_of(weights_dir)
-    parsers = MODEL_PARSERS.get(model) or ModelParsers(tools=_tools_by(tokens))
+    directory = tokenizer_directory(weights_dir, vllm_arguments)
+    tokens = tokens_of(directory)
+    parsers = MODEL_PARSERS.get(model)
+    if parsers is None and json_of(weights_dir / "config.json").get("model_type") == "gpt_oss":
+        parsers = ModelParsers(tools=Parser(name=_GPT_OSS.tools.name))
+    if parsers is None:
+        parsers = ModelParsers(tools=_tools_by(tokens, chat_templates(directory, vllm_arguments)))
     if weights_dir.resolve() in BUNDLED_WEIGHTS.values():
         parsers = ModelParsers(tools=STAND_IN_TOOLS)
     arguments = [] if AUTO_TOOLS in given or f"--no-{AUTO_TOOLS[2:]}" in given else [AUTO_TOOLS]
@@ -85,30 +104,13 @@ def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str
     return arguments
 
 
-def _tools_by(tokens: frozenset[str]) -> Parser:
-    """The parser of the format that has one of `tokens`, JSON calls without one."""
-    known = (parsers.tools for parsers in MODEL_PARSERS.values())
-    return next((each for each in known if each.token in tokens), STAND_IN_TOOLS)
+def _tools_by(tokens: frozenset[str], template: str) -> Parser:
+    """The parser of the format that has one of `tokens` and `template`, JSON calls without one."""
+    known = {parsers.tools for parsers in MODEL_PARSERS.values()} - {_GPT_OSS.tools}
+    marked = {each: each.asked or each.token for each in known if each.token in tokens}
+    asked = [each for each, mark in marked.items() if mark is not None and mark in template]
+    return min(asked, key=lambda each: each.name, default=STAND_IN_TOOLS)
 
 
 def _fits(parser: Parser, tokens: frozenset[str]) -> bool:
     return parser.token is None or parser.token in tokens
-
-
-def _tokens_of(weights_dir: Path) -> frozenset[str]:
-    """The tokenizer's tokens; without a tokenizer.json (tiktoken's way) its special ones alone."""
-    content = _json_of(weights_dir / "tokenizer.json")
-    vocabulary = content.get("model", {}).get("vocab", ())
-    words = vocabulary if isinstance(vocabulary, dict) else (each[0] for each in vocabulary)
-    added = _json_of(weights_dir / "tokenizer_config.json").get("added_tokens_decoder", {})
-    special = [*content.get("added_tokens", ()), *added.values()]
-    return frozenset(words) | {token["content"] for token in special}
-
-
-def _json_of(path: Path) -> dict[str, Any]:
-    """The file's object; empty where it cannot be read, which vLLM reports."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

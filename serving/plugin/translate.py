@@ -3,7 +3,7 @@
 The executor answers vLLM's scheduler with a `TimedOutput`, tokens and report, or `StillHeld`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,8 +24,9 @@ def rank_step(
     finished: list[str],
     engine_seed: int,
     grammar: GrammarOutput | None,
+    unseen: Set[str] = frozenset(),
 ) -> RankStep:
-    """Translate one rank's decision; `finished` since the chips' last step."""
+    """Translate one rank's decision; `finished` since the chips' last step; `unseen` of any."""
     counts, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
     new = [_new_request(data, engine_seed) for data in output.scheduled_new_reqs]
     scheduled = [
@@ -59,6 +60,7 @@ def rank_step(
         finished=finished,
         block_copies=[(c.src_block_id, c.dst_block_id) for c in output.kv_cache_block_copies or ()],
         grammar_rows=[request_id for request_id in constrained if request_id in counts],
+        unseen=sorted(unseen & counts.keys()),
     )
 
 

@@ -12,8 +12,10 @@ from serving.simulator.step_run_record import Coming
 class ComputedPrompts:
     """They go from the requests of one pool to those of another, REQUEST records of both.
 
-    A prompt's keys and values stay where they are until the other pool's engine asks for them with
-    a decision, as vLLM's connector does, and then take its `transfer_ns`, [requests].
+    The other pool's engine asks for a prompt's keys and values with a decision, as vLLM's connector
+    does, and they then take its `transfer_ns`, [requests]. Not simulated: live, they keep their
+    blocks until they are read, which holds up other prompts. Here these are free when the prompt
+    ends, however long the other pool has no seat.
     """
 
     def __init__(self, prefilled: Records, decoded: Records, transfer_ns: Int64s) -> None:

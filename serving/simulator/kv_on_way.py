@@ -1,7 +1,8 @@
 """KV that waiting requests get from other chips, compiled: vLLM's WAITING_FOR_REMOTE_KVS.
 
 It is asked for with the first decision that has a seat and blocks for its request, and takes its
-time from then on; blocks are counted when it is there. Meanwhile those behind go before.
+time from then on. Meanwhile those behind go before, with the blocks that it leaves; those that run
+may take its blocks until it is there.
 """
 
 # mypy: no-warn-return-any
@@ -13,20 +14,24 @@ from serving.simulator.scheduler_arrays import NEVER_NS, NONE, SchedulerArrays, 
 
 @compiled
 def behind_awaited(
-    s: SchedulerArrays, bounds: SchedulerBounds, rank: int, before: int
-) -> tuple[int, int]:
+    s: SchedulerArrays, bounds: SchedulerBounds, rank: int, before: int, asked: int, now_ns: int
+) -> tuple[int, int, int]:
     """The first request behind `before`, or of the queue, that waits for no KV, and that before it;
-    asks for the KV of those between. NONE where there is none, or no block for one of these.
+    asks now for the KV of those between. NONE where there is none, or no block for one of these.
+
+    `asked`: blocks of KV that is on its way for those up to `before`; returns those before the
+    request.
     """
     request = s.ranks[rank].waiting_first if before == NONE else s.requests[before].waiting_next
-    while request != NONE and s.requests[request].there_ns > s.ranks[rank].now_ns:
+    while request != NONE and s.requests[request].there_ns > now_ns:
+        blocks = -(-s.requests[request].tokens // bounds.block_tokens)
         if s.requests[request].there_ns == NEVER_NS:
-            if -(-s.requests[request].tokens // bounds.block_tokens) > s.ranks[rank].free_blocks:
-                return before, NONE
-            there_ns = s.ranks[rank].now_ns + s.requests[request].transfer_ns
-            s.requests[request].there_ns = there_ns
+            if asked + blocks > s.ranks[rank].free_blocks:
+                return before, NONE, asked
+            s.requests[request].there_ns = now_ns + s.requests[request].transfer_ns
+        asked += blocks
         before, request = request, s.requests[request].waiting_next
-    return before, request
+    return before, request, asked
 
 
 @compiled

@@ -376,9 +376,9 @@ class LockstepSchedulers:
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, self._all_blocks - free_blocks_min)
         self.empty_rank_steps += empty_rank_steps
 
-    def schedule(self, within: SchedulerBounds | None = None, *, now_ns: int = 0) -> StepBatch:
+    def schedule(self, within: SchedulerBounds | None = None, *, now_ns: int) -> StepBatch:
         """Decide a step, `within` tighter bounds; a batch without rows when no rank has anything to
-        compute. It says which drafts are verified and made. KV is asked for at `now_ns`.
+        compute. It says which drafts are verified and made. KV is asked for, or there, at `now_ns`.
         """
         self._load_tokens = None
         self.take_inbox()

@@ -8,13 +8,12 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Int64s
-from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays
+from serving.simulator.scheduler_arrays import NEVER_NS, NONE, PrefixCache, SchedulerArrays
 
-_LOST: Final = (
-    *("computed", "received", "there_ns", "drafts", "blocks", "hashed"),
-    *("is_prefill", "is_running"),
-)
+_LOST: Final = ("computed", "drafts", "blocks", "hashed", "is_prefill", "is_running")
 """Of a request that leaves its rank."""
+_RECEIVED: Final = ("received", "there_ns")
+"""The same, if its KV has been asked for: what has not lies elsewhere, and can still be."""
 
 
 def take_out(
@@ -31,6 +30,9 @@ def take_out(
     taken = np.concatenate([running, waiting_requests(arrays, rank)])
     for field in _LOST:
         requests[field][taken] = 0
+    asked = taken[requests["there_ns"][taken] != NEVER_NS]
+    for field in _RECEIVED:
+        requests[field][asked] = 0
     requests["rank"][taken] = NONE
     for field in ("running_count", "running_tokens", "waiting_count"):
         idle[field] = 0

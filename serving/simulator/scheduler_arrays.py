@@ -59,7 +59,6 @@ RANK: Final = np.dtype(
         ("waiting_last", np.int64),
         ("free_blocks", np.int64),
         ("logit_rows", np.int64),  # tokens of the step under way
-        ("now_ns", np.int64),  # of the decision
         ("is_open", np.bool_),  # whether it takes requests
         ("deadline_ns", np.int64),  # none of its requests has an earlier one; or NONE
         # With prefix caching, free blocks: a stack of those without content, the first that was

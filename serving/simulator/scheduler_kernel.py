@@ -108,11 +108,10 @@ def schedule(
     rows = 0
     for rank in range(len(s.ranks)):
         budget, first = budgets[rank], rows
-        s.ranks[rank].now_ns = now_ns
         tokens = step_tokens(bounds, budget, decodes[rank])
         rows, tokens, preempted = _schedule_running(s, bounds, c, rank, budget, tokens, rows)
         if not preempted:
-            rows = schedule_waiting(s, bounds, c, rank, budget, tokens, first, rows)
+            rows = schedule_waiting(s, bounds, c, rank, budget, tokens, (first, rows), now_ns)
         note_rows(s, rank, first, rows)
     return rows
 
@@ -357,18 +356,19 @@ def schedule_waiting(
     rank: int,
     budget: int,
     tokens: int,
-    first: int,
-    rows: int,
+    own: tuple[int, int],
+    now_ns: int,
 ) -> int:
     """Start waiting requests while tokens, seats and blocks last; returns the rows.
 
-    The rank's running ones have those from `first` on.
+    The rank's running ones have those from the first of `own` to before the second.
     """
-    before, running_rows = NONE, rows
+    first, running_rows = own
+    before, rows, asked = NONE, running_rows, 0
     piece = piece_max(s, bounds, rank, budget)
     holds_back = _holds_back(s, rank, budget)
     while tokens > 0 and s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
-        before, request = behind_awaited(s, bounds, rank, before)
+        before, request, asked = behind_awaited(s, bounds, rank, before, asked, now_ns)
         if request == NONE:
             break
         hits, free_hits = _hits(s, bounds, c, rank, request)
@@ -387,7 +387,7 @@ def schedule_waiting(
         # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
         whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits
         needed = new_blocks(s, bounds, request, context + new) - hits
-        if max(whole, needed) + free_hits > s.ranks[rank].free_blocks:
+        if asked + max(whole, needed) + free_hits > s.ranks[rank].free_blocks:
             break
         unlink_after(s, rank, before, request)
         if c is not None:

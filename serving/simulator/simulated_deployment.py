@@ -181,7 +181,7 @@ class SimulatedDeployment:
         )
 
     def transfer_ns(self, prompt_tokens: Int64s) -> Float64s:
-        """From the end of each prompt's prefill until it can be decoded, [requests].
+        """From asking for each prompt's keys and values until they are there, [requests].
 
         On idle links, as `prompt_transfer_ns` assumes; raises ConfigError where pools do not fit.
         """

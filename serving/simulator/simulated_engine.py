@@ -242,9 +242,9 @@ class SimulatedEngine:
             if len(batch.rank):
                 return batch
         there_ns = int(kernel.next_kv_ns(self.schedulers.arrays, now_ns))
+        if self._roles is not None and self._roles.next_ns is not None:
+            there_ns = min(there_ns, self._roles.next_ns)
         self.paused_ns = None if there_ns == NEVER_NS else there_ns
-        if self._roles is not None:
-            self.paused_ns = self._roles.next_ns
         if self.paused_ns is None:
             self.schedulers.refuse_own_policy()
             raise AssertionError("requests wait and no rank takes any")

@@ -369,7 +369,6 @@ def schedule_beside(
     rows, block = 0, -st.steps[0] % st.by_block.shape[1]
     for rank in range(len(s.ranks)):
         budget, standing = budgets[rank], st.totals[rank, STANDING]
-        s.ranks[rank].now_ns = now_ns
         tokens = step_tokens(bounds, budget, decodes[rank]) - standing
         s.ranks[rank].free_blocks -= st.by_block[rank, block]
         first, place, piece = rows, 0, piece_max(s, bounds, rank, budget)
@@ -382,7 +381,7 @@ def schedule_beside(
             tokens -= new
             place += 1
         running_rows = rows
-        rows = schedule_waiting(s, bounds, None, rank, budget, tokens, first, rows)
+        rows = schedule_waiting(s, bounds, None, rank, budget, tokens, (first, rows), now_ns)
         for row in range(running_rows, rows):
             st.others[rank, st.other_count[rank]] = s.rows[row].request
             st.other_count[rank] += 1

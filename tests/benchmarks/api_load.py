@@ -8,10 +8,10 @@ clients are this process, on the same host. In turn:
 `--streams` streams that are all open at once; requests of one token, and prompts of 1,000 tokens,
 each sent when it is due. A probe that the gateway answers itself (`gateway_probe`) says how long a
 request waits until admission sees it, since its event loop is the one that admits; and how much of
-that is the wait for a processor, which other work of the host has. At
-`front` the clients ask smg before the engine (`ultraserve serve --front smg`), which answers the
-probe, and its process is counted; the engine's is counted apart in both. By default one server
-after the other is loaded.
+that is the wait of the probe, and of that loop where there is one alone, for a processor, which
+other work of the host has. At `front` the clients ask smg before the engine (`ultraserve serve
+--front smg`), which answers the probe by any of its threads, and its process is counted; the
+engine's is counted apart in both. By default one server after the other is loaded.
 
 The bars: no failures, memory that is not more after the second time, what is due done when it is
 due, a probe's p99 below 5 ms. What takes processors is printed beside them, since clients, engine
@@ -23,8 +23,10 @@ import asyncio
 import os
 import resource
 import sys
+import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -79,7 +81,7 @@ class LoadPhase:
         return (
             f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
             f"{self.wall_s:.1f} s; p50 and p99 of the first chunk {first}, of a probe {probe}, "
-            f"without the wait for a processor {own}; "
+            f"without the waits for a processor that are known {own}; "
             f"its processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
             f"{self.api_cpu_s:.1f} s of a processor; the engine's {self.engine_cpu_s:.1f} s, the "
             f"clients' {self.clients_cpu_s:.1f} s, together {spent_s / self.wall_s:.2f} of "
@@ -98,14 +100,16 @@ def _percentiles(of_s: list[float]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """A server under load: its address, the path of a probe that is answered at once, the
-    processes that serve HTTP, and its engine's. If `goes_first`, these and the clients run before
-    all other processes of the host while there is load.
+    processes that serve HTTP, and its engine's. The first thread of `loop_pid` runs the event loop
+    that answers; None where it is one of several (smg, or several API processes). If `goes_first`,
+    all of these and the clients run before all other processes of the host while there is load.
     """
 
     url: str
     probe: str
     processes: list[psutil.Process]
     engine: list[psutil.Process]
+    loop_pid: int | None = None
     goes_first: bool = False
 
 
@@ -119,7 +123,13 @@ def loaded(server: ServerProcess, url: str | None) -> Loaded:
     )
     if url is None:
         processes = [first, *others]
-        return Loaded(url=server.url, probe="/livez", processes=processes, engine=engine)
+        return Loaded(
+            url=server.url,
+            probe="/livez",
+            processes=processes,
+            engine=engine,
+            loop_pid=None if others else first.pid,
+        )
     return Loaded(url=url, probe="/liveness", processes=fronts, engine=engine)
 
 
@@ -179,6 +189,31 @@ async def when_due(
     await asyncio.gather(*asked)
 
 
+@asynccontextmanager
+async def probed(server: Loaded) -> AsyncIterator[list[tuple[float, float]]]:
+    """Probe the server meanwhile; the list has the answers afterwards, in seconds: how long each
+    took, and how long of it was a wait for a processor. Raises RuntimeError if the probe ended.
+    """
+    words = ["-m", "tests.benchmarks.gateway_probe", server.url, server.probe]
+    if server.loop_pid is not None:
+        words.append(str(server.loop_pid))
+    answers: list[tuple[float, float]] = []
+    with tempfile.TemporaryFile() as said:  # a pipe that nobody reads would fill up
+        probe = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=said)
+        try:
+            yield answers
+            if probe.returncode is not None:
+                raise RuntimeError(f"the probe of {server.url} ended with code {probe.returncode}")
+        finally:
+            if probe.returncode is None:
+                probe.terminate()
+            await probe.wait()
+        said.seek(0)
+        answers += [
+            _probe(line) for line in said.read().decode().splitlines(True) if line[-1] == "\n"
+        ]
+
+
 async def phase(
     server: Loaded, name: str, counts: StreamCounts, load: Coroutine[Any, Any, None]
 ) -> LoadPhase:
@@ -190,21 +225,19 @@ async def phase(
     before_mb, cpu_s = _spent(processes)
     _, engine_s = _spent(engine)
     began_s, own_s = time.monotonic(), time.process_time()
-    pids = ",".join(str(each.pid) for each in processes)
-    words = (sys.executable, "-m", "tests.benchmarks.gateway_probe", server.url, server.probe, pids)
-    probing = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
-    await load
-    probing.terminate()
-    said, _ = await probing.communicate()
-    if server.goes_first:
-        _schedule(all_processes, os.SCHED_OTHER)
+    try:
+        async with probed(server) as probes_s:
+            await load
+    finally:
+        if server.goes_first:
+            _schedule(all_processes, os.SCHED_OTHER)
     after_mb, after_cpu_s = _spent(processes)
     _, after_engine_s = _spent(engine)
     return LoadPhase(
         name=name,
         wall_s=time.monotonic() - began_s,
         counts=counts,
-        probes_s=[_probe(line) for line in said.decode().splitlines() if " " in line],
+        probes_s=probes_s,
         memory_mb=(before_mb, after_mb),
         api_cpu_s=after_cpu_s - cpu_s,
         engine_cpu_s=after_engine_s - engine_s,

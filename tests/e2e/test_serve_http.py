@@ -1,4 +1,4 @@
-"""A server over HTTP, with the client that users have; the last test here ends its engine."""
+"""A server over HTTP, with the client that users have; the last test ends its engine."""
 
 import json
 import time
@@ -461,6 +461,7 @@ class TestFaults:
         assert metrics(live_server)["ultraserve_ranks_up"] == 4.0
 
 
+@pytest.mark.ends_live_server
 def test_an_engine_that_is_killed_fails_its_requests_and_ends_its_server_and_leaves_nothing(
     complete: Callable[..., Any], live_server: ServerProcess
 ) -> None:

@@ -63,8 +63,8 @@ def format_qualities(
 ) -> Iterator[FormatQuality]:
     """The quality of each format; float32's first, which the others are held against.
 
-    The text, which may take seconds to read, is read once model and formats are known to be
-    computed. `names` are those of `--quantization`, each perhaps with KV_SUFFIX. Raises
+    The text, which may take seconds to read, is read once the model is there and formats are known
+    to be computed. `names` are those of `--quantization`, each perhaps with KV_SUFFIX. Raises
     ConfigError for another, and for a checkpoint that is not computed as stored; CheckpointError
     for a model that is not computed.
     """
@@ -80,8 +80,10 @@ def format_qualities(
         stored_expert_format=None,
         kv_bytes_per_element=4,
     )
+    model = WholeModel(directory, FP32_MODEL)
     text = read_text()
-    nats, greedy = _predictions(WholeModel(directory, FP32_MODEL), text)
+    nats, greedy = _predictions(model, text)
+    del model  # which takes the memory of another
     yield _quality(FP32, wide, nats, agreement=1.0)
     for name, spec in specs.items():
         nats, ours = _predictions(WholeModel(directory, formats[name]), text)

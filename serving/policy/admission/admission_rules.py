@@ -85,13 +85,13 @@ def _queue_refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused 
     if waiting >= limits.queue_requests:
         message = f"{waiting:,} requests wait for their first token, as many as may"
         reason, excess = RefusalReason.QUEUE_REQUESTS, load.waiting_tokens // waiting
-    elif waiting and load.waiting_tokens + work.prompt_tokens > limits.queue_tokens:
+    elif waiting and load.waiting_tokens + work.computed_tokens > limits.queue_tokens:
         message = (
             f"requests of {load.waiting_tokens:,} tokens wait for their first token, and "
             f"{limits.queue_tokens:,} may"
         )
         reason = RefusalReason.QUEUE_TOKENS
-        excess = load.waiting_tokens + work.prompt_tokens - limits.queue_tokens
+        excess = load.waiting_tokens + work.computed_tokens - limits.queue_tokens
     else:
         return None
     wait = inside.expected.known_wait(inside.demand(work), inside.capacity, now_s)
@@ -179,7 +179,7 @@ def next_turn(inside: AdmissionState) -> Entry | None:
 def _has_room(inside: AdmissionState, entry: Entry) -> bool:
     waiting_tokens = sum(load.waiting_tokens for load in inside.loads.values())
     step_tokens = inside.capacity.prefill_tokens_per_step
-    if waiting_tokens and waiting_tokens + entry.prompt_tokens > step_tokens:
+    if waiting_tokens and waiting_tokens + entry.waiting_tokens > step_tokens:
         return False
     demand = inside.demand(entry.work)
     kv_tokens = inside.expected.kv_tokens(demand)

@@ -148,7 +148,7 @@ class AdmissionState:
         waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
         sequences = interactive.sequences + batch.sequences
         return WaitDemand(
-            own_tokens=work.prompt_tokens,
+            own_tokens=work.computed_tokens,
             own_sequences=work.sequences,
             waiting_tokens=interactive.waiting_tokens + batch.waiting_tokens,
             waiting_sequences=waiting_sequences,

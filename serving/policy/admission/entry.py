@@ -48,7 +48,7 @@ class Entry:
         declared_tokens, declared_sequences: asked of the engine so far; exact.
         wait: expected at `turn_s` until every sequence has a token; None: batch work, or over.
         sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
-        waiting_sequences, waiting_tokens: of the part without a token.
+        waiting_sequences, waiting_prompt_tokens: of the part without a token.
         begun_sequences: taken by the engine and not ended.
         estimated_tokens, estimated_new_tokens: of the part that the engine has not counted.
         counted_tokens: of all prompts that the engine has counted.
@@ -66,7 +66,7 @@ class Entry:
     prompt_tokens: int
     new_tokens_max: int
     waiting_sequences: int
-    waiting_tokens: int
+    waiting_prompt_tokens: int
     stage: Stage = Stage.QUEUED
     wait: Wait | None = None
     declared_tokens: int = 0
@@ -94,7 +94,7 @@ class Entry:
             prompt_tokens=work.prompt_tokens,
             new_tokens_max=work.new_tokens_max,
             waiting_sequences=work.sequences,
-            waiting_tokens=work.prompt_tokens,
+            waiting_prompt_tokens=work.prompt_tokens,
             estimated_tokens=work.prompt_tokens,
             estimated_new_tokens=work.new_tokens_max,
         )
@@ -103,6 +103,11 @@ class Entry:
     def work_class(self) -> WorkClass:
         """Of its work."""
         return self.work.work_class
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens to compute of the part without a token."""
+        return self.waiting_sequences if self.work.is_prefilled else self.waiting_prompt_tokens
 
     def begin(self, counted: Counted) -> None:
         """Replace the estimate's share by the engine's figures; adds unforeseen sequences."""
@@ -117,7 +122,7 @@ class Entry:
         self.sequences += more
         self.waiting_sequences += more
         self.prompt_tokens += counted.prompt_tokens - estimated
-        self.waiting_tokens += counted.prompt_tokens - estimated
+        self.waiting_prompt_tokens += counted.prompt_tokens - estimated
         self.new_tokens_max += counted.new_tokens_max - asked
         self.counted_tokens += counted.prompt_tokens
 
@@ -128,17 +133,17 @@ class Entry:
 
     def first_token(self) -> None:
         """Note a sequence's first token; its prompt no longer waits."""
-        waiting_tokens = self.waiting_tokens - self.estimated_tokens
+        waiting_tokens = self.waiting_prompt_tokens - self.estimated_tokens
         tokens = _share(waiting_tokens, 1, self.waiting_begun)
-        self.waiting_tokens -= tokens
+        self.waiting_prompt_tokens -= tokens
         self.waiting_sequences -= 1
 
     def end(self, *, sequences: int, without_token: int) -> None:
         """End `sequences` that had begun, `without_token` of them before their first token."""
-        waiting_tokens = self.waiting_tokens - self.estimated_tokens
+        waiting_tokens = self.waiting_prompt_tokens - self.estimated_tokens
         prompt_tokens = self.prompt_tokens - self.estimated_tokens
         new_tokens = self.new_tokens_max - self.estimated_new_tokens
-        self.waiting_tokens -= _share(waiting_tokens, without_token, self.waiting_begun)
+        self.waiting_prompt_tokens -= _share(waiting_tokens, without_token, self.waiting_begun)
         self.prompt_tokens -= _share(prompt_tokens, sequences, self.begun_sequences)
         self.new_tokens_max -= _share(new_tokens, sequences, self.begun_sequences)
         self.waiting_sequences -= without_token

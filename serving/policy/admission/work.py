@@ -74,6 +74,8 @@ class Work:
         sequences: its prompts times `n`.
         prompt_tokens: of all prompts; estimated until the engine has counted them.
         new_tokens_max: of all answers together.
+        is_prefilled: another engine has the KV of its prompts, of which this one computes the last
+            tokens alone.
     """
 
     client: Client
@@ -81,6 +83,12 @@ class Work:
     sequences: int
     prompt_tokens: int
     new_tokens_max: int
+    is_prefilled: bool = False
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens to compute until each sequence has its first token."""
+        return self.sequences if self.is_prefilled else self.prompt_tokens
 
     @classmethod
     def least(cls, client: Client, work_class: WorkClass) -> Self:

@@ -25,6 +25,7 @@ from serving.server.gateway.http.metrics_page import MetricsPage
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
 from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.kv_params import KvParams
 from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.permits.lent_page import LentPage, fetched_page
 from serving.server.gateway.permits.lent_permits import LentPermits
@@ -76,7 +77,7 @@ class HttpFront:
 
     def http(self, app: App, *, missing: Collection[str] = ()) -> HttpGateway:
         """The HTTP gateway before `app`; `missing` are paths that the model cannot answer."""
-        return HttpGateway(
+        gateway = HttpGateway(
             app,
             keys=self.keys,
             admission=self._entries,
@@ -86,6 +87,9 @@ class HttpFront:
             request_wall_s_max=self.settings.request_wall_s_max,
             missing=missing,
         )
+        if self._engine.vllm_config.kv_transfer_config is not None:
+            gateway.kv_params = KvParams.HEARD
+        return gateway
 
     def with_clock(self, app: App) -> ClockPage:
         """`app` with the page and the headers of the emulated clock."""

@@ -91,7 +91,7 @@ class LiveReplicas:
         self._silence_s_max = silence_s_max
         self.engine_age_s: Callable[[LiveReplica], Awaitable[float | None]] = _answers_at_once
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
-        self._chosen = 0
+        self._chosen = dict.fromkeys(RequestPart, 0)
         self._some_ready = asyncio.Event()
         self._was_ready = False
         self._look_soon = [asyncio.Event() for _ in places]
@@ -122,8 +122,8 @@ class LiveReplicas:
         among = [each for each in of_role if each.place.number not in without]
         if not among:
             return None
-        number = routed(self._router, hashes, among, arrived=self._chosen)
-        self._chosen += 1
+        number = routed(self._router, hashes, among, arrived=self._chosen[part])
+        self._chosen[part] += 1
         return among[number]
 
     @property

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from serving.server.gateway.kv_params import KEY as _PARAMS
+
 _PATHS: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
-_PARAMS: Final = "kv_transfer_params"
 _CHAT_TOKENS: Final = "max_completion_tokens"
 _NO_STREAM: Final = ("stream", "stream_options", "min_tokens")
-_OF_PROMPT: Final = ("echo", "prompt_logprobs", "use_beam_search", _PARAMS)
-"""A request with one of these stays on one replica: it is about its prompt, or says itself where
-its KV is.
-"""
+_OF_PROMPT: Final = ("echo", "prompt_logprobs", "use_beam_search")
+"""A request with one of these is about its prompt, and stays on one replica."""
 
 
 def prompt_alone(path: str, body: bytes) -> bytes | None:

@@ -6,9 +6,7 @@ It listens on loopback alone, for a key of this run, and ends with its parent.
 import asyncio
 import contextlib
 import os
-import random
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -17,11 +15,11 @@ from emulator.memory.neuron_environment import NUM_CORES, VISIBLE_CORES
 from serving.access.process_listing import API_KEY_FLAG, API_KEY_VARIABLE
 from serving.process.child_launcher import launched
 from serving.process.parent_death_watchdog import clear_sockets
+from serving.server.replicas.drawn_ports import HOST, DrawnPorts
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_roles import KV_HOST_VARIABLE, KV_PORT_VARIABLE
 from startup.import_path import child_environment
 
-HOST: Final = "127.0.0.1"
 CONTROL_KEY_FLAG: Final = "--control-key-file"
 
 _DROPPED: Final = frozenset(
@@ -38,8 +36,6 @@ _DROPPED: Final = frozenset(
 
 _QUIET: Final = "--disable-uvicorn-access-log"
 """The service asks each replica every second."""
-
-_PORTS: Final = (15_000, 32_000)
 
 
 def replica_words(
@@ -71,7 +67,7 @@ def replica_words(
 
 class ReplicaProcess:
     """One replica's process, started anew after each end; `words` are the service's, `more` its
-    own.
+    own, and `ports` are drawn by all replicas of the service.
     """
 
     def __init__(
@@ -81,11 +77,14 @@ class ReplicaProcess:
         *,
         key: str,
         environment: Mapping[str, str],
+        ports: DrawnPorts,
         more: Sequence[str] = (),
     ) -> None:
         self._words = words
         self._more = more
         self._place = place
+        self._ports = ports
+        self._drawn: tuple[int, ...] = ()
         self._environment = child_environment(environment) | {
             API_KEY_VARIABLE: key,
             VISIBLE_CORES: place.visible_cores,
@@ -95,10 +94,11 @@ class ReplicaProcess:
 
     async def start(self) -> tuple[int, str]:
         """Start it; its process id, and its HTTP server's address on a free port."""
-        port = _free_port()
+        self._ports.give_back(self._drawn)
+        self._drawn = port, kv_port = self._ports.draw(), self._ports.draw()
         words = replica_words(self._words, self._place, port, self._more)
         if self._place.role is not None:
-            self._environment |= {KV_HOST_VARIABLE: HOST, KV_PORT_VARIABLE: str(_free_port())}
+            self._environment |= {KV_HOST_VARIABLE: HOST, KV_PORT_VARIABLE: str(kv_port)}
         command = [sys.executable, "-P", "-m", "serving.main", *words]
         self._process = await asyncio.create_subprocess_exec(
             *launched(command),
@@ -134,12 +134,3 @@ class ReplicaProcess:
                 os.killpg(self._process.pid, number)
             else:
                 self._process.send_signal(number)
-
-
-def _free_port() -> int:
-    """A free port below those that the kernel gives to connections: a replica takes it later."""
-    while True:
-        port = random.randrange(*_PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port

@@ -127,8 +127,8 @@ class _Request:
 
     `begun` once its client has got any of its answer's body; `is_refused` where that is an error,
     for which nothing was computed; `refused_by` and `rested` are replicas that have answered 429
-    and 503. `prompt` is the body for a replica that prefills, and `held` where the KV then is,
-    None before.
+    and 503. `prompt` is the body for a replica that prefills, and `kv_params` say where the KV then
+    is, None before.
     """
 
     method: str
@@ -145,7 +145,7 @@ class _Request:
     rested: set[int] = field(default_factory=set)
     last: _Answer | None = None
     prompt: bytes | None = None
-    held: dict[str, Any] | None = None
+    kv_params: dict[str, Any] | None = None
     counts: dict[bytes, int] = field(default_factory=dict)
 
     @property
@@ -157,7 +157,7 @@ class _Request:
         """What is next."""
         if self.prompt is None:
             return RequestPart.WHOLE
-        return RequestPart.PROMPT if self.held is None else RequestPart.REST
+        return RequestPart.PROMPT if self.kv_params is None else RequestPart.REST
 
     @property
     def prompt_tokens(self) -> int:
@@ -259,7 +259,7 @@ class ReplicaProxy:
         try:
             with replica.holding(request.hashes, request.prompt_tokens) as held:
                 if part is RequestPart.PROMPT and self._prefills_for_another(replica):
-                    request.held = await self._prefilled(replica, request)
+                    request.kv_params = await self._prefilled(replica, request)
                     return False
                 await self._ask(replica, request, held, send)
                 return True
@@ -273,13 +273,13 @@ class ReplicaProxy:
                 return True
             if unserved.answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self._replicas.distrust(replica, "it refuses requests")
-                self._again(request)
+                self._again(request, keeps_kv=True)
                 request.rested.add(replica.place.number)
                 return False
             lost: Exception = unserved
         except aiohttp.ClientConnectorError as error:  # it was never there, and cannot be why
             self._replicas.distrust(replica, f"no connection: {error.strerror}")
-            self._again(request)
+            self._again(request, keeps_kv=True)
             return False
         except (ReplicaFailed, *_LOST) as error:
             lost = error
@@ -308,14 +308,17 @@ class ReplicaProxy:
             raise ReplicaFailed(said.body)
         return held_kv(said.body) if said.status == HTTPStatus.OK else {}
 
-    def _again(self, request: _Request) -> None:
-        """Make the request ready for another replica; raises _CannotGoOn."""
+    def _again(self, request: _Request, *, keeps_kv: bool = False) -> None:
+        """Make the request ready for another replica, which reads the prompt's KV if none has read
+        it (`keeps_kv`); raises _CannotGoOn.
+        """
         if request.begun and not request.sent.repeatable:
             raise _CannotGoOn
         if request.stream is not None:
             request.stream.again()
         request.counts.clear()
-        request.held = None
+        if not keeps_kv:
+            request.kv_params = None
         self._counters.replayed(begun=request.begun)
 
     async def _give_up(self, request: _Request, lost: Exception, send: Send) -> None:
@@ -337,7 +340,7 @@ class ReplicaProxy:
         Raises _Unserved, ReplicaFailed, or what _LOST has where it did not come to its end.
         """
         decodes = replica.place.role is not RankRole.PREFILL
-        body = with_kv(request.sent.body, (decodes and request.held) or {})
+        body = with_kv(request.sent.body, (decodes and request.kv_params) or {})
         async with self._asked(replica, request, body) as response:
             headers = _headers(response, replica)
             if response.content_type != _EVENTS or response.status != HTTPStatus.OK:

@@ -50,6 +50,8 @@ from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
+from serving.server.gateway.kv_params import KvParams
+from serving.server.replicas.drawn_ports import DrawnPorts
 from serving.server.replicas.kv_event_feed import KvEventFeed, KvRouting
 from serving.server.replicas.live_replicas import ENGINE_SILENT_S_MAX, LiveReplicas
 from serving.server.replicas.replica_list import PATH as LIST_PATH
@@ -138,12 +140,14 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
     )
     async with session:
         feed = None if settings.kv_routing is None else KvEventFeed(settings.kv_routing, directory)
+        ports = DrawnPorts(_own_ports(settings))
         processes = [
             ReplicaProcess(
                 settings.words,
                 place,
                 key=key,
                 environment=os.environ,
+                ports=ports,
                 more=[
                     *(CONTROL_KEY_FLAG, str(key_file)),
                     *([] if feed is None else feed.words(place.number)),
@@ -166,6 +170,17 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
             return await service.run()
         finally:
             await live.stop(at_once=service.ends_at_once)
+
+
+def _own_ports(settings: ServiceSettings) -> Iterator[int]:
+    """Those that were asked for, of the service and its replicas."""
+    yield settings.port
+    if settings.control is not None:
+        yield settings.control.address.port
+        yield settings.control.console_port
+    for place in settings.places:
+        yield place.control_port
+        yield place.console_port
 
 
 def _server_config(app: HttpGateway, settings: ServiceSettings) -> uvicorn.Config:
@@ -227,6 +242,8 @@ class ReplicaService:
             context=ContextSize(settings.context_tokens),
             request_wall_s_max=gateway.request_wall_s_max,
         )
+        if live.have_roles:
+            http.kv_params = KvParams.REFUSED
         batch_api: BatchApi | None = None
         self._batches: BatchRunner | None = None
         if settings.batches.batch_directory is not None:
@@ -237,7 +254,7 @@ class ReplicaService:
                 keys=self._keys,
                 bodies=bodies,
                 body_bytes_max=gateway.body_bytes_max,
-                seats=lambda: settings.replica_seats * len(live.ready_to_decode),
+                seats=lambda: settings.replica_seats * len(live.ready_to_decode or live.ready),
                 registry=registry,
             )
         http.beside = ServicePages(live, metrics, session, self._control, batch_api)

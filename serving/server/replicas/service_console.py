@@ -22,8 +22,8 @@ from serving.server.console.event_stream import (
     ToldStream,
     event_bytes,
 )
+from serving.server.replicas.drawn_ports import HOST
 from serving.server.replicas.live_replica import LiveReplica
-from serving.server.replicas.replica_process import HOST
 
 _LOST: Final = (aiohttp.ClientError, OSError)
 

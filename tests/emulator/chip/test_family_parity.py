@@ -63,9 +63,43 @@ def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
     assert largest <= LARGEST_DIFFERENCE
 
 
-def _is_divided_as_plain(name: str) -> bool:
-    """Whether other constants alone tell a shape from its family's plain one."""
-    return any(word in name for word in ("rope", "yarn", "eps", "scales", "limit", "settings"))
+CONSTANTS = {
+    "norm_topk_prob",
+    "rms_norm_eps",
+    "rope_parameters",
+    "routed_scaling_factor",
+    "swiglu_alpha",
+    "swiglu_limit",
+}
+"""Keys of config.json that say nothing of a matrix's shape or of what is divided."""
+
+
+def _is_divided_as_before(name: str) -> bool:
+    """Whether constants alone tell a shape from one of its family that comes before it."""
+    names = list(SHAPES)
+    family, keys = SHAPES[name]
+    others = [SHAPES[each][1] for each in names[: names.index(name)] if SHAPES[each][0] == family]
+    differing = [
+        {key for key in keys.keys() | other.keys() if keys.get(key) != other.get(key)}
+        for other in others
+    ]
+    return any(each <= CONSTANTS for each in differing)
+
+
+def test_shapes_that_are_divided_as_none_before_are_everyday_tests() -> None:
+    later = [name for name in SHAPES if _is_divided_as_before(name)]
+
+    assert later == [
+        "llama-scaled-rope",
+        "qwen3-yarn",
+        "mixtral-long-rope",
+        "deepseek-plain-rope",
+        "llama-linear-rope",
+        "qwen3-large-eps",
+        "mixtral-large-eps",
+        "deepseek-two-mscales",
+        "deepseek-linear-rope",
+    ]
 
 
 @pytest.mark.slow
@@ -93,7 +127,7 @@ def test_greedy_texts_of_twenty_prompts_are_transformers(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if _is_divided_as_plain(name) else [])
+        pytest.param(name, marks=[pytest.mark.slow] if _is_divided_as_before(name) else [])
         for name in SHAPES
     ],
 )

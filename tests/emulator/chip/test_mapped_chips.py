@@ -179,6 +179,14 @@ def _is_in_pages(part: Any) -> bool:
 def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked: list[Path] = []
+
+    def counted(directory: Path, formats: ModelFormats) -> bool:
+        asked.append(directory)
+        return maps_weights(directory, formats)
+
+    monkeypatch.setattr("emulator.fleet.maps_weights", counted)
+
     fleet = fleet_on(InProcessFleet)
     assert isinstance(fleet, InProcessFleet)
     before = Texts(fleet).of(0)
@@ -202,17 +210,9 @@ def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes(
         )[:1]
     ]
 
-    asked: list[Path] = []
-
-    def counted(directory: Path, formats: ModelFormats) -> bool:
-        asked.append(directory)
-        return maps_weights(directory, formats)
-
-    monkeypatch.setattr("emulator.fleet.maps_weights", counted)
-
     fleet.place(new, transfers)
 
-    assert asked == [SMALL_MOE_DIR]
+    assert asked == [SMALL_MOE_DIR], "files are looked into once, not at each move"
     kinds = {type(command) for _, command in fleet.host.sent}
     assert LoadExperts in kinds
     assert not kinds & {SendExperts, TakeExperts}

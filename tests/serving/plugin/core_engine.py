@@ -114,7 +114,9 @@ class Engine:
         request = arrival.request()
         assert request.sampling_params is not None
         request.sampling_params.temperature = 0.0
-        request.kv_transfer_params = kv_transfer_params and dict(kv_transfer_params)
+        if kv_transfer_params is not None:
+            request.kv_transfer_params = dict(kv_transfer_params)
+            request.sampling_params.extra_args = {"kv_transfer_params": request.kv_transfer_params}
         self.scheduler.add_request(request)
 
     def control(self, request: ControlRequest) -> ControlReply:

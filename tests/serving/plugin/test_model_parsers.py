@@ -61,9 +61,6 @@ def test_with_the_stand_in_calls_are_read_as_its_template_asks_for_them(model: s
             ["--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
         ),
         ("llama-3.1-8b", ["<|python_tag|>"], ["--tool-call-parser", "llama3_json"]),
-        ("my-gpt-oss", ["<|channel|>"], ["--tool-call-parser", "openai"]),
-        ("my-llama", ["<|python_tag|>"], ["--tool-call-parser", "llama3_json"]),
-        ("my-qwen", ["<think>", "</think>"], ["--tool-call-parser", "hermes"]),
     ],
 )
 def test_with_a_tokenizer_of_its_own_a_model_has_its_own(
@@ -72,11 +69,83 @@ def test_with_a_tokenizer_of_its_own_a_model_has_its_own(
     assert parser_arguments(model, with_tokens(tmp_path, *tokens), []) == [AUTO, *parsers]
 
 
+LLAMA = "{% if tools %}Environment: ipython{% endif %}"
+HERMES_TEMPLATE = "{% for tool in tools %}<tool_call>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "template", "parser"),
+    [
+        (["<|python_tag|>"], LLAMA, "llama3_json"),
+        (["<|python_tag|>"], HERMES_TEMPLATE, "hermes"),
+        ([], LLAMA, "hermes"),
+        (["<｜tool▁calls▁begin｜>"], "<｜tool▁calls▁begin｜>", "deepseek_v3"),
+        (["[TOOL_CALLS]"], "[TOOL_CALLS]", "mistral"),
+        (["[TOOL_CALLS]"], "[INST]", "hermes"),
+        (["<think>", "</think>"], HERMES_TEMPLATE, "hermes"),
+        (["<|channel|>"], "<|channel|>", "hermes"),  # whose parser vLLM has for gpt-oss alone
+    ],
+)
+@pytest.mark.parametrize("place", ["config", "named", "file", "flag", "flag's file"])
+def test_a_model_of_no_catalog_has_the_format_that_its_tokens_and_its_template_have(
+    tokens: list[str], template: str, parser: str, place: str, tmp_path: Path
+) -> None:
+    directory = with_tokens(tmp_path / "model", *tokens)
+    other = "<|python_tag|><｜tool▁calls▁begin｜>[TOOL_CALLS]"
+    own = {"config": template, "named": [{"name": "tool_use", "template": template}], "file": None}
+    content = {"chat_template": own.get(place, other)}
+    (directory / "tokenizer_config.json").write_text(json.dumps(content))
+    path = (directory if place == "file" else tmp_path) / "chat_template.jinja"
+    path.write_text(template)
+    given = {"flag": [f"--chat-template={template}"], "flag's file": ["--chat-template", str(path)]}
+
+    found = parser_arguments("mine", directory, given.get(place, []))
+
+    assert found == [AUTO, "--tool-call-parser", parser]
+
+
+def test_gpt_oss_has_vllm_s_own_by_its_type(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt_oss"}')
+
+    assert parser_arguments("mine", tmp_path, []) == [AUTO, "--tool-call-parser", "openai"]
+
+
 def test_a_tokenizer_of_tiktoken_says_its_special_tokens_in_its_config(tmp_path: Path) -> None:
-    added = {"7": {"content": "<|tool_calls_section_begin|>", "special": True}}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    token = "<|tool_calls_section_begin|>"
+    added = {"7": {"content": token, "special": True}}
+    content = {"added_tokens_decoder": added, "chat_template": token}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
 
     assert parser_arguments("my-kimi", tmp_path, []) == [AUTO, "--tool-call-parser", "kimi_k2"]
+
+
+def test_the_tokenizer_that_is_served_is_asked_and_not_the_weights(tmp_path: Path) -> None:
+    directory = with_tokens(tmp_path, "</think>")
+    given = ["--tokenizer", str(directory)]
+
+    arguments = parser_arguments("qwen3-30b-a3b", tmp_path / "weights", given)
+
+    assert arguments == [*HERMES, "--reasoning-parser", "qwen3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", {"model": None}),
+        ("tokenizer.json", {"model": {"vocab": None}}),
+        ("tokenizer.json", {"model": {"vocab": ["a", [], [["b"]]]}}),
+        ("tokenizer.json", {"added_tokens": None}),
+        ("tokenizer.json", {"added_tokens": ["</s>", {}, {"content": 3}]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": None}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"7": "</s>"}}),
+        ("tokenizer_config.json", {"chat_template": [None, {"template": None}]}),
+        ("config.json", None),
+    ],
+)
+def test_what_is_malformed_is_left_to_vllm(name: str, content: object, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(content))
+
+    assert parser_arguments("mine", tmp_path, []) == HERMES
 
 
 @pytest.mark.parametrize(

@@ -39,3 +39,45 @@ def test_a_tokenizer_that_is_data_needs_no_trust(kimi: Path) -> None:
     for content in ("", "[]", '{"auto_map": null}'):
         (kimi / "tokenizer_config.json").write_text(content)
         check_tokenizer_code(kimi, [])
+
+
+@pytest.mark.parametrize("code", [None, [None, None], [], 7])
+def test_a_map_that_names_no_code_needs_no_trust(code: object, tmp_path: Path) -> None:
+    content = {"auto_map": {"AutoTokenizer": code}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+
+    check_tokenizer_code(tmp_path, [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "is_code"),
+    [
+        ("LlamaTokenizer", False),
+        ("LlamaTokenizerFast", False),
+        ("TikTokenTokenizer", True),
+        ("PreTrainedTokenizerFast", True),
+        (None, True),
+    ],
+)
+def test_a_class_that_transformers_have_is_loaded_and_not_the_code(
+    name: str | None, is_code: bool, tmp_path: Path
+) -> None:
+    code = {"AutoTokenizer": ["tokenization_mine.MyTokenizer", None]}
+    content = {"auto_map": code, "tokenizer_class": name}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+
+    if is_code:
+        with pytest.raises(ConfigError, match="MyTokenizer"):
+            check_tokenizer_code(tmp_path, [])
+    else:
+        check_tokenizer_code(tmp_path, [])
+
+
+def test_the_code_of_another_tokenizer_is_refused_and_data_beside_code_is_not(
+    kimi: Path,
+) -> None:
+    check_tokenizer_code(kimi, ["--tokenizer", str(SMALL_MOE_DIR)])
+    for given in (["--tokenizer", str(kimi)], [f"--tokenizer={kimi}"]):
+        with pytest.raises(ConfigError, match=f"the tokenizer of {kimi} "):
+            check_tokenizer_code(SMALL_MOE_DIR, given)

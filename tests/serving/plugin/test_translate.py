@@ -14,7 +14,8 @@ from vllm.v1.core.sched.output import (
 )
 
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
-from serving.engine.step_batch import step_batch
+from serving.engine.step_batch import seen_tokens, step_batch
+from serving.plugin.kv_transfer_params import has_unseen_token
 from serving.plugin.requests import sampling_spec
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
 
@@ -122,6 +123,38 @@ def test_known_requests_come_as_differences_of_their_block_tables() -> None:
         ),
         Scheduled(request_id="bare", first_position=17, new_tokens=1, new_block_ids=[]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "extra", "is_unseen"),
+    [
+        (1, {"kv_transfer_params": {"do_remote_decode": True}}, True),
+        (9, {"kv_transfer_params": {"do_remote_decode": True}}, False),
+        (1, {"kv_transfer_params": {"do_remote_prefill": True}}, False),
+        (1, {"kv_transfer_params": "do_remote_decode"}, False),
+        (1, None, False),
+    ],
+)
+def test_the_one_token_of_a_prompt_for_another_engine_is_for_nobody(
+    max_tokens: int, extra: dict[str, Any] | None, is_unseen: bool
+) -> None:
+    params = SamplingParams(max_tokens=max_tokens, extra_args=extra)
+    assert has_unseen_token(new_request("a", [5, 6], sampling_params=params)) == is_unseen
+
+
+def test_tokens_for_nobody_are_made_and_not_counted() -> None:
+    output = decided({"a": 3, "b": 3}, new=[new_request(name, [5, 6, 7]) for name in "ab"])
+    step = rank_step(0, output, [], 0, None, {"b", "of another step"})
+    assert step.unseen == ["b"]
+    made = RankOutput(
+        rank=0,
+        request_ids=["a", "b"],
+        token_ids=np.array([4, 5], dtype=np.int32),
+        logprobs=None,
+        prompt_logprobs={},
+    )
+    assert seen_tokens([step], {0: made}) == 1
+    assert step_batch([step], {0: made}, 1).logit_rows.tolist() == [2]
 
 
 def test_new_requests_come_before_known_ones_and_copies_of_blocks_go_along() -> None:

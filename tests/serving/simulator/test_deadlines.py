@@ -31,7 +31,7 @@ def schedulers(*deadlines_ns: int) -> LockstepSchedulers:
 def test_what_runs_or_waits_ends_at_its_deadline_and_others_take_its_seat() -> None:
     made = schedulers(5, NONE, 7, 5, NONE)
     made.admit(0, 0)
-    made.schedule()
+    made.schedule(now_ns=0)
     made.give_tokens(4)
     assert made.abort_due(4).tolist() == []
     assert made.queues[0].kv_blocks_used == 4
@@ -39,7 +39,7 @@ def test_what_runs_or_waits_ends_at_its_deadline_and_others_take_its_seat() -> N
     assert made.abort_due(6).tolist() == [0, 3]
     assert made.requests == 3
     assert made.queues[0].kv_blocks_used == 2
-    made.schedule()
+    made.schedule(now_ns=0)
     assert made.arrays.rows["request"][:2].tolist() == [1, 2]
 
     # The deadline of request 2 stands behind an earlier one that is over.
@@ -54,4 +54,4 @@ def test_what_has_no_rank_yet_ends_too() -> None:
     assert made.abort_due(5).tolist() == [0]
     assert made.requests == 1
     made.take_inbox()
-    assert made.schedule().new_tokens.tolist() == [20]
+    assert made.schedule(now_ns=0).new_tokens.tolist() == [20]

@@ -44,17 +44,25 @@ def engine(chips: int, **how: object) -> SimulatedDeployment:
 
 PREFILL = engine(2, replicas=ReplicaSet(count=2, router="least-loaded"))
 POOLS = replace(engine(4, replicas=ReplicaSet(count=2)), prefill=PREFILL)
+WITH_ROLES = replace(engine(4, prefill_ranks=1), prefill=PREFILL)
 
 
 def one(prompt_tokens: int, output_tokens: int) -> Traffic:
+    return alike([1.0], prompt_tokens, output_tokens)
+
+
+def alike(arrival_s: list[float], prompt_tokens: int, output_tokens: int) -> Traffic:
     return Traffic(
-        arrival_s=np.array([1.0]),
-        prompt_tokens=np.array([prompt_tokens]),
-        output_tokens=np.array([output_tokens]),
+        arrival_s=np.array(arrival_s),
+        prompt_tokens=np.full(len(arrival_s), prompt_tokens),
+        output_tokens=np.full(len(arrival_s), output_tokens),
     )
 
 
-def test_one_request_s_time_is_its_prompt_s_its_kv_s_and_its_decodes() -> None:
+@pytest.mark.parametrize("pools", [POOLS, WITH_ROLES])
+def test_one_request_s_time_is_its_prompt_s_its_kv_s_and_its_decodes(
+    pools: SimulatedDeployment,
+) -> None:
     prompt_s = simulate(PREFILL, one(700, 1)).ttft_s[0]
     sent_ns = prompt_transfer_ns(
         system_by_name(SYSTEM), model_by_name(MODEL), prompt_tokens=700, from_chips=1, to_chips=1
@@ -68,7 +76,7 @@ def test_one_request_s_time_is_its_prompt_s_its_kv_s_and_its_decodes() -> None:
             logit_rows=np.array([1, 0, 0, 0]),
         )
     )
-    run = simulate(POOLS, one(700, 1))
+    run = simulate(pools, one(700, 1))
     assert run.ttft_s[0] == pytest.approx(prompt_s + sent_ns / 1e9 + decode.duration_ns / 1e9)
 
 
@@ -102,7 +110,30 @@ def test_kv_is_asked_for_between_two_steps_and_decodes_when_it_is_there() -> Non
     assert served.first_token_s[1] == pytest.approx(first[1] / 1e9)
 
 
-def test_prompts_are_computed_in_one_pool_and_replies_in_the_other() -> None:
+def test_kv_is_asked_for_with_the_blocks_that_it_will_need() -> None:
+    """Two prompts end at once, and a rank has blocks for one: the other's KV waits for its end."""
+    decode = engine(1)
+    one_fits = replace(decode.limits, kv_blocks_per_rank=40)
+    pools = replace(decode, limits=one_fits, prefill=engine(2))
+    served = simulate(pools, alike([1.0, 1.0], 700, 5)).served
+    sent_ns = prompt_transfer_ns(
+        system_by_name(SYSTEM), model_by_name(MODEL), prompt_tokens=700, from_chips=1, to_chips=1
+    )
+    batch = StepBatch(
+        ranks=1,
+        rank=np.array([0]),
+        new_tokens=np.array([1]),
+        context_tokens=np.array([699]),
+        logit_rows=np.array([1]),
+    )
+    waits_ns = sent_ns + decode.cost_model.cost(batch).duration_ns
+    assert served.first_token_s[1] == pytest.approx(served.last_token_s[0] + waits_ns / 1e9)
+
+
+@pytest.mark.parametrize("pools", [POOLS, WITH_ROLES])
+def test_prompts_are_computed_in_one_pool_and_replies_in_the_other(
+    pools: SimulatedDeployment,
+) -> None:
     rows: dict[int, list[tuple[int, int]]] = {2: [], 4: []}
 
     def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
@@ -111,7 +142,7 @@ def test_prompts_are_computed_in_one_pool_and_replies_in_the_other() -> None:
             batch.new_tokens.tolist(), batch.context_tokens.tolist(), strict=True
         )
 
-    served = simulate(POOLS, TRAFFIC, on_step=see).served
+    served = simulate(pools, TRAFFIC, on_step=see).served
     assert served.finished.all()
     assert served.tokens == int(TRAFFIC.output_tokens.sum())
     assert sum(new for new, _ in rows[2]) == int(TRAFFIC.prompt_tokens.sum())
@@ -147,6 +178,28 @@ def test_chips_of_either_pool_may_be_lost() -> None:
     assert served.last_token_s.tolist() != simulate(POOLS, TRAFFIC).served.last_token_s.tolist()
 
 
+def test_kv_that_was_not_asked_for_outlives_a_lost_rank() -> None:
+    """Each rank's one seat is taken when the others' prompts end: what runs there is computed
+    again, and the KV of those that wait lies where they were computed.
+    """
+    pools = replace(engine(4, schedulers=SchedulerLimits(max_num_seqs=1)), prefill=PREFILL)
+    fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1))
+    computed: list[int] = []
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, begin_ns, queues
+        if batch.ranks == 4:
+            computed.extend(batch.new_tokens[batch.new_tokens > 1].tolist())
+
+    traffic = alike([1.0] * 4 + [1.2] * 8, 700, 60)
+    calls = [TimedCall(at_s=1.3, call=fault, replica=0)]
+    served = simulate(pools, traffic, calls=calls, on_step=see).served
+    assert served.finished.all()
+    assert served.preemptions == 1
+    assert len(computed) == 1
+    assert 700 < computed[0] < 760, "its prompt and its tokens"
+
+
 @pytest.mark.long
 def test_drawn_losses_strike_the_chips_that_prefill_too() -> None:
     calls = drawn_losses(POOLS.partitions, every_s=0.3, repair_s=0.5, seed=2)
@@ -169,7 +222,7 @@ def test_pools_serve_one_model() -> None:
     prefills=st.integers(1, 3),
     decodes=st.integers(1, 3),
     routers=st.tuples(*2 * [st.sampled_from(sorted(ROUTERS))]),
-    kv_blocks=st.sampled_from([80, 4_000]),
+    kv_blocks=st.sampled_from([40, 80, 4_000]),
 )
 @settings(max_examples=12, deadline=None)
 def test_pools_that_go_ahead_serve_as_step_by_step(

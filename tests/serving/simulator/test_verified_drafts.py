@@ -44,7 +44,7 @@ def run(
     made.admit(0, 0)
     rows, given = [], []
     while made.requests:
-        count = len(made.schedule().rank)
+        count = len(made.schedule(now_ns=0).rank)
         fields = made.arrays.rows[:count][["request", "new", "context"]]
         rows.append(fields.tolist())
         tokens = made.give_tokens(len(rows))

@@ -68,7 +68,7 @@ class Rank:
 
     def step(self) -> dict[int, int]:
         """Run a step; returns the new tokens of its requests, in the order of its rows."""
-        count = len(self.schedulers.schedule().rank)
+        count = len(self.schedulers.schedule(now_ns=0).rank)
         rows = self.schedulers.arrays.rows[:count][["request", "new"]].tolist()
         self.schedulers.give_tokens(1)
         return dict(rows)

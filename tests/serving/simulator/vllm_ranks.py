@@ -156,7 +156,7 @@ def compiled_decisions(
             if each.abort_step == step:
                 schedulers.abort(number)
         schedulers.abort_due(step)
-        batch = schedulers.schedule()
+        batch = schedulers.schedule(now_ns=0)
         decided = arrays.rows[: len(batch.rank)]
         columns = (decided[field].tolist() for field in ("rank", "request", "new", "context"))
         rows = list(zip(*columns, strict=True))

@@ -23,6 +23,7 @@ from serving.policy.admission.work import (
     WorkClass,
 )
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.kv_params import is_prefilled
 
 CLASS_METADATA: Final = "x-ultraserve-class"
 
@@ -92,6 +93,7 @@ def asked_of(
         sequences=sequences,
         prompt_tokens=prompt_tokens,
         new_tokens_max=sequences * _new_tokens(message, prompt_tokens, context_tokens),
+        is_prefilled=exchanges_kv and is_prefilled(message.kv_transfer_params_json),
     )
     return Asked(message=message, engine_id=message.request_id, work=work)
 

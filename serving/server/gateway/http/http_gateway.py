@@ -56,11 +56,13 @@ from serving.server.gateway.http.request_work import (
     ContextSize,
     asked_in,
     refuse_background,
+    refuse_kv_params,
     refuse_long_text,
     said_class,
     work_of,
 )
 from serving.server.gateway.http.written_body import written_body_of
+from serving.server.gateway.kv_params import KvParams
 from serving.server.gateway.readiness import ServerReadiness
 
 _NOT_GENERATING: Final = re.compile(
@@ -94,7 +96,7 @@ class HttpGateway:
     """An ASGI app around vLLM's, for requests; `beside` has paths of its own.
 
     `missing` are paths that the model cannot answer; `request_wall_s_max` the wall seconds of a
-    request, from when the engine may have it.
+    request, from when the engine may have it; `kv_params` is what becomes of a request's own.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class HttpGateway:
         self._context = context
         self._request_wall_s_max = request_wall_s_max
         self.beside: BesideApp | None = None
+        self.kv_params = KvParams.IGNORED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or one websocket's handshake."""
@@ -240,8 +243,17 @@ class HttpGateway:
         self, path: str, asked: AskedBody | None, client: Client, said: WorkClass | None
     ) -> Permit:
         refuse_background(path, asked)
+        if self.kv_params is KvParams.REFUSED:
+            refuse_kv_params(asked)
         return await self._admission.admit(
-            work_of(path, asked, client=client, said=said, context=self._context)
+            work_of(
+                path,
+                asked,
+                client=client,
+                said=said,
+                context=self._context,
+                hears_kv=self.kv_params is KvParams.HEARD,
+            )
         )
 
     async def _refuse_unserved(self, work_class: WorkClass) -> None:

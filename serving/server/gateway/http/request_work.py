@@ -19,6 +19,8 @@ from serving.policy.admission.work import (
 )
 from serving.server.gateway.http.asgi import Scope, header
 from serving.server.gateway.http.http_errors import bad_request
+from serving.server.gateway.kv_params import KEY as KV_PARAMS
+from serving.server.gateway.kv_params import is_prefilled
 
 CLASS_HEADER: Final = b"x-ultraserve-class"
 
@@ -62,6 +64,7 @@ class ContextSize:
 class _Sampling(msgspec.Struct):
     max_tokens: msgspec.Raw = msgspec.Raw()
     n: msgspec.Raw = msgspec.Raw()
+    extra_args: msgspec.Raw = msgspec.Raw()
 
 
 class AskedBody(msgspec.Struct):
@@ -87,6 +90,7 @@ class AskedBody(msgspec.Struct):
     background: msgspec.Raw = msgspec.Raw()
     service_tier: msgspec.Raw = msgspec.Raw()
     priority: msgspec.Raw = msgspec.Raw()
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
 
 
 _TEXTS: Final = (
@@ -144,6 +148,23 @@ def refuse_background(path: str, asked: AskedBody | None) -> None:
     raise bad_request("not_offered", message, param="background")
 
 
+def refuse_kv_params(asked: AskedBody | None) -> None:
+    """Raise HttpRefused for a client's own `kv_transfer_params`, which an engine would follow to
+    any address.
+    """
+    if asked is None:
+        return
+    sampling = _typed(asked.sampling_params, _Sampling) or _Sampling()
+    extra = _typed(sampling.extra_args, dict[str, msgspec.Raw]) or {}
+    for field, raw in (
+        (KV_PARAMS, asked.kv_transfer_params),
+        (f"sampling_params.extra_args.{KV_PARAMS}", extra.get(KV_PARAMS, b"")),
+    ):
+        if bytes(raw) not in (b"", b"null"):
+            message = f"{field}: expected none; this service's router sets it"
+            raise bad_request("not_offered", message, param=field)
+
+
 def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
     """Raise HttpRefused for text longer than any context's.
 
@@ -185,10 +206,12 @@ def work_of(
     client: Client,
     said: WorkClass | None,
     context: ContextSize,
+    hears_kv: bool = False,
 ) -> Work:
     """The work that a body `asked`, sent to `path`, asks for.
 
-    `said` is the header's class. The engine refuses sequences of more tokens than `context`.
+    `said` is the header's class. The engine refuses sequences of more tokens than `context`, and
+    gets KV from others if it `hears_kv`.
     """
     asked = asked or AskedBody()
     sampling = _typed(asked.sampling_params, _Sampling) or _Sampling()
@@ -203,6 +226,7 @@ def work_of(
         sequences=sequences,
         prompt_tokens=min(prompt_tokens, prompts * context.tokens),
         new_tokens_max=sequences * min(new_tokens, context.tokens),
+        is_prefilled=hears_kv and is_prefilled(bytes(asked.kv_transfer_params)),
     )
 
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from emulator.compute.whole_model import WholeModel
 from emulator.data import SMALL_MOE_TRAINED_DIR
-from emulator.errors import ConfigError
+from emulator.errors import CheckpointError, ConfigError
 from emulator.formats.model_formats import FP32_MODEL
 from serving.analysis.quality.format_quality import FormatQuality, Text, format_qualities
 from serving.main import main
@@ -75,6 +76,15 @@ def test_an_fp16_checkpoint_is_not_computed_as_stored(name: str, tmp_path: Path)
         next(format_qualities(directory, ["bf16", name], unread))
 
     assert len(qualities("bf16", directory=directory)) == 2
+
+
+def test_a_checkpoint_that_cannot_be_read_is_refused_before_its_text_is(tmp_path: Path) -> None:
+    directory = shutil.copytree(SMALL_MOE_TRAINED_DIR, tmp_path / "cut")
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        next(format_qualities(directory, ["bf16"], unread))
 
 
 @pytest.mark.long

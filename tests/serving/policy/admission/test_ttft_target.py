@@ -9,6 +9,7 @@ from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RefusalReason
+from serving.policy.admission.work import WorkClass
 from tests.serving.policy.admission.works import CAPACITY, TIMES, refused_by, runs, work
 
 
@@ -108,3 +109,25 @@ def test_a_request_of_many_sequences_has_waited_when_the_last_has_its_first_toke
     refused = refused_by(admission, now_s, prompt_tokens=3_000)
 
     assert "cost model x 0.89 measured" in str(refused)  # a step under way is foreseen as well
+
+
+def test_prompts_that_another_engine_has_computed_are_not_waited_for() -> None:
+    """Of each the last token is computed here; its KV is held all the same."""
+    capacity = replace(CAPACITY, seats=100, kv_tokens=19_000)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
+    entries = [admission.enter(work(prompt_tokens=900, is_prefilled=True), 0.0) for _ in range(20)]
+    assert admission.class_state(WorkClass.INTERACTIVE).waiting_tokens == 20
+    assert "no seat is sure" in str(refused_by(admission, prompt_tokens=900, is_prefilled=True))
+
+    for entry in entries[:10]:
+        runs(admission, entry, 0.1)
+        admission.check()
+    assert admission.class_state(WorkClass.INTERACTIVE).waiting_tokens == 10
+    for entry in entries:
+        admission.leave(entry, Outcome.FINISHED, 0.2)
+        admission.check()
+    assert admission.class_state(WorkClass.INTERACTIVE).waiting_tokens == 0
+    for _ in range(7):
+        admission.enter(work(prompt_tokens=1_000), 0.3)
+    assert admission.enter(work(prompt_tokens=4_000, is_prefilled=True), 0.3)
+    assert refused_by(admission, 0.3, prompt_tokens=4_000)

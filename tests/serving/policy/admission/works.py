@@ -25,6 +25,7 @@ def work(
     prompt_tokens: int = 100,
     new_tokens_max: int = 50,
     sequences: int = 1,
+    is_prefilled: bool = False,
 ) -> Work:
     return Work(
         client=of if of is not None else Client(),
@@ -32,6 +33,7 @@ def work(
         sequences=sequences,
         prompt_tokens=prompt_tokens,
         new_tokens_max=new_tokens_max,
+        is_prefilled=is_prefilled,
     )
 
 

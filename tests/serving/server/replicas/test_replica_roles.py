@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,15 @@ from emulator.errors import ConfigError
 from serving.policy.rank_roles import RankRole
 from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
 from serving.server.replicas.replica_roles import parse_roles
+from tests.e2e.server_process import HOST, free_port
 from tests.serving.server.replicas.small_replicas import SmallReplica, made_text, small_service
-from tests.serving.server.replicas.test_replica_service import PATH, body, in_loop, streamed
+from tests.serving.server.replicas.test_replica_service import (
+    PATH,
+    batch_of,
+    body,
+    in_loop,
+    streamed,
+)
 
 ROLES = "prefill=2,decode=2"
 
@@ -49,6 +57,14 @@ async def test_a_prompt_is_computed_by_one_replica_and_decoded_by_another(stream
         assert asked_for(decodes) == [("a", 40, "e0")]
         assert "stream" not in prefills.answered[0], "its only token goes nowhere"
         assert [each.load_tokens for each in service.live.all] == [0, 0]
+
+
+@in_loop
+async def test_round_robin_takes_turns_in_each_role() -> None:
+    async with small_service(count=4, roles=ROLES, router="round-robin") as service:
+        for _ in range(4):
+            assert (await service.http.post(PATH, json=body())).status_code == 200
+        assert [len(each.answered) for each in service.replicas] == [2, 2, 2, 2]
 
 
 @in_loop
@@ -107,6 +123,35 @@ async def test_one_role_alone_does_all(killed: int, left: int) -> None:
         assert asked_for(service.replicas[left]) == [("a", 40, None)]
 
 
+@pytest.mark.parametrize("is_reached", [False, True])
+@in_loop
+async def test_kv_that_nobody_has_read_goes_to_another_replica(is_reached: bool) -> None:
+    async with small_service(count=4, roles=ROLES) as service:
+        if is_reached:
+            service.replicas[2].refuses = 503
+        else:
+            service.live.all[2].url = f"http://{HOST}:{free_port()}"
+        answer = await service.http.post(PATH, json=body(seed=1))
+
+        assert answer.json()["choices"][0]["text"] == made_text("a", 1, 40)
+        prompts = [each for replica in service.replicas[:2] for each in asked_for(replica)]
+        assert prompts == [("a", 1, True)]
+        assert asked_for(service.replicas[3]) == [("a", 40, "e0")]
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@in_loop
+async def test_batches_go_on_where_one_role_does_all(tmp_path: Path, killed: int) -> None:
+    async with small_service(count=2, roles="prefill=1,decode=1", batches=tmp_path) as service:
+        service.replicas[killed].fails_to_start = True
+        service.replicas[killed].signal(signal.SIGKILL)
+        await service.ready(1)
+        async with asyncio.timeout(20.0):
+            async for batch in batch_of(service, 6):
+                assert batch["status"] != "failed"
+        assert len(service.replicas[1 - killed].answered) == 6
+
+
 @in_loop
 async def test_a_refusal_of_all_that_prefill_is_the_answer() -> None:
     async with small_service(count=2, roles="prefill=1,decode=1") as service:
@@ -129,6 +174,21 @@ async def test_what_is_about_a_prompt_or_several_answers_stays_on_one_that_decod
         assert (await service.http.post(PATH, json=body(**more))).status_code == 200
         assert not service.replicas[0].answered
         assert len(service.replicas[1].answered) == 1
+
+
+@in_loop
+async def test_only_the_router_says_where_kv_is() -> None:
+    params = {"do_remote_prefill": True, "remote_host": "10.0.0.1", "remote_port": 22}
+    async with small_service(count=2, roles="prefill=1,decode=1") as service:
+        answer = await service.http.post(PATH, json=body(kv_transfer_params=params))
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "kv_transfer_params"
+        assert not any(each.answered for each in service.replicas)
+        assert (await service.http.post(PATH, json=body(kv_transfer_params=None))).is_success
+        assert [len(each.answered) for each in service.replicas] == [1, 1]
+    async with small_service() as service:
+        assert (await service.http.post(PATH, json=body(kv_transfer_params=params))).is_success
+        assert service.replicas[0].answered[0]["kv_transfer_params"] == params
 
 
 def test_the_request_for_a_prompt_is_vllms_proxys() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,23 @@ async def streamed(
                     begun.append(asked["prompt"])
     choices = [choice for event in events for choice in event.get("choices", [])]
     return "".join(choice["text"] for choice in choices), events
+
+
+async def batch_of(service: SmallService, count: int) -> AsyncIterator[dict[str, Any]]:
+    """A batch of so many requests, now and then until it is completed."""
+    lines = [
+        {"custom_id": f"c{n}", "method": "POST", "url": PATH, "body": body(f"p{n}", seed=n)}
+        for n in range(count)
+    ]
+    file = ("in.jsonl", "\n".join(map(json.dumps, lines)))
+    said = await service.http.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
+    asked = {"input_file_id": said.json()["id"], "endpoint": PATH, "completion_window": "24h"}
+    batch = (await service.http.post("/v1/batches", json=asked)).json()
+    async with asyncio.timeout(60.0):
+        while batch["status"] != "completed":
+            await asyncio.sleep(0.05)
+            batch = (await service.http.get(f"/v1/batches/{batch['id']}")).json()
+            yield batch
 
 
 @pytest.mark.parametrize("asked", [{"seed": 3}, {"temperature": 0}, {}])
@@ -267,24 +284,12 @@ async def test_a_batch_is_answered_by_all_replicas_and_once_though_one_is_killed
     async with small_service(batches=tmp_path) as service:
         for each in service.replicas:
             each.gap_s = 0.005
-        lines = [
-            {"custom_id": f"c{n}", "method": "POST", "url": PATH, "body": body(f"p{n}", seed=n)}
-            for n in range(60)
-        ]
-        file = ("in.jsonl", "\n".join(map(json.dumps, lines)))
-        said = await service.http.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
-        asked = {"input_file_id": said.json()["id"], "endpoint": PATH, "completion_window": "24h"}
-        batch = (await service.http.post("/v1/batches", json=asked)).json()
-        path = f"/v1/batches/{batch['id']}"
         killed = False
-        async with asyncio.timeout(60.0):
-            while batch["status"] != "completed":
-                await asyncio.sleep(0.05)
-                batch = (await service.http.get(path)).json()
-                if not killed and batch["request_counts"]["completed"] >= 10:
-                    killed = True
-                    assert all(each.requests for each in service.live.all)
-                    service.replicas[0].signal(signal.SIGKILL)
+        async for batch in batch_of(service, 60):
+            if not killed and batch["request_counts"]["completed"] >= 10:
+                killed = True
+                assert all(each.requests for each in service.live.all)
+                service.replicas[0].signal(signal.SIGKILL)
         output = await service.http.get(f"/v1/files/{batch['output_file_id']}/content")
         answers = [json.loads(line) for line in output.text.splitlines()]
         assert {

@@ -1,3 +1,4 @@
+import json
 import math
 from typing import Any
 
@@ -180,3 +181,12 @@ def test_an_engine_that_exchanges_kv_takes_the_parameters_of_a_router() -> None:
     ).message
     assert taken.kv_transfer_params_json == '{"do_remote_decode": true}'
     assert refused(message).field == "kv_transfer_params_json"
+
+
+@pytest.mark.parametrize("asks", ["do_remote_prefill", "do_remote_decode"])
+def test_a_prompt_that_another_engine_has_computed_is_not_waited_for(asks: str) -> None:
+    message = request(kv_transfer_params_json=json.dumps({asks: True}))
+    work = asked_of(
+        message, ALICE, WorkClass.INTERACTIVE, context_tokens=512, exchanges_kv=True
+    ).work
+    assert work.is_prefilled == (asks == "do_remote_prefill")

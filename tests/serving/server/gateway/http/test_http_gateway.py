@@ -17,6 +17,7 @@ from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import Client, Work, WorkClass
 from serving.server.gateway.ingress_limits import IngressLimits
+from serving.server.gateway.kv_params import KvParams
 from tests.serving.server.gateway.http.served_http import MODEL, HttpServer, http_server
 
 SECRET = "us-0123456789012345678901234567890123456789"
@@ -78,6 +79,25 @@ def test_an_admitted_request_is_answered_as_without_a_gateway() -> None:
         assert left(server) == {"finished": 4}
         made = server.core.added
         assert len(made) == 5
+
+    run(use)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kv_params", "waiting"), [(KvParams.HEARD, 1), (KvParams.IGNORED, 41)])
+def test_a_prompt_that_another_engine_has_computed_is_not_waited_for(
+    kv_params: KvParams, waiting: int
+) -> None:
+    async def use(server: HttpServer) -> None:
+        server.gateway.kv_params = kv_params
+        server.core.free.clear()
+        body = {"model": MODEL, "prompt": list(range(5, 46)), "max_tokens": 1}
+        remote = {"kv_transfer_params": {"do_remote_prefill": True}}
+        coming = asyncio.ensure_future(server.http.post("/v1/completions", json=body | remote))
+        await until(lambda: server.core.requests)
+        assert server.admission.state().classes[WorkClass.INTERACTIVE].waiting_tokens == waiting
+        server.core.free.set()
+        assert (await coming).is_success
 
     run(use)
 

@@ -14,6 +14,7 @@ from serving.server.gateway.http.request_work import (
     ContextSize,
     asked_in,
     refuse_background,
+    refuse_kv_params,
     refuse_long_text,
     said_class,
     work_of,
@@ -233,3 +234,52 @@ def test_many_token_ids_are_not_looked_at_one_by_one() -> None:
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("params", "is_prefilled"),
+    [
+        ({"do_remote_prefill": True, "remote_engine_id": "e0"}, True),
+        ({"do_remote_decode": True}, False),
+        ({}, False),
+        (None, False),
+        ("do_remote_prefill", False),
+    ],
+)
+def test_a_prompt_that_another_engine_has_computed_is_known_where_engines_exchange_kv(
+    params: Any, is_prefilled: bool
+) -> None:
+    body = asked_in(json.dumps({"prompt": "x" * 40, "kv_transfer_params": params}).encode())
+    work = work_of(
+        COMPLETIONS, body, client=Client(), said=None, context=ContextSize(CONTEXT), hears_kv=True
+    )
+    assert (work.is_prefilled, work.prompt_tokens) == (is_prefilled, 10)
+    assert work.computed_tokens == (1 if is_prefilled else 10)
+    assert not asked({"prompt": "x" * 40, "kv_transfer_params": params}).is_prefilled
+
+
+KV = {"do_remote_prefill": True, "remote_host": "10.0.0.1", "remote_port": 22}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"kv_transfer_params": KV}, "kv_transfer_params"),
+        ({"kv_transfer_params": {}}, "kv_transfer_params"),
+        (
+            {"sampling_params": {"extra_args": {"kv_transfer_params": KV}}},
+            "sampling_params.extra_args.kv_transfer_params",
+        ),
+    ],
+)
+def test_a_clients_own_kv_parameters_are_refused_by_their_field(
+    body: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(HttpRefused) as refused:
+        refuse_kv_params(asked_in(json.dumps(body).encode()))
+    assert refused.value.error.message == f"{field}: expected none; this service's router sets it"
+
+
+def test_no_kv_parameters_are_no_reason_to_refuse() -> None:
+    for body in (b'{"kv_transfer_params": null}', b'{"sampling_params": {"extra_args": 3}}', b"{"):
+        refuse_kv_params(asked_in(body))
