@@ -21,6 +21,8 @@ MODEL = "small-moe"
 CHIPS = 4
 CONTEXT_TOKENS = 4096
 DILATION = 20  # about what two idle cores keep up with; nothing depends on keeping up
+UNMOVED_TRIES = 4
+"""Stretches to look at until one has no move of experts in it."""
 _CLIENTS = 3
 _ANSWER_TOKENS = 40
 _ANSWER_WALL_S = 120.0

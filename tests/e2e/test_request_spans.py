@@ -15,11 +15,10 @@ from serving.telemetry.span_attributes import EMULATED_LATENCIES
 from tests.e2e.server_answers import growth, metrics
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.span_collector import Received, SpanCollector
-from tests.live_server import CHIPS, DILATION
+from tests.live_server import CHIPS, DILATION, UNMOVED_TRIES
 
 pytestmark = pytest.mark.engine
 
-TRIES = 4
 PROMPT = [9, 34, 27, 500, 3, 151]
 
 
@@ -91,7 +90,7 @@ def test_the_joules_of_requests_are_what_the_chips_drew_beyond_being_idle(
 ) -> None:
     moved = "ultraserve_expert_moved_bytes_total"  # whose joules are no request's
     after = metrics(live_server)
-    for _ in range(TRIES):
+    for _ in range(UNMOVED_TRIES):
         before = after
         with ThreadPoolExecutor(6) as pool:
             asked = [

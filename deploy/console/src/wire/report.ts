@@ -346,6 +346,8 @@ export interface RackState {
   switch_trays: number;
 }
 
+export type RankRole = "prefill" | "decode" | "both";
+
 export interface RankState {
   rank: number;
   up: boolean;
@@ -391,6 +393,7 @@ export interface ReplicaList {
 export interface ReplicaReport {
   replica: number;
   state: ReplicaState;
+  role: RankRole | null;
   reason: string;
   ultraserver: string;
   first_chip: number;

@@ -190,7 +190,7 @@ def test_a_file_of_excluded_rows_alone_has_no_scores(tmp_path: Path) -> None:
 
 
 def test_an_unknown_framework_is_predicted_as_a_known_one(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.csv", [{"framework": "unheard-of"}, {"framework": "sglang"}])
+    path = write_rows(tmp_path / "rows.csv", [{"framework": "unheard-of"}, {"framework": "vllm"}])
 
     unknown, known = validation_of([path]).everything.tpot_s
     assert unknown == known
