@@ -42,13 +42,12 @@ test-fast: .venv/.installed ## run the tests that start no process and take no t
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
 # Engines wait for their processes most of the time, so the other tests run beside them, and print
-# first; some of those wait too, so there is a worker more than cores. The status 5 says that ARGS
-# chose none.
+# first. The status 5 says that ARGS chose none.
 test: .venv/.installed ## run the everyday tests: those with chips beside the others (10 min)
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-chips
 
 test-units: .venv/.installed
-	$(BIN)/pytest -m "not slow and not engine and not fleet" -n $$(($$(nproc) + 1)) --dist loadfile \
+	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile \
 		--no-loadscope-reorder $(ARGS) || test $$? -eq 5
 
 test-chips: .venv/.installed
