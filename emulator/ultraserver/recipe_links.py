@@ -152,7 +152,7 @@ class RecipeLinks:
             links.append(link_ns.max())
             latencies.append(latency_ns.max())
         link_ns, latency_ns = np.array(links), np.array(latencies)
-        share = self._calibration.link_share.value
+        share = self._calibration.exchange_share.value
         started_ns = self._calibration.exchange_ns.value * (link_ns + latency_ns > 0)
         sent = 1 + phase.dispatch_share  # of a combine's bytes: dispatch and combine
         return ExchangeLoads(

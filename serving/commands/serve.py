@@ -225,7 +225,7 @@ def kept_control_key(port: int) -> Iterator[None]:
 
 
 def _deployment(settings: Settings, weights_dir: Path, vllm_arguments: list[str]) -> "Deployment":
-    """What is served; raises ConfigError for a tokenizer that is code which nobody trusts."""
+    """What is served; raises ConfigError for a tokenizer that is code and not trusted."""
     from serving.engine.deployment import resolve_deployment
     from serving.plugin.tokenizer_code import check_tokenizer_code
 

@@ -46,7 +46,7 @@ def asks_to_hold(params: Mapping[str, Any] | None) -> bool:
 
 
 def has_unseen_token(data: NewRequestData) -> bool:
-    """Whether a request's one token is for nobody: the engine that reads its KV makes it again."""
+    """Whether a request's one token is thrown away: the engine that reads its KV makes it again."""
     sampling = data.sampling_params
     if sampling is None or sampling.max_tokens != 1:
         return False

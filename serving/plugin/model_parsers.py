@@ -4,8 +4,8 @@ Names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), for the chat formats t
 (docs/features/tool_calling, docs/features/reasoning_outputs). A checkpoint of no model in the
 catalog has the parser whose token its tokenizer has, if its chat template asks for that format, and
 gpt-oss vLLM's own, by its model type. Weights whose tokenizer lacks a format's tokens get JSON
-calls. So do stand-ins, without a reasoning parser, which would withhold the whole
-answer and never let a grammar begin.
+calls. So do stand-ins, without a reasoning parser, which would withhold the whole answer and never
+let a grammar begin.
 """
 
 from collections.abc import Sequence

@@ -198,7 +198,7 @@ async def probed(server: Loaded) -> AsyncIterator[list[tuple[float, float]]]:
     if server.loop_pid is not None:
         words.append(str(server.loop_pid))
     answers: list[tuple[float, float]] = []
-    with tempfile.TemporaryFile() as said:  # a pipe that nobody reads would fill up
+    with tempfile.TemporaryFile() as said:  # a pipe would fill up until it is read
         probe = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=said)
         try:
             yield answers

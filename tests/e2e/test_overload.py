@@ -177,11 +177,11 @@ def test_everybody_is_answered_and_nothing_is_left(running: Running, minute: Min
     assert alone.finished == 1
 
 
-def test_whoever_enters_is_in_time_and_the_others_are_told_at_once(minute: Minute) -> None:
+def test_the_admitted_are_in_time_and_the_others_are_refused_at_once(minute: Minute) -> None:
     if minute.others > OTHERS_SHARE_MAX:
         pytest.skip(f"times: other programs had {minute.others:.0%} of the processors")
-    whoever_enters_is_in_time(minute.before, minute.after, minute.seen, minute.client_s)
-    whoever_does_not_is_told_at_once(minute.seen)
+    the_admitted_are_in_time(minute.before, minute.after, minute.seen, minute.client_s)
+    the_others_are_refused_at_once(minute.seen)
 
 
 def first_s(seen: dict[str, Seen]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -208,14 +208,14 @@ def everybody_is_answered(seen: dict[str, Seen]) -> None:
     assert sum(each.without_retry_after for each in seen.values()) == 0
 
 
-def whoever_enters_is_in_time(
+def the_admitted_are_in_time(
     before: dict[str, float], after: dict[str, float], seen: dict[str, Seen], client_s: float
 ) -> None:
     assert in_time_share(before, after) >= 0.99, "by the server's measure"
     assert np.percentile(first_s(seen), 99) <= TARGET_S + client_s, "as clients saw it"
 
 
-def whoever_does_not_is_told_at_once(seen: dict[str, Seen]) -> None:
+def the_others_are_refused_at_once(seen: dict[str, Seen]) -> None:
     """Interactive work; batch work may wait for its turn before it is refused."""
     for name in ("http", "grpc"):
         assert np.percentile(seen[name].refusal_wall_s, 99) < REFUSAL_WALL_S_MAX, name

@@ -7,16 +7,22 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from serving.access.secret import hash_of
-from serving.commands.replicas import KEY_VARIABLE
 from serving.main import main
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
-from tests.e2e.test_replicas import KEY, SECRET, asked, metric, ready, replicas, texts
+from tests.e2e.test_replicas import (
+    KEY,
+    asked,
+    key_file,
+    metric,
+    ready,
+    replicas,
+    set_environment,
+    texts,
+)
 from tests.e2e.tray import MODEL
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -29,9 +35,7 @@ TRANSFERS = "ultraserve_kv_transfers_total"
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    keys: Path = tmp_path_factory.mktemp("keys") / "keys.toml"
-    keys.write_text(f'[[key]]\nname = "alice"\nhash = "{hash_of(SECRET)}"\nconcurrent = 16\n')
-    keys.chmod(0o600)
+    keys = key_file(tmp_path_factory.mktemp("keys"))
     arguments = (
         *("--replicas", "3", "--replica-roles", "prefill=1,decode=2", "--model", MODEL),
         *("--chips", "1", "--clock", "dilated:10", "--max-model-len", "1024"),
@@ -45,10 +49,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture(autouse=True)
 def own_environment(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a command beside the service."""
-    monkeypatch.setenv(KEY_VARIABLE, SECRET)
-    for name, value in service.own_environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(service, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,24 @@ SECRET = draw_secret()
 KEY = {"Authorization": f"Bearer {SECRET}"}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    keys = tmp_path_factory.mktemp("keys") / "keys.toml"
+def key_file(folder: Path) -> Path:
+    """The service's keys: one, of `SECRET`."""
+    keys = folder / "keys.toml"
     keys.write_text(f'[[key]]\nname = "alice"\nhash = "{hash_of(SECRET)}"\nconcurrent = 16\n')
     keys.chmod(0o600)
+    return keys
+
+
+def set_environment(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a command beside the service."""
+    monkeypatch.setenv(KEY_VARIABLE, SECRET)
+    for name, value in service.own_environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    keys = key_file(tmp_path_factory.mktemp("keys"))
     arguments = (
         *("--replicas", "2", "--model", MODEL, "--chips", "1", "--clock", "dilated:10"),
         *("--max-model-len", "1024", "--api-keys", str(keys), "--replica-silence", "40"),
@@ -51,10 +64,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture(autouse=True)
 def own_environment(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a command beside the service."""
-    monkeypatch.setenv(KEY_VARIABLE, SECRET)
-    for name, value in service.own_environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(service, monkeypatch)
 
 
 def replicas(service: ServerProcess) -> tuple[ReplicaReport, ...]:

@@ -1,9 +1,9 @@
 """A request's `kv_transfer_params` at a gateway: whether they are taken, and what they save."""
 
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-import msgspec
+from serving.server.gateway.json_object import json_object
 
 KEY: Final = "kv_transfer_params"
 
@@ -18,8 +18,4 @@ class KvParams(Enum):
 
 def is_prefilled(params: bytes | str) -> bool:
     """Whether they say that another engine has the KV of the prompt."""
-    try:
-        said: Any = msgspec.json.decode(params)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return isinstance(said, dict) and bool(said.get("do_remote_prefill"))
+    return bool((json_object(params) or {}).get("do_remote_prefill"))

@@ -20,7 +20,7 @@ class DrawnPorts:
         self._among = among
 
     def draw(self) -> int:
-        """A free port that is nobody's yet."""
+        """A free port that was not drawn yet."""
         while True:
             port = random.choice(self._among)
             if port in self._taken:

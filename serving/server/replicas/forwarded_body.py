@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from serving.server.gateway.json_object import json_object
 from serving.server.replicas.completion_stream import CompletionStream
 
 _PATHS: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -31,12 +32,9 @@ def forwarded_body(path: str, body: bytes, draw_seed: Callable[[], int]) -> Forw
     """The body for a replica; `draw_seed` draws a seed."""
     if path not in _PATHS:
         return ForwardedBody(body=body)
-    try:
-        asked = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    asked = json_object(body)
+    if asked is None or asked.get("stream") is not True:
         return ForwardedBody(body=body)  # the replica says what is wrong with it
-    if not isinstance(asked, dict) or asked.get("stream") is not True:
-        return ForwardedBody(body=body)
     options = asked.get("stream_options") or {}
     if not isinstance(options, dict):
         return ForwardedBody(body=body)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from serving.server.gateway.json_object import json_object
 from serving.server.gateway.kv_params import KEY as _PARAMS
 
 _PATHS: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -19,7 +20,7 @@ _OF_PROMPT: Final = ("echo", "prompt_logprobs", "use_beam_search")
 
 def prompt_alone(path: str, body: bytes) -> bytes | None:
     """The body that has a replica compute a request's prompt; None for one that stays whole."""
-    asked = _object(body) if path in _PATHS else None
+    asked = json_object(body) if path in _PATHS else None
     if asked is None or asked.get("n") not in (None, 1) or _is_about_prompt(asked):
         return None
     prompt = asked.get("prompt", "")
@@ -35,21 +36,13 @@ def prompt_alone(path: str, body: bytes) -> bytes | None:
 
 def held_kv(answer: bytes) -> dict[str, Any]:
     """Where a replica's answer says that the prompt's KV is; empty where it holds none."""
-    params = (_object(answer) or {}).get(_PARAMS)
+    params = (json_object(answer) or {}).get(_PARAMS)
     return params if isinstance(params, dict) else {}
 
 
 def with_kv(body: bytes, held: dict[str, Any]) -> bytes:
     """The body for the replica that decodes."""
-    return msgspec.json.encode((_object(body) or {}) | {_PARAMS: held}) if held else body
-
-
-def _object(body: bytes) -> dict[str, Any] | None:
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return said if isinstance(said, dict) else None
+    return msgspec.json.encode((json_object(body) or {}) | {_PARAMS: held}) if held else body
 
 
 def _is_about_prompt(asked: dict[str, Any]) -> bool:

@@ -8,10 +8,11 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from serving.server.gateway.json_object import json_object
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 _NO_TOKENS: Final = np.zeros(0, dtype=np.int32)
@@ -28,11 +29,8 @@ class PromptReader:
 
     def tokens(self, body: bytes) -> NDArray[np.int32]:
         """The prompt's tokens, [tokens]; none of what is no single plain prompt."""
-        try:
-            asked = msgspec.json.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return _NO_TOKENS
-        if not isinstance(asked, dict) or asked.get("cache_salt") is not None:
+        asked = json_object(body)
+        if asked is None or asked.get("cache_salt") is not None:
             return _NO_TOKENS
         messages, prompt = asked.get("messages"), asked.get("prompt")
         text: Any = prompt

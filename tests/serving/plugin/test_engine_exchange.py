@@ -107,7 +107,7 @@ def test_greedy_text_is_that_of_one_engine_and_no_prompt_is_computed_again(
         assert live(engine).telemetry().kv_transfers == len(PROMPTS)
         assert not live(engine).telemetry().kv_transfers_failed
         assert not any(used_blocks(engine))
-    assert live(prefills).telemetry().output_tokens == 0, "its tokens are for nobody"
+    assert live(prefills).telemetry().output_tokens == 0, "its tokens are thrown away"
     assert live(decodes).telemetry().output_tokens == sum(map(len, expected.values()))
     if decode.get("computes", True):
         computed = [item for steps in decodes.heard for step in steps for item in step.scheduled]
