@@ -6,6 +6,10 @@ gpt-oss-120b served and trained on a Trn3 UltraServer within TTFT 1 s and TPOT 3
 90 %, on the days of `policy_days`. Seeds 0 and 1 are those by which `demand` was chosen; others say
 how it does. Each cell: the share in time (F: too few, and no value counts), in the worst 5 minutes,
 value over the oracle's and over the best fixed split's.
+
+The best split is that of the day itself, which nobody knows before. So the last lines say how often
+a split that was the best on the four days before reaches the same bar, by the share of their
+requests that it was to keep.
 """
 
 import argparse
@@ -17,9 +21,11 @@ from typing import Final
 import numpy as np
 
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
-from serving.analysis.day.day_demand import WalkTerms
+from serving.analysis.day.day_demand import DayDemand, WalkTerms, day_demand
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import DAY_S
+from serving.analysis.day.day_walk import walk_choices
+from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.virtual_day import VirtualDay, virtual_day
 from serving.commands import day as day_command
 from tests.benchmarks.policy_days import SYNTHETIC, TRACES, PolicyDay, recorded_days, synthetic_day
@@ -27,6 +33,10 @@ from tests.benchmarks.policy_days import SYNTHETIC, TRACES, PolicyDay, recorded_
 LENGTHS: Final = TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv"
 LOADS: Final = (0.5, 0.7, 0.9)
 BAR_OF_ORACLE, BAR_OF_SPLIT = 0.90, 0.97
+DAYS_BEFORE: Final = 4
+KEPT_BEFORE: Final = (0.99, 0.994, 0.997, 0.999)
+BEFORE_SEED: Final = 1
+"""Of the requests of the days before, which are other ones than those of the day."""
 
 
 def simulated_machine() -> VirtualDay:
@@ -63,6 +73,51 @@ def loads_of(day: PolicyDay, policy: str, on: VirtualDay) -> tuple[LoadCompariso
     return compare(question, on.machine, on.handover)
 
 
+class Splits:
+    """Fixed splits of a machine, walked."""
+
+    def __init__(self, on: VirtualDay) -> None:
+        self._machine = on.machine
+        self._outcomes = LookOutcomes(
+            trained=on.machine.trained,
+            handover=on.handover,
+            group_idle_watts=on.machine.curve.idle_watts,
+            interval_s=WalkTerms().interval_s,
+            look_s=WalkTerms().look_s,
+        )
+
+    def walked(self, demand: DayDemand, groups: int) -> DayResult:
+        """Of so many serving groups."""
+        walk = walk_choices(demand, self._machine.curve, self._outcomes, lambda *_: groups)
+        name = f"fixed:{groups}"
+        return DayResult(machine=self._machine, walk=walk, policy=name, describes=name)
+
+    def chosen_before(self, day: PolicyDay, load: LoadComparison) -> tuple[DayResult, ...]:
+        """For each of KEPT_BEFORE the day under the split of the highest value of the days before
+        that kept so many requests; under all groups where none did. A trace that begins with the
+        day has its last day before it, as the policies are shown.
+        """
+        before_s = min(day.first_day, DAYS_BEFORE) * DAY_S
+        begin_s = day.first_day * DAY_S - before_s
+        if not before_s:
+            before_s = min(day.trace.length_s, DAY_S)
+            begin_s = day.trace.length_s - before_s
+        past = day_demand(
+            day.trace.scaled(load.peak_per_s),
+            begin_s=begin_s,
+            length_s=before_s,
+            terms=WalkTerms(seed=BEFORE_SEED),
+        )
+        least, most = self._outcomes.handover.groups_min, self._machine.groups
+        seen = {groups: self.walked(past, groups) for groups in range(least, most + 1)}
+
+        def best(kept: float) -> int:
+            enough = [groups for groups, one in seen.items() if one.slo_attainment >= kept]
+            return max(enough, key=lambda groups: seen[groups].value, default=most)
+
+        return tuple(self.walked(load.demand, best(kept)) for kept in KEPT_BEFORE)
+
+
 def ratios(load: LoadComparison, result: DayResult) -> tuple[float, float]:
     """Of the oracle's value and of the best split's; 0 of a day that keeps too few."""
     if not load.compares(result):
@@ -93,10 +148,14 @@ def run(arguments: Sequence[str] | None = None) -> None:
     seeds = [int(seed) for seed in args.seeds.split(",")]
     began_s = time.process_time()
     found: list[tuple[float, float]] = []
+    splits, before = Splits(on), list[tuple[float, ...]]()
     print(f"{'in time, worst 5 min, x oracle, x best split at':<26} 50, 70 and 90 %")
     for day in benchmark_days(seeds, weeks=args.weeks):
         loads = loads_of(day, args.policy, on)
         found += [ratios(load, load.results[0]) for load in loads]
+        for load in loads:
+            chosen = splits.chosen_before(day, load)
+            before.append(tuple(ratios(load, each)[1] for each in chosen))
         print(f"{day.name:<26} {' | '.join(map(cell, loads))}", flush=True)
     of_oracle, of_split = np.array(found).T
     print(
@@ -105,6 +164,13 @@ def run(arguments: Sequence[str] | None = None) -> None:
         f"split, {(of_split == 0).sum()} of them in time too rarely; "
         f"{time.process_time() - began_s:.0f} s of CPU, most of it the oracle's"
     )
+    for kept, of_best in zip(KEPT_BEFORE, np.array(before).T, strict=True):
+        print(
+            f"the best split of the days before that kept {kept:.1%} there: "
+            f"{(of_best < BAR_OF_SPLIT).sum()} of {len(of_best)} below {BAR_OF_SPLIT}, "
+            f"{(of_best == 0).sum()} of them in time too rarely; below where the policy is: "
+            f"{(of_best < BAR_OF_SPLIT)[of_split < BAR_OF_SPLIT].sum()}"
+        )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 Poisson, from the seed alone, so that every policy meets the same ones.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from emulator.errors import ConfigError
 from serving.analysis.day.day_trace import DAY_S, DayTrace
 from serving.policy.day_night.history import DemandHistory
 
+Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 _ARRIVALS_STREAM, _PAST_STREAM = 1, 2
@@ -83,7 +86,8 @@ def day_demand(
     """Draw the requests of a part of the trace, and of up to a week before it.
 
     A trace without an earlier part is assumed to repeat: the day before is a new draw of its last
-    day, or empty with `cold`. Raises ConfigError for a part outside of the trace.
+    day, which leads to the first one without a jump; or it is empty, with `cold`. Raises
+    ConfigError for a part outside of the trace.
     """
     intervals = int(length_s // terms.interval_s)
     if begin_s < 0 or begin_s + length_s > trace.length_s or not intervals:
@@ -91,15 +95,16 @@ def day_demand(
         raise ConfigError("days", f"{length_s / 3_600:g} h from {begin_s / 3_600:g} h", expected)
     arrivals_rng = np.random.default_rng([terms.seed, _ARRIVALS_STREAM])
     past_rng = np.random.default_rng([terms.seed, _PAST_STREAM])
-    arrivals = _counted(arrivals_rng, trace, begin_s, intervals, terms.interval_s)
     past_s = min(begin_s, _PAST_DAYS * DAY_S) // terms.look_s * terms.look_s
     past_begin_s = begin_s - past_s
     assumed = not past_s and not cold
+    rates_at = partial(trace.rates_at, repeats=assumed)
+    arrivals = _counted(arrivals_rng, rates_at, begin_s, intervals, terms.interval_s)
     if assumed:
         past_s = min(trace.length_s, DAY_S) // terms.look_s * terms.look_s
         past_begin_s = trace.length_s - past_s
     looks = round(past_s / terms.look_s)
-    counted = _counted(past_rng, trace, past_begin_s, looks, terms.look_s)
+    counted = _counted(past_rng, rates_at, past_begin_s, looks, terms.look_s)
     begins_s = trace.begins.timestamp() + begin_s
     return DayDemand(
         begins=datetime.fromtimestamp(begins_s, tz=trace.begins.tzinfo),
@@ -113,9 +118,13 @@ def day_demand(
 
 
 def _counted(
-    rng: np.random.Generator, trace: DayTrace, begin_s: float, buckets: int, bucket_s: float
+    rng: np.random.Generator,
+    rates_at: Callable[[Float64s], Float64s],
+    begin_s: float,
+    buckets: int,
+    bucket_s: float,
 ) -> Int64s:
     """Requests of each bucket, by the rate at its middle."""
     middles_s = begin_s + (np.arange(buckets, dtype=np.float64) + 0.5) * bucket_s
-    counted: Int64s = rng.poisson(trace.rates_at(middles_s) * bucket_s)
+    counted: Int64s = rng.poisson(rates_at(middles_s) * bucket_s)
     return counted

@@ -124,7 +124,7 @@ class DayMachine:
 def mean_request_flops(model: ModelSpec, lengths: ObservedLengths) -> float:
     """Mean flops of a request, over all lengths or an even sample of many."""
     seen = len(lengths.prompt_tokens)
-    which = np.unique(np.linspace(0, seen - 1, min(seen, _FLOPS_SAMPLE)).astype(np.int64))
+    which = np.linspace(0, seen - 1, min(seen, _FLOPS_SAMPLE)).astype(np.int64)
     pairs = zip(lengths.prompt_tokens[which], lengths.output_tokens[which], strict=True)
     each = [
         served_flops(model, prompt_tokens=int(prompt), output_tokens=int(output))

@@ -96,9 +96,16 @@ class DayTrace:
         """Whole days of the recording."""
         return int(self.length_s // DAY_S)
 
-    def rates_at(self, times_s: Float64s) -> Float64s:
-        """Requests per second at each time, [times]."""
-        rates: Float64s = np.interp(times_s, self.knots_s, self.rates_per_s)
+    def rates_at(self, times_s: Float64s, *, repeats: bool = False) -> Float64s:
+        """Requests per second at each time, [times]; of a trace that `repeats` its last knot leads
+        to its first one, so that no jump is made where the two meet.
+        """
+        knots_s, rates_per_s = self.knots_s, self.rates_per_s
+        if repeats:
+            ends_s = (knots_s[-1] - self.length_s, knots_s[0] + self.length_s)
+            knots_s = np.concatenate([ends_s[:1], knots_s, ends_s[1:]])
+            rates_per_s = np.concatenate([rates_per_s[-1:], rates_per_s, rates_per_s[:1]])
+        rates: Float64s = np.interp(times_s, knots_s, rates_per_s)
         return rates
 
     def scaled(self, peak_per_s: float) -> Self:

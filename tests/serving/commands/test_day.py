@@ -77,6 +77,34 @@ def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
     assert any("the engine's own machine hands groups over" in line for line in data["assumptions"])
 
 
+@pytest.mark.slow
+def test_chips_of_an_engine_s_parts_are_lost_on_an_exact_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = tmp_path / "rates.csv"
+    rows = (f"2024-05-10T00:{5 * n:02}Z,{rate}" for n, rate in enumerate((9, 1, 9)))
+    rates.write_text("\n".join(("time,rate", *rows)) + "\n")
+    files = ("--trace", str(rates), "--lengths", str(lengths(tmp_path)))
+    engine = (
+        *("--chips", "8", "--group-chips", "4", "--policy", "fixed:1", "--peak", "4"),
+        *("--train-recipe", "searched", "--exact", "--json"),
+    )
+
+    def exact(*losses: str) -> dict[str, dict[str, float]]:
+        args = parsed(*SMALL_DAY, *engine, *files, *losses)
+        assert args.run(args) == 0
+        found: dict[str, dict[str, float]] = json.loads(capsys.readouterr().out)["exact"]
+        return found
+
+    whole, struck = exact(), exact("--chip-loss-every", "60", "--repair", "30")
+    assert struck["requests"] == whole["requests"]
+    assert struck["handovers"] == {"exact": 1, "walked": 1}
+    # An engine stands still while it recovers, and a job stops; the walk knows nothing of either.
+    assert struck["worst"]["exact"] < whole["worst"]["exact"]
+    assert struck["trained_tokens"]["exact"] < whole["trained_tokens"]["exact"]
+    assert struck["trained_tokens"]["walked"] == whole["trained_tokens"]["walked"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -31,6 +31,15 @@ def test_hours_are_joined_by_straight_lines_between_their_middles() -> None:
     assert trace.peak_per_s == 2.0
 
 
+def test_a_trace_that_repeats_leads_from_its_end_to_its_begin() -> None:
+    at = np.array([0.0, 900.0, 1_800.0, 5_400.0, 10_800.0])
+    found = hourly(3_600, 7_200, 10_800).rates_at(at, repeats=True)
+    assert found.tolist() == [2.0, 1.5, 1.0, 2.0, 2.0]
+    steps = DayTrace.stepwise(((0, 1, 4.0), (1, 24, 8.0)), source="test", begins=BEGINS)
+    ends = np.array([1.0, 3_599.0, 3_601.0, 86_399.0])
+    assert steps.rates_at(ends, repeats=True).tolist() == [4.0, 4.0, 8.0, 8.0]
+
+
 def test_steps_jump_where_they_were_recorded_to_jump() -> None:
     trace = DayTrace.stepwise(((0, 1, 4.0), (1, 24, 8.0)), source="test", begins=BEGINS)
 

@@ -137,6 +137,14 @@ def test_before_its_first_day_a_trace_is_taken_to_have_its_last_one_but_not_when
     assert not day_demand(trace, begin_s=86_400.0, length_s=7_200.0, terms=terms).past_is_assumed
 
 
+def test_a_first_day_begins_where_the_one_that_is_assumed_before_it_ends() -> None:
+    # The week begins on a Monday at 2.2 times the rate at which its Sunday ends.
+    found = day_demand(sample_week(), begin_s=0.0, length_s=7_200.0, terms=WalkTerms())
+    before = found.past.requests_per_s[-6:].mean()  # half an hour
+    after = found.arrivals[:30].mean() / 60.0
+    assert before < after < 1.8 * before
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Remembers(Policy):
     """A policy that writes down how much history it was shown."""

@@ -23,6 +23,17 @@ def test_values_run_in_straight_lines_and_start_idle() -> None:
     assert CURVE.seconds("ttft_p99_s", at) == pytest.approx([0.1, 0.1, 0.1, 0.25, 0.3])
 
 
+def test_late_requests_grow_by_equal_ratios_between_rates_that_keep_the_target() -> None:
+    points = (point(1.0, 1 - 1e-4, judged=10**12), point(3.0, 0.99, judged=10**12))
+    curve = ReplicaCurve(
+        points=(*points, point(4.0, 0.5)), saturated_per_s=5.0, required_share=0.99, idle_watts=1.0
+    )
+    at = np.array([1.0, 2.0, 3.0, 3.5, 4.0])
+    late = 1.0 - curve.share("both_share", at)
+    # A tenth of what is late at 3 requests/s, ten times what is at 1; a straight line to 4.
+    assert late == pytest.approx([1e-4, 1e-3, 1e-2, 0.255, 0.5])
+
+
 def test_from_the_last_point_on_requests_in_time_fall_to_none_at_saturation() -> None:
     at = np.array([3.0, 3.5, 4.0])
     assert CURVE.share("ttft_share", at) == pytest.approx([0.9, 0.45, 0.0])
@@ -45,6 +56,13 @@ def test_shares_never_rise_with_the_rate_and_keep_their_weighted_mean(shares: li
     assert (np.diff(fitted) <= 1e-12).all()
     weights = [each.judged for each in points]
     assert np.average(fitted, weights=weights) == pytest.approx(np.average(shares, weights=weights))
+    everywhere = np.linspace(0.0, 100.0, 1_000)
+    between = curve.share("both_share", everywhere)
+    assert (np.diff(between) <= 1e-12).all()
+    straight = np.interp(
+        everywhere[everywhere <= len(shares)], np.arange(1.0, 1 + len(shares)), fitted
+    )
+    assert (between[: len(straight)] >= straight - 1e-12).all()  # queues bend upwards
 
 
 @pytest.mark.parametrize("rates", [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0), ()])
