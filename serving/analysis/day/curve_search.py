@@ -114,6 +114,8 @@ def find_curve(
         saturated_per_s=most_per_s / groups,
         required_share=terms.required_share,
         idle_watts=replica.idle_chip_watts * replica.candidate.partition.chips / replica.groups,
+        ttft_limit_s=replica.slo.ttft_s,
+        tpot_limit_s=replica.slo.tpot_s,
     )
 
 

@@ -1,9 +1,9 @@
-"""A replica's latencies and power at any rate, linear between the simulated ones.
+"""A replica's latencies and power at any rate, between the simulated ones.
 
-A weighted isotonic fit removes sampling noise: shares within the target never rise with the rate.
-Between two rates that keep the target the late requests grow by equal ratios, since queues bend
-upwards; straight lines made them up to 0.4 points too many there. Where the target is missed, a
-rate's queue grows without end somewhere between, nobody knows where, and lines are straight.
+Powers and mean latencies go in straight lines, percentiles of latencies by equal ratios, since
+queues bend upwards. A share in time follows from the percentiles: where one of them reaches its
+limit, that share keeps it; between those rates it falls in straight lines. A weighted isotonic fit
+removes sampling noise first: shares never rise with the rate.
 """
 
 from dataclasses import dataclass
@@ -14,28 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from serving.analysis.day.replica_run import RatePoint
+from serving.analysis.day.replica_run import TAIL, RatePoint
 
 Float64s = NDArray[np.float64]
 
 _LEAST_S: Final = 1e-9
 _SHARES: Final = ("ttft_share", "tpot_share", "both_share")
-_LINES: Final = 8
-"""Straight ones between two rates, where figures bend."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaCurve:
     """Points by ascending rate, all below `saturated_per_s`.
 
-    `required_share` of the requests must keep both limits at `capacity_per_s`. Raises ConfigError
-    for points out of order, or none.
+    `required_share` of the requests must keep both limits at `capacity_per_s`; without a limit of
+    TTFT or TPOT (None) its share goes in straight lines. Raises ConfigError for points out of
+    order, or none.
     """
 
     points: tuple[RatePoint, ...]
     saturated_per_s: float
     required_share: float
     idle_watts: float
+    ttft_limit_s: float | None = None
+    tpot_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         rates = [point.rate_per_s for point in self.points]
@@ -63,7 +64,7 @@ class ReplicaCurve:
     @cached_property
     def capacity_per_s(self) -> float:
         """The highest rate at which the target is kept; 0 without one."""
-        shares, rates = self._shares["both_share"], self._rates
+        rates, shares = self._line_rates[:-1], self._line_shares["both_share"][:-1]
         kept = shares >= self.required_share
         if kept.all():
             return float(rates[-1])
@@ -97,27 +98,66 @@ class ReplicaCurve:
         return found
 
     @cached_property
+    def _crossings(self) -> dict[str, tuple[Float64s, Float64s]]:
+        """By share, the rates where percentiles reach its limit, and those percentiles as shares,
+        by ascending rate.
+        """
+        limits = {"ttft": self.ttft_limit_s, "tpot": self.tpot_limit_s}
+        return {
+            f"{name}_share": self._crossed(f"{name}_tail_s", limit)
+            for name, limit in limits.items()
+        }
+
+    def _crossed(self, name: str, limit_s: float | None) -> tuple[Float64s, Float64s]:
+        if limit_s is None:
+            return np.zeros(0), np.zeros(0)
+        logs = np.log(np.maximum(self._tails(name) / limit_s, _LEAST_S))  # [TAIL, points]
+        low, high = logs[:, :-1], logs[:, 1:]
+        row, first = ((low < 0.0) & (high >= 0.0)).nonzero()
+        part = low[row, first] / (low[row, first] - high[row, first])
+        begin, end = self._rates[1:][first], self._rates[2:][first]
+        rates = begin + part * (end - begin)
+        shares = np.array(TAIL)[row] / 100.0
+        order = np.lexsort((-shares, rates))
+        return rates[order], shares[order]
+
+    @cached_property
     def _line_rates(self) -> Float64s:
         """Where the lines of shares meet; the last one just above saturation."""
-        low, high = self._rates[:-1, None], self._rates[1:, None]
-        between = low + np.arange(_LINES) / _LINES * (high - low)  # [points, lines]
-        ends = (self._rates[-1], np.nextafter(self.saturated_per_s, np.inf))
-        return np.concatenate([between.ravel(), ends])
+        crossed = [rates for rates, _ in self._crossings.values()]
+        ends = np.nextafter(self.saturated_per_s, np.inf)
+        return np.append(np.sort(np.concatenate([self._rates, *crossed])), ends)
 
     @cached_property
     def _line_shares(self) -> dict[str, Float64s]:
-        """Each share there."""
-        return {name: self._bent(name) for name in _SHARES}
+        """Each share there; the product of TTFT's and TPOT's is about what keeps both."""
+        rates = self._line_rates[:-1]
+        each = {name: self._lines(name, rates) for name in self._crossings}
+        ttft, tpot, both = (self._shares[name] for name in _SHARES)
+        product = ttft * tpot
+        together = np.divide(both, product, out=np.ones(len(both)), where=product > 0)
+        kept = each["ttft_share"] * each["tpot_share"] * np.interp(rates, self._rates, together)
+        found = {**each, "both_share": self._between(kept, both, rates)}
+        return {
+            name: np.append(shares, shares[-1] if name == "tpot_share" else 0.0)
+            for name, shares in found.items()
+        }
 
-    def _bent(self, name: str) -> Float64s:
-        shares, rates = self._shares[name], self._line_rates[:-1]
-        straight = np.interp(rates, self._rates, shares)
-        one = 1.0 / max(point.judged for point in self.points)  # of none late less is not known
-        logs = np.interp(rates, self._rates, np.log(1.0 - shares + one))
-        bends = np.append(np.repeat(shares[1:] >= self.required_share, _LINES), False)
-        bends[::_LINES] = False  # what was simulated stays to the bit
-        found = np.where(bends, 1.0 + one - np.exp(logs), straight)
-        return np.append(found, found[-1] if name == "tpot_share" else 0.0)
+    def _lines(self, name: str, rates: Float64s) -> Float64s:
+        """A share at `rates`, [rates], by where its percentiles cross."""
+        crossed, there = self._crossings[name]
+        known = np.concatenate([self._rates, crossed])
+        shares = np.concatenate([self._shares[name], there])
+        order = np.argsort(known, kind="stable")
+        at = known[order]
+        return np.interp(rates, at, self._between(shares[order], self._shares[name], at))
+
+    def _between(self, shares: Float64s, fitted: Float64s, rates: Float64s) -> Float64s:
+        """Shares at `rates` that never rise nor pass those of the simulated rates around them."""
+        above = fitted[np.searchsorted(self._rates, rates, side="right") - 1]
+        below = fitted[np.searchsorted(self._rates, rates, side="left")]
+        kept: Float64s = np.minimum.accumulate(np.clip(shares, below, above))
+        return kept
 
     @cached_property
     def _watts(self) -> Float64s:
@@ -158,10 +198,12 @@ class ReplicaCurve:
         Between rates they grow by equal ratios: tails bend upwards, above which straight lines lie.
         """
         del serving
-        rates = self._rates[1:]
-        times = np.array([getattr(point, name) for point in self.points]).T  # [TAIL, points]
-        logs = np.log(np.maximum(times, _LEAST_S))
+        rates, logs = self._rates[1:], np.log(np.maximum(self._tails(name), _LEAST_S))
         return np.exp([np.interp(rates_per_s, rates, each) for each in logs])
+
+    def _tails(self, name: str) -> Float64s:
+        """As simulated, [TAIL, points]."""
+        return np.array([getattr(point, name) for point in self.points], dtype=np.float64).T
 
 
 def falling_fit(values: Float64s, weights: Float64s) -> Float64s:

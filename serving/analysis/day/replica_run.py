@@ -35,7 +35,7 @@ Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 SHOWN_PERCENTILE = 99.0
-TAIL = (90.0, 95.0, 98.0, SHOWN_PERCENTILE, 99.5, 99.9)
+TAIL = (10.0, 50.0, 90.0, 95.0, 98.0, SHOWN_PERCENTILE, 99.5, 99.9)
 """Percentiles of a rate's latencies, from which those of several rates together are found."""
 
 

@@ -1,5 +1,7 @@
 """A replica's curve between the rates that were simulated."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from scipy.optimize import isotonic_regression
 
 from emulator.errors import ConfigError
 from serving.analysis.day.replica_curve import ReplicaCurve, falling_fit
+from serving.analysis.day.replica_run import TAIL
 from tests.serving.analysis.day.days import CURVE, point
 
 
@@ -23,15 +26,26 @@ def test_values_run_in_straight_lines_and_start_idle() -> None:
     assert CURVE.seconds("ttft_p99_s", at) == pytest.approx([0.1, 0.1, 0.1, 0.25, 0.3])
 
 
-def test_late_requests_grow_by_equal_ratios_between_rates_that_keep_the_target() -> None:
-    points = (point(1.0, 1 - 1e-4, judged=10**12), point(3.0, 0.99, judged=10**12))
-    curve = ReplicaCurve(
-        points=(*points, point(4.0, 0.5)), saturated_per_s=5.0, required_share=0.99, idle_watts=1.0
+def test_a_share_is_kept_where_its_percentile_reaches_the_limit() -> None:
+    # TTFT is q/99 of 0.1 s at 1 request/s and of 0.4 s at 3: by equal ratios of 0.2 s at 2.
+    points = (
+        point(1.0, 1.0),
+        point(3.0, 0.4, ttft_tail_s=tuple(0.4 * q / 99 for q in TAIL)),
     )
-    at = np.array([1.0, 2.0, 3.0, 3.5, 4.0])
-    late = 1.0 - curve.share("both_share", at)
-    # A tenth of what is late at 3 requests/s, ten times what is at 1; a straight line to 4.
-    assert late == pytest.approx([1e-4, 1e-3, 1e-2, 0.255, 0.5])
+    curve = ReplicaCurve(
+        points=points,
+        saturated_per_s=5.0,
+        required_share=0.99,
+        idle_watts=1.0,
+        ttft_limit_s=0.2,
+        tpot_limit_s=0.03,
+    )
+    crossed = {q: 1 + 2 * np.log(0.2 / (0.1 * q / 99)) / np.log(4) for q in (50.0, 95.0, 99.9)}
+    shares = curve.share("both_share", np.array([*crossed.values()]))
+    assert shares == pytest.approx([0.5, 0.95, 0.999])
+    assert curve.capacity_per_s == pytest.approx(2.0)
+    assert curve.share("both_share", np.array([0.5, 1.0, 3.0])).tolist() == [1.0, 1.0, 0.4]
+    assert curve.share("tpot_share", np.array([2.0, 4.0])).tolist() == [1.0, 1.0]
 
 
 def test_from_the_last_point_on_requests_in_time_fall_to_none_at_saturation() -> None:
@@ -56,13 +70,51 @@ def test_shares_never_rise_with_the_rate_and_keep_their_weighted_mean(shares: li
     assert (np.diff(fitted) <= 1e-12).all()
     weights = [each.judged for each in points]
     assert np.average(fitted, weights=weights) == pytest.approx(np.average(shares, weights=weights))
-    everywhere = np.linspace(0.0, 100.0, 1_000)
-    between = curve.share("both_share", everywhere)
-    assert (np.diff(between) <= 1e-12).all()
-    straight = np.interp(
-        everywhere[everywhere <= len(shares)], np.arange(1.0, 1 + len(shares)), fitted
+
+
+@given(
+    shares=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6),
+    ttft_limit_s=st.none() | st.floats(0.01, 1.0),
+    tpot_limit_s=st.none() | st.floats(0.001, 0.1),
+    times=st.lists(st.floats(0.001, 10.0), min_size=12, max_size=12),
+)
+def test_between_simulated_rates_no_share_rises_or_passes_theirs(
+    shares: list[tuple[float, float]],
+    ttft_limit_s: float | None,
+    tpot_limit_s: float | None,
+    times: list[float],
+) -> None:
+    def tail(scale: float) -> tuple[float, ...]:
+        return tuple(scale * q / 99 for q in TAIL)
+
+    points = tuple(
+        point(
+            1.0 + n,
+            min(ttft, tpot),
+            ttft_share=ttft,
+            tpot_share=tpot,
+            ttft_tail_s=tail(times[n]),
+            tpot_tail_s=tail(times[-1 - n] / 10),
+        )
+        for n, (ttft, tpot) in enumerate(shares)
     )
-    assert (between[: len(straight)] >= straight - 1e-12).all()  # queues bend upwards
+    curve = ReplicaCurve(
+        points=points,
+        saturated_per_s=9.0,
+        required_share=0.9,
+        idle_watts=1.0,
+        ttft_limit_s=ttft_limit_s,
+        tpot_limit_s=tpot_limit_s,
+    )
+    plain = replace(curve, ttft_limit_s=None, tpot_limit_s=None)
+    simulated, everywhere = np.arange(1.0, 1 + len(shares)), np.linspace(0.0, 10.0, 500)
+    for name in ("ttft_share", "tpot_share", "both_share"):
+        found = curve.share(name, everywhere)
+        assert (np.diff(found) <= 1e-12).all()
+        assert curve.share(name, simulated).tolist() == plain.share(name, simulated).tolist()
+    if 0.0 < curve.capacity_per_s < simulated[-1]:
+        at_capacity = curve.share("both_share", np.array([curve.capacity_per_s]))
+        assert at_capacity == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("rates", [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0), ()])
