@@ -26,8 +26,8 @@ _BELOW: Final = (0.08, 0.2, 0.4)
 """Rates below the bracket, as shares of the capacity: a night's and a morning's."""
 _ABOVE: Final = 1.2
 """Of the bracket's upper end: attainment falls, queues are still finite."""
-_BRACKET_SHARE: Final = 0.16
-"""The bracket's final width, as a share of its upper end; the curve is linear within it."""
+_BRACKET_SHARE: Final = 0.08
+"""The bracket's final width, as a share of its upper end."""
 _FIRST: Final = (0.45, 0.7)
 """First rates, as shares of the steady state's, which knows no queue."""
 _ROUNDS_MAX: Final = 8

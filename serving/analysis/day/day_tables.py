@@ -99,7 +99,8 @@ def method(day: VirtualDay) -> tuple[str, ...]:
         *_simulated(curve),
         f"aggregated: everything else, in intervals of {terms.interval_s:g} s; requests are "
         "counted (Poisson), go evenly to the groups that serve, and get what a replica at that "
-        "rate gives, in straight lines between rates; shares in time by an isotonic fit",
+        "rate gives, in straight lines between rates; shares in time by the percentiles of "
+        "latencies, which go by equal ratios, and an isotonic fit",
         f"above {curve.points[-1].rate_per_s:.4g} requests/s a group the share in time falls in a "
         f"straight line to none at {curve.saturated_per_s:.4g}, where queues have no end (assumed)",
         f"more than {curve.saturated_per_s:.4g} requests/s a group wait as a backlog, first come "

@@ -82,11 +82,11 @@ def test_chips_of_an_engine_s_parts_are_lost_on_an_exact_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = tmp_path / "rates.csv"
-    rows = (f"2024-05-10T00:{5 * n:02}Z,{rate}" for n, rate in enumerate((9, 1, 9)))
+    rows = (f"2024-05-10T00:{5 * n:02}Z,{rate}" for n, rate in enumerate((9, 1)))
     rates.write_text("\n".join(("time,rate", *rows)) + "\n")
     files = ("--trace", str(rates), "--lengths", str(lengths(tmp_path)))
     engine = (
-        *("--chips", "8", "--group-chips", "4", "--policy", "fixed:1", "--peak", "4"),
+        *("--chips", "8", "--group-chips", "4", "--policy", "fixed:1", "--peak", "1"),
         *("--train-recipe", "searched", "--exact", "--json"),
     )
 
@@ -98,7 +98,8 @@ def test_chips_of_an_engine_s_parts_are_lost_on_an_exact_day(
 
     whole, struck = exact(), exact("--chip-loss-every", "60", "--repair", "30")
     assert struck["requests"] == whole["requests"]
-    assert struck["handovers"] == {"exact": 1, "walked": 1}
+    assert whole["handovers"] == {"exact": 1, "walked": 1}
+    assert struck["handovers"]["walked"] == 1
     # An engine stands still while it recovers, and a job stops; the walk knows nothing of either.
     assert struck["worst"]["exact"] < whole["worst"]["exact"]
     assert struck["trained_tokens"]["exact"] < whole["trained_tokens"]["exact"]
