@@ -18,9 +18,8 @@ def behind_awaited(
     """The first request behind `before`, or of the queue, that waits for no KV, and that before it;
     asks now for the KV of those between. NONE where there is none.
 
-    Once a request `lacks` blocks, which is returned, it waits for those that run, and others for
-    it, as in vLLM. Where none runs, those behind it have their turn whose KV has come, with the
-    blocks that are kept for them: it may wait for nothing but these, and vLLM for ever.
+    Once a request `lacks` blocks, which is returned, only those have their turn whose KV has come,
+    with the blocks that are kept for them: others may wait for nothing but these.
     """
     request = s.ranks[rank].waiting_first if before == NONE else s.requests[before].waiting_next
     while request != NONE:
@@ -29,7 +28,7 @@ def behind_awaited(
             break
         if there_ns == NEVER_NS and not lacks:
             lacks = not _ask(s, bounds, rank, request, now_ns)
-        if lacks and (s.ranks[rank].running_count or not s.ranks[rank].kept_for):
+        if lacks and not s.ranks[rank].kept_for:
             return before, NONE, lacks
         before, request = request, s.requests[request].waiting_next
     return before, request, lacks
