@@ -118,6 +118,11 @@ class KvMoves:
                 begin_ns = max(now_ns, before_ns.get(each.request_id, 0))
                 self._add(each, begin_ns + cost.duration_ns, cost)
 
+    def keep_leases(self, now_ns: int) -> None:
+        """In a step that is held: other engines' leases and this one's begin anew and end."""
+        if self._remote is not None:
+            self._remote.keep_leases(now_ns)
+
     def computed(self, begin_ns: int, end_ns: int, lost_ranks: Collection[int]) -> None:
         """Time those that go with a step, which took from begin to end; those of `lost_ranks` and
         of ranks that are down fail.

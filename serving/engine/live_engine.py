@@ -144,7 +144,7 @@ class LiveEngine:
         self._time.keep_pace(self._leases.trains)  # a job goes by the dilation it got
         self._begin_transfers(continues=continues)
         live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
-        return None if live is None else self._end(live)
+        return self._end_or_wait(live)
 
     def begin_work(
         self, batch: StepBatch, *, continues: bool
@@ -156,8 +156,16 @@ class LiveEngine:
 
     def go_on(self, *, abandoned: bool = False) -> tuple[dict[int, RankOutput], StepReport] | None:
         """Go on with the step that has begun; with `abandoned` no request waits for it."""
-        live = self._steps.go_on(abandoned=abandoned)
-        return None if live is None else self._end(live)
+        return self._end_or_wait(self._steps.go_on(abandoned=abandoned))
+
+    def _end_or_wait(
+        self, live: LiveStep | None
+    ) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """End a step, if it has ended. KV between engines does not wait for one that is held."""
+        if live is not None:
+            return self._end(live)
+        self._kv.keep_leases(self._time.now_ns)
+        return None
 
     def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
         """The step's outputs and its report, with what is due after it."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from vllm.v1.core.sched.output import NewRequestData
+from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.request import Request
 
 from emulator.specs.step import KvSource
@@ -45,7 +46,7 @@ def asks_to_hold(params: Mapping[str, Any] | None) -> bool:
     return params is not None and bool(params.get("do_remote_decode"))
 
 
-def has_unseen_token(data: NewRequestData) -> bool:
+def has_unseen_token(data: NewRequestData | EngineCoreRequest) -> bool:
     """Whether a request's one token is thrown away: the engine that reads its KV makes it again."""
     sampling = data.sampling_params
     if sampling is None or sampling.max_tokens != 1:

@@ -7,6 +7,7 @@ import numpy as np
 
 from emulator.arrays import Int32s
 from emulator.compiled import allocating, compiled
+from serving.simulator.kv_on_way import let_go_kept
 from serving.simulator.rank_queues import note_deadline, unlink, unlink_after
 from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays
 from serving.simulator.scheduler_kernel import stop_running
@@ -22,6 +23,7 @@ def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
         stop_running(s, c, rank, request)
     else:
         unlink(s, rank, request)
+        let_go_kept(s, rank, request)
     s.requests[request].rank = NONE
 
 
@@ -50,6 +52,7 @@ def abort_due(s: SchedulerArrays, c: PrefixCache | None, now_ns: int) -> Int32s:
         while request != NONE:
             if _is_due(s, request, now_ns):
                 unlink_after(s, rank, before, request)
+                let_go_kept(s, rank, request)
                 aborted[count] = request
                 count += 1
             else:

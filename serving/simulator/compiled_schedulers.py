@@ -157,6 +157,12 @@ run_pool = kept(
 
 
 @kept(SOURCES)
+def let_go(s: SchedulerArrays, c: PrefixCache, rank: int, blocks: Int32s) -> None:
+    """`kv_blocks.let_go` of `blocks` [1, 1, blocks]."""
+    kv_blocks.let_go(s, c, rank, blocks, (0, 0), blocks.shape[2])
+
+
+@kept(SOURCES)
 def abort(s: SchedulerArrays, c: Cache, request: int) -> None:
     """`aborted_requests.abort`."""
     aborted_requests.abort(s, c, request)

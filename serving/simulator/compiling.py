@@ -14,11 +14,8 @@ from emulator.ultraserver.step_cost import StepCost
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.engine.scheduler_state import RankQueues
 from serving.simulator import compiled_schedulers as kernel
-from serving.simulator.lockstep_schedulers import (
-    LockstepSchedulers,
-    caches_when_full,
-    shares,
-)
+from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.needed_cache import caches_when_full, shares
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulation import simulate
 

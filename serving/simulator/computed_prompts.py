@@ -13,9 +13,7 @@ class ComputedPrompts:
     """They go from the requests of one pool to those of another, REQUEST records of both.
 
     The other pool's engine asks for a prompt's keys and values with a decision, as vLLM's connector
-    does, and they then take its `transfer_ns`, [requests]. Not simulated: live, they keep their
-    blocks until they are read, which holds up other prompts. Here these are free when the prompt
-    ends, however long the other pool has no seat.
+    does, and they then take its `transfer_ns`, [requests].
     """
 
     def __init__(self, prefilled: Records, decoded: Records, transfer_ns: Int64s) -> None:
@@ -32,6 +30,11 @@ class ComputedPrompts:
         ends_ns = self._from["last_token_ns"][prompts]
         for computed in zip(ends_ns.tolist(), prompts.tolist(), strict=True):
             heappush(self._computed, computed)
+
+    def there_ns(self, prompts: Int64s) -> Int64s:
+        """When the KV of prompts is read; `NEVER_NS` where it has not been asked for."""
+        there_ns: Int64s = self._to["there_ns"][prompts]
+        return there_ns
 
     def __len__(self) -> int:
         """Prompts that no engine has taken."""

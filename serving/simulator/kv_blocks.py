@@ -10,6 +10,7 @@ cached block that is hit leaves the queue.
 
 import numpy as np
 
+from emulator.arrays import Int32s
 from emulator.compiled import compiled
 from serving.simulator.scheduler_arrays import PrefixCache, SchedulerArrays, SchedulerBounds
 
@@ -149,10 +150,28 @@ def index_full_blocks(
 
 @compiled
 def give_back(s: SchedulerArrays, c: PrefixCache, rank: int, request: int) -> None:
-    """Return a request's blocks, its last first, and its seat, once it does not run any more."""
+    """Return a request's blocks and its seat, once it does not run any more."""
+    seat = s.requests[request].seat
+    let_go(s, c, rank, c.table, (rank, seat), s.requests[request].blocks)
+    s.requests[request].blocks = s.requests[request].hashed = 0
+    c.free_seats[rank, s.ranks[rank].running_count] = seat
+
+
+@compiled
+def let_go(
+    s: SchedulerArrays,
+    c: PrefixCache,
+    rank: int,
+    table: Int32s,
+    row: tuple[int, int],
+    count: int,
+) -> None:
+    """Take a reference from so many blocks of a row of `table`, the last first; those that have
+    none left are free.
+    """
     unhashed_first = unhashed_last = np.int32(0)
-    for number in range(s.requests[request].blocks - 1, -1, -1):
-        block = c.table[rank, s.requests[request].seat, number]
+    for number in range(count - 1, -1, -1):
+        block = table[row[0], row[1], number]
         c.blocks[rank, block].references -= 1
         if c.blocks[rank, block].references:
             continue
@@ -174,8 +193,6 @@ def give_back(s: SchedulerArrays, c: PrefixCache, rank: int, request: int) -> No
     if unhashed_last:
         c.blocks[rank, unhashed_last].free_next = s.ranks[rank].unhashed_top
         s.ranks[rank].unhashed_top = unhashed_first
-    s.requests[request].blocks = s.requests[request].hashed = 0
-    c.free_seats[rank, s.ranks[rank].running_count] = s.requests[request].seat
 
 
 @compiled

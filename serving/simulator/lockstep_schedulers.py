@@ -20,6 +20,7 @@ from serving.policy.prefill_throttle import (
 from serving.simulator import compiled_schedulers as kernel
 from serving.simulator import request_migration as migration
 from serving.simulator.block_keys import block_keys
+from serving.simulator.needed_cache import caches_when_full, shares
 from serving.simulator.own_choices import NO_CHOICES, OwnChoices, OwnPrefillPolicy, RankChoice
 from serving.simulator.scheduler_arrays import (
     NO_CONTEXT_LIMIT,
@@ -33,6 +34,7 @@ from serving.simulator.scheduler_arrays import (
     prefix_cache,
     request_records,
 )
+from serving.simulator.unread_prompts import UnreadPrompts
 from serving.simulator.verified_drafts import step_drafts
 from serving.traffic.engine_limits import EngineLimits
 
@@ -79,6 +81,8 @@ class LockstepSchedulers:
         """Changes the ranks' pending tokens and decodes, [ranks], before budgets are made."""
         self.is_open = True
         """Whether any rank takes requests."""
+        self.unread: UnreadPrompts | None = None
+        """Prompts that are for another pool, where their blocks are held."""
         self._inbox: list[int] = []  # requests without a rank, in order of arrival
         self._load_tokens: int | None = None  # None: not known
         self._rows = 0
@@ -320,6 +324,8 @@ class LockstepSchedulers:
 
     def _taken_out(self, ranks: Int64s) -> Int64s:
         """Requests of `ranks`, which then have none, in order of arrival."""
+        if self.unread is not None:
+            self.unread.lose(ranks)
         taken = [
             migration.take_out(self.arrays, self.cache, rank, self._all_blocks)
             for rank in ranks.tolist()
@@ -389,7 +395,10 @@ class LockstepSchedulers:
         by_rank = self._budgets(), self._decodes
         self._rows = rows = kernel.schedule(arrays, bounds, self.cache, *by_rank, now_ns)
         new_tokens, verified, made = step_drafts(arrays, self.acceptance, rows)
-        used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
+        free = arrays.ranks["free_blocks"]
+        if self.unread:
+            free = free + self.unread.blocks  # no request of this engine has them
+        used = self._all_blocks - int(free.min())
         self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)
         batch = StepBatch(
             ranks=self._ranks,
@@ -437,6 +446,8 @@ class LockstepSchedulers:
             rows = self.arrays.rows[: self._rows]
             unanswered = rows["request"][np.isin(rows["rank"], silent)]
             self.arrays.requests["is_prefill"][unanswered] = True
+        if self.unread is not None:
+            self.unread.keep(self._rows)
         tokens, ended = kernel.give_tokens(
             self.arrays, self.cache, self.acceptance, self._rows, end_ns, self._given
         )
@@ -476,24 +487,3 @@ class LockstepSchedulers:
             self._inbox = unsent[~is_due].tolist()
         self.requests -= len(aborted)
         return aborted
-
-
-def shares(traffic: Traffic, limits: EngineLimits) -> bool:
-    """Whether requests may find the blocks of others in a prefix cache."""
-    return limits.prefix_caching and traffic.blocks is not None
-
-
-def caches_when_full(traffic: Traffic, limits: EngineLimits) -> bool:
-    """Whether requests that share nothing may be preempted, and then find their own blocks."""
-    alone = limits.prefix_caching and traffic.blocks is None
-    return alone and limits.kv_blocks_per_rank < blocks_in_use_max(traffic, limits)
-
-
-def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
-    """KV blocks from which on a rank never preempts, vLLM's own block included.
-
-    Where prompts share nothing, only a preempted request finds blocks in the cache, its own.
-    """
-    tokens = traffic.prompt_tokens + traffic.output_tokens + 2 * limits.speculative_tokens
-    blocks = -(-tokens // limits.block_tokens)
-    return int(np.sort(blocks)[::-1][: limits.max_num_seqs].sum()) + 1

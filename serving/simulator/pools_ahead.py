@@ -21,6 +21,10 @@ one, to which nothing else comes.
 _NONE_OPEN: Final = np.zeros(0, dtype=np.int64)
 
 
+class PromptsHeldUp(Exception):
+    """The pool that prefills went ahead where blocks that had not been read may hold it up."""
+
+
 class PoolsAhead:
     """A pool that prefills what is `coming`, and one that decodes what the first one sends over,
     judged by a mask [requests].
@@ -39,6 +43,14 @@ class PoolsAhead:
         self._computed = computed
         self._coming = coming
         self._taken = 0
+        schedulers = [each.schedulers for each in prefill.engines]
+        self._prompts = schedulers[0].arrays.requests
+        block_tokens = schedulers[0].bounds.block_tokens
+        self._blocks = -(-self._prompts["tokens"] // block_tokens)  # [requests]
+        counted = -(-schedulers[0].policy.pending_tokens_max // block_tokens)
+        self._room_blocks = max(counted, int(self._blocks.max(initial=0)))
+        """Free ones of a rank beyond which more of them change nothing."""
+        self._unread = _NONE_OPEN
 
     def ahead_ns(self, now_ns: int) -> int:
         """Until when both may go ahead."""
@@ -61,9 +73,27 @@ class PoolsAhead:
         now = slice(first, last)
         self._prefill.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
         self._taken = last
-        self._computed.add(self._prefill.go_ahead(until_ns, judged_left))
+        computed = self._prefill.go_ahead(until_ns, judged_left)
+        self._unread = np.append(self._unread, computed)
+        self._computed.add(computed)
         self._decode.come(self._computed.due(until_ns))
         return self._decode.go_ahead(until_ns, judged_left)
+
+    def check_unread(self, now_ns: int) -> None:
+        """Raise PromptsHeldUp where, until now, blocks of prompts that had not been read were so
+        many that a rank with them would have had too few: they were free here.
+        """
+        there_ns = self._computed.there_ns(self._unread)
+        is_read = there_ns <= now_ns
+        ends_ns = np.where(is_read, there_ns, now_ns)
+        at_ns = np.append(self._prompts["last_token_ns"][self._unread], ends_ns)
+        blocks = np.append(self._blocks[self._unread], -self._blocks[self._unread])
+        rank = np.tile(self._prompts["ended_on"][self._unread], 2)
+        order = np.lexsort((-blocks, at_ns, rank))
+        held = int(blocks[order].cumsum().max(initial=0))  # of one rank: each one's add up to none
+        self._unread = self._unread[~is_read]
+        if held + self._room_blocks > self._prefill.free_blocks_min and held:
+            raise PromptsHeldUp
 
 
 class _PoolAhead:
@@ -83,6 +113,12 @@ class _PoolAhead:
             self._pool.expect(more)
             return
         self._coming = more
+
+    @property
+    def free_blocks_min(self) -> int:
+        """Of a rank, until now."""
+        schedulers = [each.schedulers for each in self._pool.engines]
+        return min(each.all_blocks - each.kv_blocks_used_max for each in schedulers)
 
     @property
     def next_ns(self) -> int:

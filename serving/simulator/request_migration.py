@@ -34,7 +34,7 @@ def take_out(
     for field in _RECEIVED:
         requests[field][asked] = 0
     requests["rank"][taken] = NONE
-    for field in ("running_count", "running_tokens", "waiting_count"):
+    for field in ("running_count", "running_tokens", "waiting_count", "kept_for"):
         idle[field] = 0
     for field in ("waiting_first", "waiting_last", "deadline_ns"):
         idle[field] = NONE

@@ -27,10 +27,11 @@ REQUEST: Final = np.dtype(
         ("computed", np.int64),  # vLLM's num_computed_tokens, the step under way included
         ("first_token_ns", np.int64),  # NONE without it
         ("tokens_left", np.int32),  # of output
-        ("blocks", np.int32),  # KV blocks held
-        ("drafts", np.int32),  # that wait for their verification
+        ("blocks", np.int32),  # of KV, held; while it waits, kept for KV on its way
+        ("drafts", np.int16),  # that wait for their verification
         ("is_prefill", np.bool_),  # vLLM's is_prefill_chunk
         ("is_running", np.bool_),
+        ("ended_on", np.int32),  # the rank, by its number in the pool
         ("rank", np.int64),  # NONE before it arrives and after its end
         ("waiting_next", np.int64),  # the request behind it in its rank's queue
         ("level", np.int32),  # of priority, 0 the most urgent; one level without priorities
@@ -58,7 +59,9 @@ RANK: Final = np.dtype(
         ("waiting_first", np.int64),
         ("waiting_last", np.int64),
         ("free_blocks", np.int64),
+        ("kept_for", np.int64),  # waiting requests that have blocks for KV on its way
         ("logit_rows", np.int64),  # tokens of the step under way
+        ("number", np.int32),  # in the pool
         ("is_open", np.bool_),  # whether it takes requests
         ("deadline_ns", np.int64),  # none of its requests has an earlier one; or NONE
         # With prefix caching, free blocks: a stack of those without content, the first that was
@@ -174,11 +177,13 @@ def pool_arrays(
     """
     levels = int(requests["level"].max(initial=0)) + 1
     idle = dict.fromkeys(("waiting_first", "waiting_last", "deadline_ns"), NONE)
+    of_ranks = _records(
+        RANK, (engines, ranks), free_blocks=kv_blocks - 1, fresh=1, is_open=True, **idle
+    )
+    of_ranks["number"] = np.arange(engines * ranks).reshape(engines, ranks)
     return SchedulerArrays(
         requests=requests,
-        ranks=_records(
-            RANK, (engines, ranks), free_blocks=kv_blocks - 1, fresh=1, is_open=True, **idle
-        ),
+        ranks=of_ranks,
         rows=_records(ROW, (engines, ranks * bounds.seats)),
         running=np.zeros((engines, ranks, bounds.seats), dtype=np.int64),
         waiting_tokens=np.zeros((engines, ranks, levels), dtype=np.int64),

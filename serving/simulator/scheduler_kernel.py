@@ -19,7 +19,7 @@ from serving.simulator.kv_blocks import (
     take_hits,
     take_new,
 )
-from serving.simulator.kv_on_way import behind_awaited
+from serving.simulator.kv_on_way import behind_awaited, let_go_kept
 from serving.simulator.rank_queues import (
     chosen_rank,
     link,
@@ -364,11 +364,11 @@ def schedule_waiting(
     The rank's running ones have those from the first of `own` to before the second.
     """
     first, running_rows = own
-    before, rows, asked = NONE, running_rows, 0
+    before, rows, lacks = NONE, running_rows, False
     piece = piece_max(s, bounds, rank, budget)
     holds_back = _holds_back(s, rank, budget)
     while tokens > 0 and s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
-        before, request, asked = behind_awaited(s, bounds, rank, before, asked, now_ns)
+        before, request, lacks = behind_awaited(s, bounds, rank, before, lacks, now_ns)
         if request == NONE:
             break
         hits, free_hits = _hits(s, bounds, c, rank, request)
@@ -386,10 +386,13 @@ def schedule_waiting(
         new = width or min(new, room)
         # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
         whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits
-        needed = new_blocks(s, bounds, request, context + new) - hits
-        if asked + max(whole, needed) + free_hits > s.ranks[rank].free_blocks:
-            break
+        kept = s.requests[request].blocks  # for KV that has come
+        needed = kept + new_blocks(s, bounds, request, context + new) - hits
+        if max(whole, needed) + free_hits > kept + s.ranks[rank].free_blocks:
+            before, lacks = request, True
+            continue
         unlink_after(s, rank, before, request)
+        let_go_kept(s, rank, request)
         if c is not None:
             take_hits(s, c, rank, request, hits)
             if not s.requests[request].preemptions and not s.requests[request].received:
@@ -475,6 +478,7 @@ def give_tokens(
         if s.requests[request].tokens_left == 0:
             ended += 1
             s.requests[request].last_token_ns = end_ns
+            s.requests[request].ended_on = s.ranks[rank].number
             stop_running(s, c, rank, request)
             s.requests[request].rank = NONE
     return tokens, ended

@@ -14,8 +14,9 @@ from serving.engine.step_batch import StepWatcher
 from serving.simulator.machine_calls import TimedCall
 from serving.simulator.run import Run
 from serving.simulator.run_log import Logs, StepSums
+from serving.simulator.serve_traffic import serve_in_virtual_time
 from serving.simulator.simulated_deployment import SimulatedDeployment
-from serving.simulator.virtual_serving import Progress, serve_in_virtual_time
+from serving.simulator.virtual_serving import Progress
 
 if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight

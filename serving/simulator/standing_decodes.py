@@ -291,6 +291,7 @@ def finish(
 @compiled
 def _end(s: SchedulerArrays, rank: int, request: int, end_ns: int) -> None:
     s.requests[request].last_token_ns = end_ns
+    s.requests[request].ended_on = s.ranks[rank].number
     stop_running(s, None, rank, request)
     s.requests[request].rank = NONE
 

@@ -24,7 +24,6 @@ from serving.simulator.engine_threads import EngineThreads
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.machine_events import MachineEvents
-from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.pools_ahead import PoolsAhead
 from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.request_stream import RequestStream, StreamedArrivals
@@ -34,11 +33,11 @@ from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.steps_ahead import RunStops, StepsDone
+from serving.simulator.unread_prompts import UnreadPrompts
 from serving.traffic.serving_run import Ending, ServingRun, are_out_of_reach
 
 if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight
-    from serving.simulator.run import HandoverOutcome
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
@@ -54,60 +53,6 @@ class StopSimulation(Exception):
 
 Progress = Callable[[int, float], None]
 """Called now and then with the requests that have all their tokens, and the emulated seconds."""
-
-
-def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
-    deployment: SimulatedDeployment,
-    traffic: Traffic,
-    *,
-    levels: Sequence[Bound] = (),
-    among: Bools | None = None,
-    until_s: float = float("inf"),
-    calls: Sequence[TimedCall] = (),
-    timeout_s: float | None = None,
-    seed: int = 0,
-    on_step: StepWatcher | None = None,
-    progress: Progress | None = None,
-    day_night: "SimulatedDayNight | None" = None,
-    logs: Logs = Logs.ALL,
-) -> (
-    "tuple[ServingRun, Bools, StepLog | StepSums,"
-    " tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]"
-):
-    """Serve `traffic` until all requests, or those in the mask `among` [requests], have their
-    tokens.
-
-    A run ends earlier when one of `levels` is certain to be missed by those requests, when no step
-    begins before `until_s`, or when `progress` raises StopSimulation; the result says which. It is
-    of the requests of a mask, [requests]: those that the times of closed loops let begin.
-    `calls` come to the machines at their times; requests without a last token `timeout_s` after
-    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over. Without
-    all `logs` there are totals, as `simulate` says.
-
-    Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
-    prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
-    """
-    for pool, part in deployment.parts_of(traffic):
-        refuse_what_never_fits(pool, part)
-    judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
-    serving = VirtualServing(
-        deployment,
-        traffic,
-        judged,
-        calls=calls,
-        timeout_s=timeout_s,
-        seed=seed,
-        on_step=on_step,
-        progress=progress,
-        day_night=day_night,
-        logs=logs,
-    )
-    try:
-        ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
-    except StopSimulation:
-        ending = Ending.STOPPED
-    served = serving.result(serving.ended(ending))
-    return served, serving.sent, serving.log(), serving.machines.handovers(served, serving.now_ns)
 
 
 class VirtualServing:
@@ -144,6 +89,7 @@ class VirtualServing:
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
         self._computed: ComputedPrompts | None = None
+        self._unread: list[UnreadPrompts] = []  # where engines make their steps one by one
         if deployment.prefill is not None:
             _, (_, prompts) = deployment.parts_of(traffic)
             there = {number - len(self._engines) for number in called}
@@ -184,11 +130,20 @@ class VirtualServing:
         self._done = 0  # requests with all their tokens
         self._next_check = HOPE_STEPS
 
-    def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
-        """Step until the end; levels concern the judged requests."""
+    def serve(
+        self, levels: Sequence[Bound], *, until_ns: float, may_go_ahead: bool = True
+    ) -> Ending:
+        """Step until the end; levels concern the judged requests.
+
+        Raises PromptsHeldUp where two pools that `may_go_ahead` of each other should not have.
+        """
         self.machines.go_on(self.now_ns)  # calls at the start, before which nothing goes ahead
-        if self._pools_go_ahead:
+        if self._pools_go_ahead and may_go_ahead:
             return self._serve_in_pools(levels, until_ns)
+        for engine in self._prefill.engines if self._prefill else ():
+            unread = UnreadPrompts(engine.schedulers, self._requests, self._failed)
+            engine.schedulers.unread = unread
+            self._unread.append(unread)
         if self.goes_side_by_side(looks=bool(levels)):
             with EngineThreads() as threads:
                 return self._serve(levels, until_ns=until_ns, threads=threads)
@@ -213,6 +168,7 @@ class VirtualServing:
         """In `threads`, if engines have nothing to do with each other between two arrivals."""
         while self._judged_left:
             self.now_ns = self._next_ns(arrivals=self.now_ns < until_ns)
+            self._free_read()
             self.machines.take_expected(self.now_ns)
             self._finish_due()
             self.machines.go_on(self.now_ns)
@@ -254,6 +210,7 @@ class VirtualServing:
             self._judged_left -= int(self._judged[ended].sum())
             if self._is_seen_hopeless(levels):
                 return Ending.HOPELESS
+            pools.check_unread(self.now_ns)
         self._finish_all()
         return Ending.TIME_UP if self._judged_left else Ending.JUDGED
 
@@ -289,6 +246,8 @@ class VirtualServing:
             times_ns.append(machines_ns)
         if arrivals:  # or else no step begins any more
             times_ns += [each.paused_ns for each in self._engines if each.paused_ns is not None]
+            reads_ns = (each.next_ns for each in self._unread)
+            times_ns += [each_ns for each_ns in reads_ns if each_ns < NEVER_NS]
         if arrivals and not waits_for_all:
             times_ns.append(max(self.now_ns, self.arrivals.next_ns()))
         return min(times_ns, default=self.now_ns)
@@ -400,6 +359,11 @@ class VirtualServing:
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
             self._go_on_after(given[self._requests["tokens_left"][given] == 0], end_ns)
+
+    def _free_read(self) -> None:
+        """Free the blocks of prompts that have been read by now."""
+        for unread in self._unread:
+            unread.release(self.now_ns)
 
     def _finish_due(self) -> None:
         for engine in self._engines:

@@ -90,9 +90,7 @@ class RemoteKv:
         time.sleep(_REST_WALL_S)
 
     def look(self, live: LiveMachine, weights_of: Callable[[int], str], now_ns: int) -> None:
-        """Read the blocks that have come to be held, give up what is held for too long, and let
-        other engines hold what is waited for here.
-        """
+        """Read the blocks that have come to be held, and `keep_leases`."""
         for offer in self._offers.unread_blocks():
             try:
                 kv = self._read(live, offer)
@@ -100,6 +98,10 @@ class RemoteKv:
                 self._offers.end(offer.request_id)
                 continue
             self._offers.has_read(offer, kv, weights=weights_of(offer.rank))
+        self.keep_leases(now_ns)
+
+    def keep_leases(self, now_ns: int) -> None:
+        """Give up what is held for too long, and let other engines hold what is waited for here."""
         self._expire(now_ns)
         now_wall_s = time.monotonic()
         if now_wall_s >= self._beaten_wall_s + self._sources.lease_s / _BEATS:

@@ -15,6 +15,7 @@ from serving.plugin.direct_streams import join_streams, read_environment_once
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import latencies
+from serving.plugin.unseen_tokens import leave_out_unseen_tokens
 from serving.process.api_processes import ApiProcesses
 from serving.server.batch.batch_runner import BatchRunner
 from serving.server.batch.batch_settings import BatchSettings
@@ -92,6 +93,7 @@ class ControlHook:
         name_weights_in_responses(engine)
         extend_spans(engine)
         join_streams(state)
+        leave_out_unseen_tokens(engine)
         settings = GatewaySettings.from_environment(os.environ)
         processes = ApiProcesses.from_environment(os.environ)
         if processes is not None and not processes.is_first:

@@ -317,6 +317,17 @@ def test_kv_that_no_engine_asks_for_is_freed_after_its_lease(
     assert "no engine has asked for it within kv_lease_duration, 0.2 emulated seconds" in line
 
 
+def test_a_lease_ends_while_a_step_is_held(make: Make) -> None:
+    prefills = make("kv_producer", lease_s=0.0003, clock="dilated:1000")
+    name = prefilled(prefills, "a", 20)["remote_request_id"]
+    offers = kv_offers_of(prefills.executor.vllm_config.instance_id)
+    prefills.add("b", 8, max_tokens=1)
+    has_ended = False
+    while not prefills.turn()[2]:
+        has_ended |= offers.get(name) is None
+    assert has_ended
+
+
 def test_a_request_whose_id_no_other_engine_takes_is_not_held(make: Make) -> None:
     prefills = make("kv_producer", computes=False)
     assert "remote_request_id" not in prefilled(prefills, "x" * 257, 20)
@@ -338,12 +349,18 @@ def test_an_engine_that_says_it_has_more_chips_than_there_are_ends_no_other(
     assert "KV that went to another engine is not booked" in caplog.text
 
 
-def test_kv_is_held_while_its_request_waits_for_a_seat(make: Make) -> None:
-    prefills, decodes = make("kv_producer", lease_s=0.3), make("kv_consumer", lease_s=0.3)
+@pytest.mark.parametrize("clock", ["virtual", "dilated:1000"])
+def test_kv_is_held_while_its_request_waits_for_a_seat(make: Make, clock: str) -> None:
+    """Also where a step of the engine that waits is held for longer than the lease."""
+    prefills = make("kv_producer", lease_s=0.3)
+    decodes = make("kv_consumer", lease_s=0.3, clock=clock)
     for number in range(6):  # as many as there are seats
         decodes.add(f"long{number}", 8, first=100 * number, max_tokens=400)
     decodes.turn()
     decodes.add("a", 90, kv_transfer_params=prefilled(prefills, "a", 90))
+    for _ in range(2):  # steps, of which the second is decided with it
+        while not decodes.turn()[2]:
+            pass
     end_s = time.monotonic() + 1.0
     while time.monotonic() < end_s:
         decodes.turn()

@@ -20,13 +20,12 @@ from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import Traffic
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
-from tests.serving.plugin import core_engine
 from tests.serving.plugin.core_engine import Engine
 from tests.serving.plugin.engine_config import BLOCK_TOKENS
 from tests.serving.plugin.exchanging_pair import ASKED, exchanging_engines, live
 
 MODEL = "qwen3-30b-a3b"
-DILATION = 30
+DILATION = 60
 LENGTHS = IndependentLengths(prompt=Uniform(least=40, most=400), output=Uniform(least=5, most=40))
 BUSY = Traffic.drawn(rate_per_s=7.0, lengths=LENGTHS, seed=5, requests=24)
 ONE_BY_ONE = Traffic(
@@ -34,6 +33,8 @@ ONE_BY_ONE = Traffic(
     prompt_tokens=BUSY.prompt_tokens[:5],
     output_tokens=BUSY.output_tokens[:5],
 )
+FEW_BLOCKS = 28
+"""Of 16 tokens: for the longest prompt, of 25, and vLLM's own one."""
 SIMULATED = SimulatedDeployment.of(
     "trn3-nl72x2",
     MODEL,
@@ -134,22 +135,31 @@ def lived(traffic: Traffic, prefill: Engine, decode: Engine, *, first: int = 0) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("traffic", [ONE_BY_ONE, BUSY])
+@pytest.mark.parametrize(
+    ("traffic", "blocks", "seats"),
+    [(ONE_BY_ONE, 1_000, 6), (BUSY, 1_000, 6), (BUSY.first(14), FEW_BLOCKS, 1)],
+)
 def test_two_engines_take_the_time_of_a_plans_pools(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, traffic: Traffic
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, traffic: Traffic, blocks: int, seats: int
 ) -> None:
-    monkeypatch.setattr(core_engine, "BLOCKS", 1_000)
+    """With one seat and few blocks, prompts wait for the blocks of those that have no seat yet."""
     shape = {"model": MODEL, "computes": False, "clock": f"dilated:{DILATION}"}
+    own = {"max_num_seqs": seats}
     with exchanging_engines(monkeypatch, tmp_path) as make:
-        prefill, decode = make("kv_producer", **shape), make("kv_consumer", **shape)
+        prefill = make("kv_producer", blocks=blocks, **shape)
+        decode = make("kv_consumer", blocks=1_000, arguments=own, **shape)
         lived(ONE_BY_ONE.first(1), prefill, decode, first=1_000)  # what the host does once
         live_times = lived(traffic, prefill, decode)
         assert live(decode).telemetry().kv_transfers == 1 + len(traffic)
 
     came_s = live_times.came_s - live_times.came_s[0]
-    served = simulate(
-        replace(SIMULATED, prefill=SIMULATED), replace(traffic, arrival_s=came_s)
-    ).served
+    limits = SIMULATED.limits
+    pools = replace(
+        SIMULATED,
+        limits=replace(limits, max_num_seqs=seats),
+        prefill=replace(SIMULATED, limits=replace(limits, kv_blocks_per_rank=blocks)),
+    )
+    served = simulate(pools, replace(traffic, arrival_s=came_s)).served
     plan = TokenTimes(came_s=came_s, first_s=served.first_token_s, last_s=served.last_token_s)
     for share in (50.0, 99.0):
         here, there = (percentile(each.tpot_s(traffic), share) for each in (live_times, plan))

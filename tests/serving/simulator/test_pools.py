@@ -18,7 +18,7 @@ from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCost
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
-from loadgen.workloads.traffic import Traffic
+from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
@@ -130,6 +130,59 @@ def test_kv_is_asked_for_with_the_blocks_that_it_will_need() -> None:
     assert served.first_token_s[1] == pytest.approx(served.last_token_s[0] + waits_ns / 1e9)
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_prompt_keeps_its_blocks_until_it_is_read(cached: bool) -> None:
+    """One seat decodes, and one rank has blocks for one prompt: the third is computed once the
+    second has been read, which the first one's end lets begin.
+    """
+    decode = engine(1, schedulers=SchedulerLimits(max_num_seqs=1))
+    prefill = engine(1)
+    prefill = replace(prefill, limits=replace(prefill.limits, kv_blocks_per_rank=24))
+    three = alike([1.0] * 3, 700, 60)
+    if cached:
+        three = replace(three, blocks=apart(three))
+    begins_ns: dict[int, list[int]] = {699: [], 0: []}
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, queues
+        begins_ns.setdefault(int(batch.context_tokens[0]), []).append(begin_ns)
+
+    served = simulate(replace(decode, prefill=prefill), three, on_step=see).served
+    assert served.finished.all()
+    first_read_ns, second_read_ns, _ = begins_ns[699]
+    _, second_computed_ns, third_computed_ns = begins_ns[0]
+    assert (second_computed_ns, third_computed_ns) == (first_read_ns, second_read_ns)
+    ahead = simulate(replace(decode, prefill=prefill), three).served
+    assert ahead.first_token_s.tolist() == served.first_token_s.tolist()
+
+
+def apart(traffic: Traffic) -> PromptBlocks:
+    """Prompts that share nothing, for a prefix cache."""
+    ends = np.arange(len(traffic) + 1)
+    return PromptBlocks(
+        names=ends[:-1], end_tokens=traffic.prompt_tokens.astype(np.int64), begin=ends
+    )
+
+
+def test_prompts_that_were_not_read_are_lost_with_their_rank() -> None:
+    """What the second engine waits for, and has no seat for yet, it computes itself."""
+    decode = engine(1, schedulers=SchedulerLimits(max_num_seqs=1))
+    pools = replace(decode, prefill=engine(2))
+    fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1))
+    computed: list[int] = []
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, begin_ns, queues
+        if batch.ranks == 1:
+            computed.extend(batch.new_tokens[batch.new_tokens > 1].tolist())
+
+    calls = [TimedCall(at_s=1.3, call=fault, replica=1)]
+    served = simulate(pools, alike([1.0] + [1.1] * 4, 700, 60), calls=calls, on_step=see).served
+    assert served.finished.all()
+    assert computed
+    assert set(computed) == {700}
+
+
 @pytest.mark.parametrize("pools", [POOLS, WITH_ROLES])
 def test_prompts_are_computed_in_one_pool_and_replies_in_the_other(
     pools: SimulatedDeployment,
@@ -223,6 +276,7 @@ def test_pools_serve_one_model() -> None:
     decodes=st.integers(1, 3),
     routers=st.tuples(*2 * [st.sampled_from(sorted(ROUTERS))]),
     kv_blocks=st.sampled_from([40, 80, 4_000]),
+    prefill_blocks=st.sampled_from([32, 80, 4_000]),
 )
 @settings(max_examples=12, deadline=None)
 def test_pools_that_go_ahead_serve_as_step_by_step(
@@ -232,8 +286,10 @@ def test_pools_that_go_ahead_serve_as_step_by_step(
     decodes: int,
     routers: tuple[str, str],
     kv_blocks: int,
+    prefill_blocks: int,
 ) -> None:
     prefill, decode = engine(2), engine(4, schedulers=SchedulerLimits(max_num_seqs=8))
+    prefill = replace(prefill, limits=replace(prefill.limits, kv_blocks_per_rank=prefill_blocks))
     pools = replace(
         decode,
         limits=replace(decode.limits, kv_blocks_per_rank=kv_blocks),

@@ -27,8 +27,8 @@ from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
 from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.engine.scheduler_state import RankQueues
+from serving.simulator.serve_traffic import serve_in_virtual_time
 from serving.simulator.simulated_deployment import SimulatedDeployment
-from serving.simulator.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun
 from tests.half_of_all import half_of_all

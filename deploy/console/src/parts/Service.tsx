@@ -121,6 +121,7 @@ function PerMegawatt({ all }: { all: ReplicaFigures }) {
 const COLUMNS: readonly [string, (each: ReplicaReport) => string][] = [
   ["Replica", (each) => String(each.replica)],
   ["State", (each) => (each.reason ? `${each.state}: ${each.reason}` : each.state)],
+  ["Role", (each) => each.role ?? NONE],
   ["Chips", (each) => `${each.ultraserver}: ${each.first_chip}–${each.first_chip + each.chips - 1}`],
   ["Chips up", ofMachine((each) => `${each.chips_up} of ${each.chips}`)],
   ["Ranks up", ofMachine((each) => `${each.ranks_up} of ${each.ranks}`)],
@@ -142,7 +143,7 @@ function ofMachine(words: (each: ReplicaFigures) => string): (each: ReplicaRepor
 function Row({ replica }: { replica: ReplicaReport }) {
   const perMw = replica.figures?.output_per_s_per_mw[basis.value];
   return (
-    <tr data-replica={replica.replica} data-state={replica.state}>
+    <tr data-replica={replica.replica} data-state={replica.state} data-role={replica.role ?? ""}>
       {COLUMNS.map(([name, words], index) =>
         index === 0 ? (
           <th key={name} scope="row">

@@ -1,0 +1,82 @@
+"""Computed prompts whose KV another pool's engine has not read: their blocks stay until it has."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from emulator.arrays import Bools, Int32s, Int64s
+from serving.simulator import compiled_schedulers as kernel
+from serving.simulator.scheduler_arrays import NEVER_NS, Records
+
+if TYPE_CHECKING:
+    from serving.simulator.lockstep_schedulers import LockstepSchedulers
+
+
+class _HeldBlocks(NamedTuple):
+    """Of a rank; which ones, where a prefix cache tells them apart: [1, 1, blocks]."""
+
+    rank: int
+    blocks: int
+    numbers: Int32s | None
+
+
+class UnreadPrompts:
+    """Those of one engine, whose steps are made one by one; `decoded` and `failed` are requests of
+    the other pool: REQUEST [requests], and which of them have ended in error [requests].
+    """
+
+    def __init__(self, schedulers: "LockstepSchedulers", decoded: Records, failed: Bools) -> None:
+        self._schedulers = schedulers
+        self._decoded = decoded
+        self._failed = failed
+        self._held: dict[int, _HeldBlocks] = {}
+        self.blocks: Int64s = np.zeros(len(schedulers.arrays.ranks), dtype=np.int64)
+        """Of each rank: [ranks]."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def keep(self, rows: int) -> None:
+        """Before a step of so many rows gives its tokens: the prompts that then end stay."""
+        arrays, cache = self._schedulers.arrays, self._schedulers.cache
+        for row in arrays.rows[:rows]:
+            rank, request = int(row["rank"]), int(row["request"])
+            of, numbers = arrays.requests[request], None
+            if of["is_prefill"] or of["tokens_left"] > 1:
+                continue
+            if cache is None:
+                arrays.ranks["free_blocks"][rank] -= of["blocks"]
+            else:
+                numbers = cache.table[rank, of["seat"], : of["blocks"]].reshape(1, 1, -1).copy()
+                cache.blocks["references"][rank, numbers] += 1
+            self._held[request] = _HeldBlocks(rank, int(of["blocks"]), numbers)
+            self.blocks[rank] += of["blocks"]
+
+    def release(self, now_ns: int) -> None:
+        """Free the blocks of those that have been read by now, or that nobody reads any more."""
+        arrays, cache, requests = self._schedulers.arrays, self._schedulers.cache, self._requests
+        over = (self._decoded["there_ns"][requests] <= now_ns) | self._failed[requests]
+        for request in requests[over].tolist():
+            rank, blocks, numbers = self._held.pop(request)
+            self.blocks[rank] -= blocks
+            if numbers is None or cache is None:
+                arrays.ranks["free_blocks"][rank] += blocks
+            else:
+                kernel.let_go(arrays, cache, rank, numbers)
+
+    def lose(self, ranks: Int64s) -> None:
+        """What ranks held is gone: prompts that lay there are computed where they are decoded."""
+        lost = [request for request, held in self._held.items() if held.rank in ranks]
+        for request in lost:
+            del self._held[request]
+        self.blocks[ranks] = 0
+        self._decoded["received"][lost] = self._decoded["there_ns"][lost] = 0
+
+    @property
+    def next_ns(self) -> int:
+        """When the next one is read, of those that have been asked for; `NEVER_NS` without any."""
+        return int(self._decoded["there_ns"][self._requests].min(initial=NEVER_NS))
+
+    @property
+    def _requests(self) -> Int64s:
+        return np.fromiter(self._held, dtype=np.int64, count=len(self._held))
