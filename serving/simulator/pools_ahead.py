@@ -1,5 +1,6 @@
 """Pools of engines that go ahead: all steps up to a time before which it is known what comes."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -22,28 +23,31 @@ _NONE_OPEN: Final = np.zeros(0, dtype=np.int64)
 
 
 class PoolsAhead:
-    """A pool that prefills what is `coming`, and one that decodes what the first one sends over,
-    judged by a mask [requests].
+    """A pool that takes what is `coming`; with `computed` it prefills, and another one decodes what
+    it sends over. The last one is judged by a mask [requests].
     """
 
     def __init__(
         self,
-        pools: tuple[EnginePool, EnginePool],
-        computed: ComputedPrompts,
+        pools: Sequence[EnginePool],
+        computed: ComputedPrompts | None,
         coming: Coming,
         judged: Bools,
     ) -> None:
-        prefill, decode = pools
-        self._prefill = _PoolAhead(prefill, np.zeros_like(judged))
-        self._decode = _PoolAhead(decode, judged)
+        *_, last = pools
+        self._pools = [
+            _PoolAhead(pool, judged if pool is last else np.zeros_like(judged)) for pool in pools
+        ]
         self._computed = computed
         self._coming = coming
         self._taken = 0
 
     def ahead_ns(self, now_ns: int) -> int:
-        """Until when both may go ahead."""
+        """Until when all may go ahead."""
         at_ns = self._coming.at_ns
-        times_ns = [self._prefill.next_ns, self._decode.next_ns, self._computed.next_ns]
+        times_ns = [pool.next_ns for pool in self._pools]
+        if self._computed is not None:
+            times_ns.append(self._computed.next_ns)
         if self._taken < len(at_ns):
             times_ns.append(int(at_ns[self._taken]))
         ahead_ns = max(now_ns, min(times_ns)) + AHEAD_NS
@@ -59,11 +63,13 @@ class PoolsAhead:
         """
         first, last = self._taken, int(self._coming.at_ns.searchsorted(until_ns))
         now = slice(first, last)
-        self._prefill.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
+        first_pool, last_pool = self._pools[0], self._pools[-1]
+        first_pool.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
         self._taken = last
-        self._computed.add(self._prefill.go_ahead(until_ns, judged_left))
-        self._decode.come(self._computed.due(until_ns))
-        return self._decode.go_ahead(until_ns, judged_left)
+        if self._computed is not None:
+            self._computed.add(first_pool.go_ahead(until_ns, judged_left))
+            last_pool.come(self._computed.due(until_ns))
+        return last_pool.go_ahead(until_ns, judged_left)
 
 
 class _PoolAhead:

@@ -158,8 +158,10 @@ def _as_far_as_time_lasts(
 
 def _until_it_stands(race: Race) -> None:
     """Judge the best once more, by new seeds; where they refute it, look for the next best."""
+    race.confirm_what_seems()
     while race.best is not None and not race.stands(race.best):
         while race.best is not None and not race.stands(race.best):
+            race.confirm_what_seems()
             if race.best is None:
                 first_answer(race)
             fewer_replicas(race)

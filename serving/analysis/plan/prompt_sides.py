@@ -19,7 +19,7 @@ from math import ceil
 
 from emulator.specs.partition import Partition
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_sizes
+from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_in_turn, check_sizes
 from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -100,16 +100,14 @@ class PromptSides:
             for side in left:
                 self.late.add(side, is_late=False)
             return bool(sides)
-        # What is hopeless is so by few requests, and most of the rest by one seed of several.
+        # What is hopeless is so by few requests, and most of the rest by some seeds of several.
         few = ceil(check.judged / FIRST_SHARE)
         firsts = [self._task(sides[each], few, ends_s, is_fresh=False) for each in left]
         left = self._kept(left, [each.may_meet for each in check_sizes(firsts, workers)])
         judged = FRESH_TIMES * check.judged
-        tasks = {each: self._task(sides[each], judged, ends_s, is_fresh=True) for each in left}
-        by_seed = check_by_seed([*tasks.values()], check.seed + 1, workers)
-        left = self._kept(left, [may_be_sure for _, may_be_sure in by_seed])
-        checks = check_sizes([tasks[each] for each in left], workers)
-        for side, found in zip(left, checks, strict=True):
+        tasks = [self._task(sides[each], judged, ends_s, is_fresh=True) for each in left]
+        in_turn = check_in_turn([(each, each.terms.seeds) for each in tasks], workers)
+        for side, (found, _) in zip(left, in_turn, strict=True):
             self.late.add(side, is_late=not found.surely_meets)
         return bool(sides)
 
