@@ -238,7 +238,7 @@ class VirtualServing:
 
     @property
     def _pools_go_ahead(self) -> bool:
-        """Whether prompts that are sent over and a look at loads are all that concerns the pools."""
+        """Whether prompts sent over, and a router's look at loads, are all that concerns them."""
         several = self._computed is not None or self._pool.shares_by_load
         alone = several and self.machines.is_over and not self._timeout_ns
         return alone and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)

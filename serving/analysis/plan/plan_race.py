@@ -390,12 +390,6 @@ class Race:
         if setting in self.passed:
             self.passed = self._unrefuted(self.passed)
             self.say(f"not by new seeds: {setting.words}")
-        terms = self.checks[setting].terms
-        if (seed := self._hardest_seed) is not None and any(
-            term.name == "ttft" and not term.is_surely_kept for term in terms
-        ):
-            self._sides.judge_anew(setting, seed, ends_s=self.ends_s)
-            self.passed = self._unrefuted(self.passed)
 
     def task_anew(self, setting: Setting) -> SizeTask:
         """To judge a setting by seeds that no heat and no confirmation has seen."""
