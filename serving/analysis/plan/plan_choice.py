@@ -157,16 +157,23 @@ def _as_far_as_time_lasts(
 
 
 def _until_it_stands(race: Race) -> None:
-    """Judge the best once more, by new seeds; where they refute it, look for the next best."""
-    race.confirm_what_seems()
-    while race.best is not None and not race.stands(race.best):
-        while race.best is not None and not race.stands(race.best):
-            race.confirm_what_seems()
+    """Judge the best once more, by new seeds; where they refute it, look for the next best: among
+    what has seemed to keep the target, then among all.
+    """
+    is_searched = True
+    while True:
+        race.confirm_what_seems()
+        if race.best is not None and not race.stands(race.best):
+            is_searched = False
+            fewer_replicas(race)
+        elif is_searched:
+            return
+        else:
+            race.say("searching all sizes below, without what new seeds refuted")
             if race.best is None:
                 first_answer(race)
-            fewer_replicas(race)
-        race.say("searching all sizes below, without what new seeds refuted")
-        search(race)
+            search(race)
+            is_searched = True
 
 
 def _deeper(race: Race) -> None:

@@ -185,6 +185,24 @@ def test_what_was_judged_in_time_is_so_whatever_others_say(kinds: PoolKinds) -> 
     assert found(alone) == [None, False, None, True, None]
 
 
+def test_a_unit_that_seemed_to_keep_the_target_goes_on_to_other_sizes(kinds: PoolKinds) -> None:
+    race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
+    race.pools = kinds
+    # One that the steady state does not rank first where it goes on.
+    *_, option = (option for _, option in kinds.promising(8, 20, 8) if option.replicas == 2)
+    setting = Setting(option=option, policy="none", replicas=2)
+    most = 3 * option.replica_chips
+    before = race.settings(most - 1, most)
+    assert setting.kind not in {each.kind for each in before}
+    assert race.heats([setting], first=True) == [setting]
+
+    after = race.settings(most - 1, most)
+
+    assert {*before} < {*after}
+    assert (setting.kind, 3) in {(each.kind, each.replicas) for each in after}
+    assert all(most - 1 < each.chips <= most for each in after if each.option.is_pooled)
+
+
 def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     kinds: PoolKinds,
 ) -> None:

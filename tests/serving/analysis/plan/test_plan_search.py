@@ -152,6 +152,23 @@ def test_what_stood_before_the_time_was_over_is_kept() -> None:
     assert {*whole.passed} == {*two}
 
 
+def test_what_seemed_to_pass_when_time_was_over_is_confirmed_the_cheapest_first() -> None:
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+    two = [
+        Setting(option=option, policy="capped:64", replicas=48 // option.replica_chips + more)
+        for more in (1, 0)
+    ]
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    seeming = race.heats(two, every=True)
+    assert not race.passed
+
+    race.confirm_what_seems()
+
+    assert race.passed == [min(seeming, key=race.cost)]
+    race.confirm_what_seems()
+    assert len(race.passed) == 1, "nothing that is left costs less"
+
+
 @pytest.mark.slow
 def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -> None:
     race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
