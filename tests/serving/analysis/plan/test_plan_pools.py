@@ -232,6 +232,7 @@ def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
     (_, option), *_ = kinds.promising(0, 12, 1)
     setting = Setting(option=option, policy="none", replicas=option.replicas)
     side = prompt_side(option, option.replicas)
+    assert side is not None
 
     def most_s(asked: PlanQuestion, *, anew: bool) -> float:
         judged = FRESH_TIMES * asked.check.judged
