@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from serving.simulator.run import HandoverOutcome
 
 HOPE_STEPS: Final = 32
-"""Steps between two checks of whether a level can still be met, or one of so many of those before.
-"""
+"""Steps between two looks at whether a level can still be met, or one of so many before."""
 
 PROGRESS_STEPS: Final = 64
 """Steps of an engine before the first look at the progress; later ones come after an eighth more.

@@ -99,10 +99,15 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         race, workers, lambda: _search_all(race, question, terms, workers)
     )
     stand_s = begun_s + SMALLER_SHARE * question.search.budget_s
-    for end_s, work in ((stand_s, _until_it_stands), (ends_s, _deeper)):
-        if not is_interrupted:
-            race.ends_s = end_s
-            _, is_interrupted = _as_far_as_time_lasts(race, workers, partial(work, race))
+    if not is_interrupted:
+        race.ends_s = stand_s
+        stood, is_interrupted = _as_far_as_time_lasts(
+            race, workers, partial(_until_it_stands, race)
+        )
+        is_whole = is_whole and stood
+    if not is_interrupted:
+        race.ends_s = ends_s
+        _, is_interrupted = _as_far_as_time_lasts(race, workers, partial(_deeper, race))
     best = race.standing or race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
