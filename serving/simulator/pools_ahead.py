@@ -1,5 +1,6 @@
 """Pools of engines that go ahead: all steps up to a time before which it is known what comes."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -26,36 +27,32 @@ class PromptsHeldUp(Exception):
 
 
 class PoolsAhead:
-    """A pool that prefills what is `coming`, and one that decodes what the first one sends over,
-    judged by a mask [requests].
+    """A pool that takes what is `coming`; with `computed` it prefills, and another one decodes what
+    it sends over. The last one is judged by a mask [requests].
     """
 
     def __init__(
         self,
-        pools: tuple[EnginePool, EnginePool],
-        computed: ComputedPrompts,
+        pools: Sequence[EnginePool],
+        computed: ComputedPrompts | None,
         coming: Coming,
         judged: Bools,
     ) -> None:
-        prefill, decode = pools
-        self._prefill = _PoolAhead(prefill, np.zeros_like(judged))
-        self._decode = _PoolAhead(decode, judged)
+        *_, last = pools
+        self._pools = [
+            _PoolAhead(pool, judged if pool is last else np.zeros_like(judged)) for pool in pools
+        ]
         self._computed = computed
+        self._unread = None if computed is None else _UnreadAhead(pools[0], computed)
         self._coming = coming
         self._taken = 0
-        schedulers = [each.schedulers for each in prefill.engines]
-        self._prompts = schedulers[0].arrays.requests
-        block_tokens = schedulers[0].bounds.block_tokens
-        self._blocks = -(-self._prompts["tokens"] // block_tokens)  # [requests]
-        counted = -(-schedulers[0].policy.pending_tokens_max // block_tokens)
-        self._room_blocks = max(counted, int(self._blocks.max(initial=0)))
-        """Free ones of a rank beyond which more of them change nothing."""
-        self._unread = _NONE_OPEN
 
     def ahead_ns(self, now_ns: int) -> int:
-        """Until when both may go ahead."""
+        """Until when all may go ahead."""
         at_ns = self._coming.at_ns
-        times_ns = [self._prefill.next_ns, self._decode.next_ns, self._computed.next_ns]
+        times_ns = [pool.next_ns for pool in self._pools]
+        if self._computed is not None:
+            times_ns.append(self._computed.next_ns)
         if self._taken < len(at_ns):
             times_ns.append(int(at_ns[self._taken]))
         ahead_ns = max(now_ns, min(times_ns)) + AHEAD_NS
@@ -71,29 +68,62 @@ class PoolsAhead:
         """
         first, last = self._taken, int(self._coming.at_ns.searchsorted(until_ns))
         now = slice(first, last)
-        self._prefill.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
+        first_pool, last_pool = self._pools[0], self._pools[-1]
+        first_pool.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
         self._taken = last
-        computed = self._prefill.go_ahead(until_ns, judged_left)
-        self._unread = np.append(self._unread, computed)
-        self._computed.add(computed)
-        self._decode.come(self._computed.due(until_ns))
-        return self._decode.go_ahead(until_ns, judged_left)
+        if self._computed is not None and self._unread is not None:
+            computed = first_pool.go_ahead(until_ns, judged_left)
+            self._unread.add(computed)
+            self._computed.add(computed)
+            last_pool.come(self._computed.due(until_ns))
+        return last_pool.go_ahead(until_ns, judged_left)
 
     def check_unread(self, now_ns: int) -> None:
         """Raise PromptsHeldUp where, until now, blocks of prompts that had not been read were so
         many that a rank with them would have had too few: they were free here.
         """
-        there_ns = self._computed.there_ns(self._unread)
+        if self._unread is not None:
+            self._unread.check(now_ns)
+
+
+class _UnreadAhead:
+    """Computed prompts of a pool that went ahead, until the other one has read them."""
+
+    def __init__(self, pool: EnginePool, computed: ComputedPrompts) -> None:
+        schedulers = [each.schedulers for each in pool.engines]
+        block_tokens = schedulers[0].bounds.block_tokens
+        self._pool = pool
+        self._computed = computed
+        self._requests = schedulers[0].arrays.requests
+        self._blocks = -(-self._requests["tokens"] // block_tokens)  # [requests]
+        counted = -(-schedulers[0].policy.pending_tokens_max // block_tokens)
+        self._room_blocks = max(counted, int(self._blocks.max(initial=0)))
+        """Free ones of a rank beyond which more of them change nothing."""
+        self._prompts = np.zeros(0, dtype=np.int64)
+
+    def add(self, prompts: Int64s) -> None:
+        self._prompts = np.append(self._prompts, prompts)
+
+    def check(self, now_ns: int) -> None:
+        """As `PoolsAhead.check_unread`."""
+        prompts = self._prompts
+        there_ns = self._computed.there_ns(prompts)
         is_read = there_ns <= now_ns
         ends_ns = np.where(is_read, there_ns, now_ns)
-        at_ns = np.append(self._prompts["last_token_ns"][self._unread], ends_ns)
-        blocks = np.append(self._blocks[self._unread], -self._blocks[self._unread])
-        rank = np.tile(self._prompts["ended_on"][self._unread], 2)
+        at_ns = np.append(self._requests["last_token_ns"][prompts], ends_ns)
+        blocks = np.append(self._blocks[prompts], -self._blocks[prompts])
+        rank = np.tile(self._requests["ended_on"][prompts], 2)
         order = np.lexsort((-blocks, at_ns, rank))
         held = int(blocks[order].cumsum().max(initial=0))  # of one rank: each one's add up to none
-        self._unread = self._unread[~is_read]
-        if held + self._room_blocks > self._prefill.free_blocks_min and held:
+        self._prompts = prompts[~is_read]
+        if held and held + self._room_blocks > self._free_blocks_min:
             raise PromptsHeldUp
+
+    @property
+    def _free_blocks_min(self) -> int:
+        """Of a rank of the pool, until now."""
+        schedulers = [each.schedulers for each in self._pool.engines]
+        return min(each.all_blocks - each.kv_blocks_used_max for each in schedulers)
 
 
 class _PoolAhead:
@@ -113,12 +143,6 @@ class _PoolAhead:
             self._pool.expect(more)
             return
         self._coming = more
-
-    @property
-    def free_blocks_min(self) -> int:
-        """Of a rank, until now."""
-        schedulers = [each.schedulers for each in self._pool.engines]
-        return min(each.all_blocks - each.kv_blocks_used_max for each in schedulers)
 
     @property
     def next_ns(self) -> int:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from serving.simulator.day_night import SimulatedDayNight
 
 HOPE_STEPS: Final = 32
-"""Steps between two checks of whether a level can still be met."""
+"""Steps between two looks at whether a level can still be met, or one of so many before."""
 
 PROGRESS_STEPS: Final = 64
 """Steps of an engine before the first look at the progress; later ones come after an eighth more.
@@ -175,7 +175,7 @@ class VirtualServing:
             if not self._judged_left:
                 break
             if self._steps >= self._next_check:
-                self._next_check += HOPE_STEPS
+                self._next_check += max(HOPE_STEPS, self._next_check // HOPE_STEPS)
                 if self._is_seen_hopeless(levels):
                     return Ending.HOPELESS
             if self.now_ns < until_ns:
@@ -193,16 +193,17 @@ class VirtualServing:
 
     @property
     def _pools_go_ahead(self) -> bool:
-        """Whether nothing but prompts that are sent over concerns the pools."""
-        others = not self.machines.is_over or self._timeout_ns or self._computed is None
-        return not others and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)
+        """Whether prompts sent over, and a router's look at loads, are all that concerns them."""
+        several = self._computed is not None or self._pool.shares_by_load
+        alone = several and self.machines.is_over and not self._timeout_ns
+        return alone and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
-        """One pool ahead of the other, each some way too far at the end."""
-        assert self._computed is not None, "one pool"
+        """One pool ahead of the other if there are two, each some way too far at the end."""
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
         coming = self.arrivals.hand_over()
-        pools = PoolsAhead((self._first, self._pool), self._computed, coming, self._judged)
+        both = [self._pool] if self._prefill is None else [self._prefill, self._pool]
+        pools = PoolsAhead(both, self._computed, coming, self._judged)
         while self._judged_left and self.now_ns < end_ns:
             self.now_ns = min(pools.ahead_ns(self.now_ns), end_ns)
             ended = pools.go_ahead(self.now_ns, self._judged_left)

@@ -99,10 +99,15 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
         race, workers, lambda: _search_all(race, question, terms, workers)
     )
     stand_s = begun_s + SMALLER_SHARE * question.search.budget_s
-    for end_s, work in ((stand_s, _until_it_stands), (ends_s, _deeper)):
-        if not is_interrupted:
-            race.ends_s = end_s
-            _, is_interrupted = _as_far_as_time_lasts(race, workers, partial(work, race))
+    if not is_interrupted:
+        race.ends_s = stand_s
+        stood, is_interrupted = _as_far_as_time_lasts(
+            race, workers, partial(_until_it_stands, race)
+        )
+        is_whole = is_whole and stood
+    if not is_interrupted:
+        race.ends_s = ends_s
+        _, is_interrupted = _as_far_as_time_lasts(race, workers, partial(_deeper, race))
     best = race.standing or race.best or race.perhaps
     if best is None:
         raise _never_met(race, question.slo)
@@ -157,14 +162,23 @@ def _as_far_as_time_lasts(
 
 
 def _until_it_stands(race: Race) -> None:
-    """Judge the best once more, by new seeds; where they refute it, look for the next best."""
-    while race.best is not None and not race.stands(race.best):
-        while race.best is not None and not race.stands(race.best):
+    """Judge the best once more, by new seeds; where they refute it, look for the next best: among
+    what has seemed to keep the target, then among all.
+    """
+    is_searched = True
+    while True:
+        race.confirm_what_seems()
+        if race.best is not None and not race.stands(race.best):
+            is_searched = False
+            fewer_replicas(race)
+        elif is_searched:
+            return
+        else:
+            race.say("searching all sizes below, without what new seeds refuted")
             if race.best is None:
                 first_answer(race)
-            fewer_replicas(race)
-        race.say("searching all sizes below, without what new seeds refuted")
-        search(race)
+            search(race)
+            is_searched = True
 
 
 def _deeper(race: Race) -> None:

@@ -51,6 +51,8 @@ FIRST_KEPT: Final = 6
 """The same, in a race for the first answer."""
 FIRST_TRIES: Final = 2
 """Units of pools in it, which take the longest to simulate."""
+PROVEN: Final = 2
+"""Units of other sizes that go on to a size, beside those that the steady state ranks first."""
 POLICIES_KEPT: Final = 3
 """That go on to the next sizes: those that have done best, and another by turns."""
 HOPELESS: Final = 0.5
@@ -112,6 +114,7 @@ class Race:
         """Of each setting the longest."""
         self._sides = PromptSides(question, workers)
         self._known: dict[tuple[Setting, int, bool], Check] = {}
+        self._seeming: list[Setting] = []  # those that passed the last heat, unconfirmed ones too
         self.passed: list[Setting] = []
         """Those that surely keep the target after the last heat."""
         self._refuted: set[tuple[int, tuple[object, ...]]] = set()  # by seeds that none has seen
@@ -178,11 +181,9 @@ class Race:
         if self.pools is not None and not is_hopeless[True]:
             tries = min(self.tries, FIRST_TRIES) if first else self.tries
             promising = self._promising_units(self.pools, above, most, tries)
-            pooled = [
-                (option, option.replicas)
-                for option in promising
-                if self._steady_cost(option, option.replicas) < bound
-            ]
+            units = [(option, option.replicas) for option in promising]
+            units += self._proven_units(above, most, beside=promising)
+            pooled = [each for each in units if self._steady_cost(*each) < bound]
         policies = search.policies[:POLICIES_KEPT] if first else self._promising_policies()
         return [
             Setting(option=option, policy=policy, replicas=replicas)
@@ -201,6 +202,24 @@ class Race:
             ]
             if not self._sides.judge(settings, ends_s=self.ends_s):
                 return promising
+
+    def _proven_units(
+        self, above: int, most: int, *, beside: Sequence[Option]
+    ) -> list[tuple[Option, int]]:
+        """The units that seemed to keep the target with the fewest chips, each as often as there is
+        room: how near the steady state thinks a unit to its limits need not be how near it is.
+        """
+        seen = {(each.candidate, each.point.prefill) for each in beside}
+        found: list[tuple[Option, int]] = []
+        for setting in sorted(self._seeming, key=lambda each: each.chips):
+            option, count = setting.option, most // setting.option.replica_chips
+            lasts = count * option.most_requests_per_s >= self.rate_per_s
+            unit = option.candidate, option.point.prefill
+            fits = option.is_pooled and lasts and count * option.replica_chips > above
+            if fits and unit not in seen and len(found) < PROVEN:
+                seen.add(unit)
+                found.append((option, count))
+        return found
 
     @property
     def _bound(self) -> Cost:
@@ -300,6 +319,7 @@ class Race:
             checks = self._simulated(field, times * judged)
             self._say_perhaps()
         field = [field[each] for each in _by_quality(checks) if checks[each].meets]
+        self._seeming += field
         if not self.only_chips:  # of which all have about as many
             field.sort(key=self.cost)
         return field if every else field[:_CONFIRMED]
@@ -318,6 +338,14 @@ class Race:
                     cost = cost_words(self._question.minimise, self.cost(best))
                     self.say(f"{cost} keep the target: {best.words}")
         return len(self.passed) > known
+
+    def confirm_what_seems(self) -> None:
+        """Confirm what passed a last heat and was left when time was over, until one of it passes:
+        that which costs the least first.
+        """
+        for setting in sorted({*self._seeming}, key=self.cost):
+            if self.cost(setting) >= self._bound or self.confirm([setting]):
+                break
 
     def stands(self, setting: Setting) -> bool:
         """Judge a setting that passed once more, by more new seeds: what a search finds to be the
@@ -362,12 +390,6 @@ class Race:
         if setting in self.passed:
             self.passed = self._unrefuted(self.passed)
             self.say(f"not by new seeds: {setting.words}")
-        terms = self.checks[setting].terms
-        if (seed := self._hardest_seed) is not None and any(
-            term.name == "ttft" and not term.is_surely_kept for term in terms
-        ):
-            self._sides.judge_anew(setting, seed, ends_s=self.ends_s)
-            self.passed = self._unrefuted(self.passed)
 
     def task_anew(self, setting: Setting) -> SizeTask:
         """To judge a setting by seeds that no heat and no confirmation has seen."""

@@ -16,16 +16,20 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Final
 
 from emulator.specs.partition import Partition
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_sizes
+from serving.analysis.plan.plan_check import SizeTask, check_in_turn, check_sizes
 from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
 from serving.simulator import SimulationWorkers
+
+CLEAR: Final = 0.8
+"""Of TTFT's limit: what one more run surely keeps by so much is judged no further."""
 
 PromptSide = tuple[str, Partition, int, int]
 """Precision, partition, how many engines in a unit, and how many units."""
@@ -73,7 +77,7 @@ class LateSides:
 
 
 class PromptSides:
-    """Which of them are `late`: by fresh runs, or a new seed's, they do not surely keep TTFT.
+    """Which of them are `late`: by fresh runs, or those of new seeds, they do not surely keep TTFT.
     `by_others` takes what is known of others for an answer, as far as a demand allows it.
     """
 
@@ -100,31 +104,36 @@ class PromptSides:
             for side in left:
                 self.late.add(side, is_late=False)
             return bool(sides)
-        # What is hopeless is so by few requests, and most of the rest by one seed of several.
+        # What is hopeless is so by few requests, and most of the rest by some seeds of several.
         few = ceil(check.judged / FIRST_SHARE)
         firsts = [self._task(sides[each], few, ends_s, is_fresh=False) for each in left]
         left = self._kept(left, [each.may_meet for each in check_sizes(firsts, workers)])
         judged = FRESH_TIMES * check.judged
-        tasks = {each: self._task(sides[each], judged, ends_s, is_fresh=True) for each in left}
-        by_seed = check_by_seed([*tasks.values()], check.seed + 1, workers)
-        left = self._kept(left, [may_be_sure for _, may_be_sure in by_seed])
-        checks = check_sizes([tasks[each] for each in left], workers)
-        for side, found in zip(left, checks, strict=True):
-            self.late.add(side, is_late=not found.surely_meets)
+        fresh = {each: self._task(sides[each], judged, ends_s, is_fresh=True) for each in left}
+        clear = self._judge_in_turn(fresh)
+        # Then by the seeds that judge what a search finds.
+        anew = {
+            each: self._of_ttft(
+                task_anew(self._question, sides[each], prompts_alone=True, ends_s=ends_s)
+            )
+            for each in left
+            if each not in self.late and each not in clear and fresh[each].terms.window is not None
+        }
+        self._judge_in_turn(anew)
         return bool(sides)
 
-    def judge_anew(self, setting: Setting, seed: int, *, ends_s: float = float("inf")) -> None:
-        """Of a unit that missed TTFT by such a new seed: whether its engines for prompts alone do,
-        too. Raises OutOfTime.
-        """
-        side = prompt_side(setting.option, setting.replicas)
-        if side is None or side in self.late:
-            return
-        task = task_anew(self._question, setting, prompts_alone=True, ends_s=ends_s)
-        task = replace(task, slo=Slo(bounds=self._bounds, words=self._question.slo.words))
-        ((_, may_be_sure),) = check_by_seed([task], seed, self._workers)
-        if not may_be_sure:
-            self.late.add(side)
+    def _judge_in_turn(self, tasks: dict[PromptSide, SizeTask]) -> set[PromptSide]:
+        """Note which are late; returns those that are in time by far."""
+        asked = [(task, task.terms.seeds) for task in tasks.values()]
+        clear = set[PromptSide]()
+        for side, (found, _) in zip(tasks, check_in_turn(asked, self._workers), strict=True):
+            self.late.add(side, is_late=not found.surely_meets)
+            if all(
+                term.again is not None and term.again.most_s <= CLEAR * term.limit_s
+                for term in found.terms
+            ):
+                clear.add(side)
+        return clear
 
     def _kept(self, sides: Sequence[PromptSide], are_in_time: Sequence[bool]) -> list[PromptSide]:
         """Those that may be; the others are late, and so are those that these say are."""
@@ -148,4 +157,7 @@ class PromptSides:
             prompts_alone=True,
             ends_s=ends_s,
         )
+        return self._of_ttft(task)
+
+    def _of_ttft(self, task: SizeTask) -> SizeTask:
         return replace(task, slo=Slo(bounds=self._bounds, words=self._question.slo.words))

@@ -316,6 +316,33 @@ def test_pools_that_go_ahead_serve_as_step_by_step(
             np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
 
 
+@given(
+    seed=st.integers(0, 1_000),
+    rate_per_s=st.sampled_from([5.0, 60.0, 400.0]),
+    engines=st.integers(2, 5),
+    judged=st.sampled_from([60, 45]),
+    output_tokens=st.sampled_from([1, 40]),
+    kv_blocks=st.sampled_from([80, 4_000]),
+)
+@settings(max_examples=12, deadline=None)
+def test_engines_that_share_by_load_go_ahead_as_step_by_step(
+    seed: int, rate_per_s: float, engines: int, judged: int, output_tokens: int, kv_blocks: int
+) -> None:
+    one_pool = engine(2, replicas=ReplicaSet(count=engines, router="least-loaded"))
+    one_pool = replace(one_pool, limits=replace(one_pool.limits, kv_blocks_per_rank=kv_blocks))
+    lengths = replace(LENGTHS, output=Uniform(least=1, most=output_tokens))
+    traffic = Traffic.drawn(rate_per_s=rate_per_s, lengths=lengths, seed=seed, requests=60)
+    mask = np.arange(60) < judged
+
+    ahead = simulate(one_pool, traffic, judged=mask, logs=False)
+    one_by_one = simulate(one_pool, traffic, judged=mask, on_step=lambda *_, **__: None)
+
+    assert ahead.ttft_s.tolist() == one_by_one.ttft_s.tolist()
+    assert ahead.e2e_s.tolist() == one_by_one.e2e_s.tolist()
+    assert ahead.chip_watts == pytest.approx(one_by_one.chip_watts, rel=1e-9)
+    assert ahead.served.steps >= one_by_one.served.steps
+
+
 @pytest.mark.parametrize("judged", [None, np.arange(len(TRAFFIC)) < 100])
 def test_pools_that_go_ahead_make_room_for_steps(
     judged: Bools | None, monkeypatch: pytest.MonkeyPatch

@@ -20,9 +20,10 @@ from serving.analysis.plan.plan_pools import (
     PoolKinds,
     partitions_of,
 )
+from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import size_task, task_anew
+from serving.analysis.plan.plan_task import FRESH_TIMES, size_task, task_anew
 from serving.analysis.plan.prompt_sides import LateSides, PromptSide, PromptSides, prompt_side
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
@@ -184,6 +185,24 @@ def test_what_was_judged_in_time_is_so_whatever_others_say(kinds: PoolKinds) -> 
     assert found(alone) == [None, False, None, True, None]
 
 
+def test_a_unit_that_seemed_to_keep_the_target_goes_on_to_other_sizes(kinds: PoolKinds) -> None:
+    race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
+    race.pools = kinds
+    # One that the steady state does not rank first where it goes on.
+    *_, option = (option for _, option in kinds.promising(8, 20, 8) if option.replicas == 2)
+    setting = Setting(option=option, policy="none", replicas=2)
+    most = 3 * option.replica_chips
+    before = race.settings(most - 1, most)
+    assert setting.kind not in {each.kind for each in before}
+    assert race.heats([setting], first=True) == [setting]
+
+    after = race.settings(most - 1, most)
+
+    assert {*before} < {*after}
+    assert (setting.kind, 3) in {(each.kind, each.replicas) for each in after}
+    assert all(most - 1 < each.chips <= most for each in after if each.option.is_pooled)
+
+
 def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     kinds: PoolKinds,
 ) -> None:
@@ -207,14 +226,35 @@ def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     assert race.heats([roomy], first=True) == [roomy]
 
 
-def test_a_new_seed_by_which_prompts_alone_are_late_is_believed(kinds: PoolKinds) -> None:
+def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
+    kinds: PoolKinds,
+) -> None:
     (_, option), *_ = kinds.promising(0, 12, 1)
     setting = Setting(option=option, policy="none", replicas=option.replicas)
-    for ttft, is_late in (("1ms", True), ("300ms", False)):
-        asked = replace(ASKED, slo=Slo.parse(f"ttft={ttft},tpot=20ms"))
-        sides = PromptSides(asked, THIS_PROCESS)
-        sides.judge_anew(setting, task_anew(asked, setting).terms.seed)
-        assert (prompt_side(option, option.replicas) in sides.late) is is_late
+    side = prompt_side(option, option.replicas)
+    assert side is not None
+
+    def most_s(asked: PlanQuestion, *, anew: bool) -> float:
+        judged = FRESH_TIMES * asked.check.judged
+        task = size_task(asked, setting, judged=judged, is_fresh=True, prompts_alone=True)
+        if anew:
+            task = task_anew(asked, setting, prompts_alone=True)
+        (again,) = (term.again for term in check_size(task).terms if term.name == "ttft")
+        assert again is not None
+        return again.most_s
+
+    for seed in range(20):  # up to where new seeds say more
+        asked = replace(ASKED, check=replace(ASKED.check, seed=seed))
+        few_s, new_s = (most_s(asked, anew=anew) for anew in (False, True))
+        if few_s < 0.99 * new_s:
+            break
+    else:
+        pytest.fail("no case")
+    for limit_s, is_late in ((0.999 * few_s, True), (0.999 * new_s, True), (1.01 * new_s, False)):
+        slo = Slo.parse(f"ttft={1e3 * limit_s:.3f}ms,tpot=20ms")
+        sides = PromptSides(replace(asked, slo=slo), THIS_PROCESS)
+        sides.judge([setting])
+        assert sides.late.is_late(side) is is_late
 
 
 def test_a_trace_has_each_number_of_units_judged() -> None:

@@ -17,6 +17,7 @@ from serving.analysis.plan.plan_search import first_answer, search, search_deepe
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import ANEW_TIMES, FRESH_RUNS, FRESH_TIMES
 from serving.analysis.plan.timed_run import OutOfTime
+from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
 
@@ -152,6 +153,23 @@ def test_what_stood_before_the_time_was_over_is_kept() -> None:
     assert {*whole.passed} == {*two}
 
 
+def test_what_seemed_to_pass_when_time_was_over_is_confirmed_the_cheapest_first() -> None:
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+    two = [
+        Setting(option=option, policy="capped:64", replicas=48 // option.replica_chips + more)
+        for more in (1, 0)
+    ]
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    seeming = race.heats(two, every=True)
+    assert not race.passed
+
+    race.confirm_what_seems()
+
+    assert race.passed == [min(seeming, key=race.cost)]
+    race.confirm_what_seems()
+    assert len(race.passed) == 1, "nothing that is left costs less"
+
+
 @pytest.mark.slow
 def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -> None:
     race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
@@ -169,6 +187,22 @@ def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -
     assert len({each.option for each in raced}) > 1
     assert all(each.chips >= 0.8 * fewest for each in raced)
     assert race.tries == 1
+
+
+@pytest.mark.long
+def test_a_search_that_new_seeds_begin_again_and_time_ends_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_one = replace(
+        ASKED, pools=False, sweep=replace(ASKED.sweep, asked=PartitionFilter(chips=(1,), lnc=(2,)))
+    )
+    assert choose(of_one, THIS_PROCESS, lambda _: None).is_whole
+
+    def over(_: Race) -> None:
+        raise OutOfTime
+
+    monkeypatch.setattr("serving.analysis.plan.plan_choice._until_it_stands", over)
+    assert not choose(of_one, THIS_PROCESS, lambda _: None).is_whole
 
 
 @pytest.mark.long

@@ -48,13 +48,17 @@ def fresh(**changes: bool) -> SizeTask:
     return size_task(asked, setting, judged=600, is_fresh=True, **changes)
 
 
-def test_a_fresh_run_has_a_longer_lead_where_something_decodes() -> None:
-    _, option = loaded()
+def test_a_fresh_run_has_a_longer_lead_and_so_have_its_prompts_alone() -> None:
+    asked, option = loaded()
     task, alone = fresh(), fresh(prompts_alone=True)
+    setting = Setting(option=option, policy="none", replicas=1)
+    heat = size_task(asked, setting, judged=600, prompts_alone=True)
 
     assert task.before_s == FRESH_LEADS * task.lead_s
     assert task.lead_s * 1e9 > option.prompt_ns + 300 * option.alone_ns
-    assert alone.before_s == alone.lead_s == option.prompt_ns / 1e9  # beside a limit of TTFT: none
+    assert alone.before_s == task.before_s
+    assert heat.before_s == heat.lead_s == option.prompt_ns / 1e9  # beside a limit of TTFT: none
+    assert alone.lead_s == heat.lead_s
 
 
 @pytest.mark.long
