@@ -28,8 +28,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if found := shutil.which(name):
             (programs / name).symlink_to(found)
     assert shutil.which("gcc", path=str(programs)) is None
-    yield run_build_stage(directory / "stage", path=str(programs))
-    shutil.rmtree(directory)  # 3 GB
+    try:
+        yield run_build_stage(directory / "stage", path=str(programs))
+    finally:  # also where the build fails: 3 GB
+        shutil.rmtree(directory)
 
 
 def test_the_environment_has_the_commands_and_no_pip(environment: Path) -> None:

@@ -59,7 +59,7 @@ def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
     files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
     engine = (
         *("--chips", "16", "--group-chips", "4", "--ep", "16", "--policy", "fixed:2"),
-        *("--peak", "2"),  # a machine that hands over is simulated step by step
+        *("--peak", "0.25"),  # a machine that hands over is simulated step by step
     )
     args = parsed(*SMALL_DAY, *engine, *files, "--exact", "--train-recipe", "searched", "--json")
     assert args.run(args) == 0

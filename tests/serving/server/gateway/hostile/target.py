@@ -27,6 +27,11 @@ class Target:
     def rss_mib(self) -> float:
         return float(self.process.memory_info().rss) / MIB
 
+    def processor_s(self) -> float:
+        """What its threads have had of the processors, to 10 ms."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
 
 @contextlib.contextmanager
 def target() -> Iterator[Target]:

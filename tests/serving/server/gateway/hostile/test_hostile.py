@@ -34,7 +34,7 @@ pytestmark = pytest.mark.process
 STRANGER_MIB = 100.0
 KEY_MIB = 200.0
 CALLS_MIB = 60.0  # of calls alone: far fewer stay than are begun
-CHECK_P50_S = 0.05  # on a busy machine; 0.14 s and more where calls do not wait for turns
+CHECK_P50_S = 0.05  # the server's processors: 0.02, and no answer where calls do not wait for turns
 CHECK = "/grpc.health.v1.Health/Check"
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 BEARER = (b"authorization", b"Bearer " + KEY.encode())
@@ -298,15 +298,18 @@ def test_a_message_that_is_small_until_it_is_unpacked(at: Target) -> None:
         assert healthy(at)
 
 
-def check_latencies(port: int, seconds: float, *, pause_s: float = 0.01) -> list[float]:
-    """Of checks of health one after the other, on one connection, in seconds."""
+def check_latencies(at: Target, port: int, seconds: float, *, pause_s: float = 0.01) -> list[float]:
+    """Of checks of health one after the other, on one connection: what the server worked until it
+    answered, in processor seconds, which other programs do not lengthen.
+    """
     found: list[float] = []
     end_s = time.monotonic() + seconds
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        while (began_s := time.monotonic()) < end_s:
+        while time.monotonic() < end_s:
+            before_s = at.processor_s()
             stub.Check(health_pb2.HealthCheckRequest(), timeout=10.0)
-            found.append(time.monotonic() - began_s)
+            found.append(at.processor_s() - before_s)
             time.sleep(pause_s)
     return found
 
@@ -333,7 +336,7 @@ def test_calls_that_nobody_waits_for_keep_nobody_waiting(
         attacking = [threading.Thread(target=attack, args=(each,)) for each in clients]
         for each in attacking:
             each.start()
-        latencies = sorted(check_latencies(number, 2.0))
+        latencies = sorted(check_latencies(at, number, 2.0))
     for each in attacking:
         each.join()
     assert latencies
