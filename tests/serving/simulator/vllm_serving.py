@@ -21,7 +21,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
-from serving.simulator.lockstep_schedulers import blocks_in_use_max
+from serving.simulator.needed_cache import blocks_in_use_max
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
 from tests.serving.plugin.engine_config import block_hasher
