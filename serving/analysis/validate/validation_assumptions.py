@@ -21,8 +21,10 @@ _EVERY_TIME: Final = (
     "Schedulers follow public launch scripts: SGLang on Blackwell without attention DP looks for "
     "requests every 30 decode steps, every 10 below 16 users; TensorRT-LLM's prompts wait up to 60 "
     "steps for those of the other attention ranks, and of two pools a decode rank holds the next "
-    "lower power of two of its users, unless they are 1.5 times as many. Both decide a step while "
-    "the one before it runs (overlap schedulers), but for TensorRT-LLM's pools for prompts.",
+    "lower power of two of its users, unless they are 1.5 times as many; SGLang's engines that "
+    "decode for another pool hold 512 (128 with drafts on Hopper; on AMD 128, or 256 with divided "
+    "experts, or all users with attention DP). Both decide a step while the one before it runs "
+    "(overlap schedulers), but for TensorRT-LLM's pools for prompts.",
     "Assumed: a request passes two front ends where there are two pools, goes to the engine with "
     "the fewest requests, and prompts go whole into a step, up to 16,384 tokens (8,192 a rank with "
     "TensorRT-LLM).",
@@ -33,7 +35,9 @@ _EVERY_TIME: Final = (
     "Speculation drafts 3 tokens with TensorRT-LLM, ATOM and SGLang on AMD, 2 with SGLang on "
     "NVIDIA; 1 with attention DP in TensorRT-LLM's one pool, in its two pools with more than 50 "
     "sequences a rank, and in SGLang's pools of AMD or of more than 8 GPUs (public launch "
-    "scripts). How many are right is published (82 % of the first, 0.89 times as "
+    "scripts). Rows of MI300X and MI325X that are named mtp and are older than 2026-06-14 draft "
+    "nothing, since their launchers ran the plain script until then; they are not fitted. How many "
+    "drafts are right is published (82 % of the first, 0.89 times as "
     "many of each further one); what drafts add to the overheads is fitted.",
     "Experts are liked unevenly (the one of rank r as r^-0.6, assumed), so that a batch needs "
     "fewer of them and one chip has more than its part; a layer waits for the expected largest "
