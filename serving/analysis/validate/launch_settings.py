@@ -1,9 +1,8 @@
 """How the stacks of measured rows schedule, by their public launch scripts.
 
 Scripts: github.com/SemiAnalysisAI/InferenceX, benchmarks/single_node (one engine), and
-github.com/NVIDIA/srt-slurm, recipes (two pools), with those of AMD in InferenceX's
-benchmarks/multi_node/amd_utils. A row names a framework and no script: a setting is that of the
-framework's scripts on its generation of chips; none is of one row or machine.
+github.com/NVIDIA/srt-slurm, recipes (two pools). A row names a framework and no script: a setting
+is that of the framework's scripts on its generation of chips; none is of one row or machine.
 """
 
 from dataclasses import dataclass
@@ -27,16 +26,6 @@ FULL_BATCH_SHARE: Final = 1.5
 """Recipes of TensorRT-LLM with two pools give a decode rank a power of two of sequences, and a
 little more users: of 141 in which users are up to 1.5 times the next lower power of two, 125 have
 that for their limit.
-"""
-SGLANG_SEATS: Final = 512
-"""max-running-requests of SGLang's engines that decode for another pool on NVIDIA, in most recipes
-with more users than seats; its ranks have equal parts."""
-SGLANG_HOPPER_DRAFT_SEATS: Final = 128
-"""The same of engines with drafts on Hopper: 128 over prompts of 1,024 tokens, 16 to 192 of 8,192.
-"""
-MORI_SEATS: Final = (128, 256)
-"""The same on AMD, with tensor parallelism alone and with experts divided; with attention DP there
-are as many seats as users.
 """
 DISAGGREGATED_FRONT_ENDS: Final = 2
 """*Assumed*: a request goes through the front ends of both pools, one after another."""
@@ -64,7 +53,7 @@ def decode_settings(load: RowLoad) -> LaunchSettings:
             take_steps = TAKE_STEPS[load.users >= TAKE_USERS]
     return LaunchSettings(
         step_tokens=_step_tokens(deployment, deployment.decode),
-        seats=_seats(load) if deployment.disaggregated else load.users,
+        seats=_seats(load) if trt and deployment.disaggregated else load.users,
         rules=StackRules(
             take_steps=take_steps,
             together_steps=together_steps,
@@ -108,26 +97,8 @@ def _step_tokens(deployment: RowDeployment, pool: Pool) -> int:
 
 
 def _seats(load: RowLoad) -> int:
-    """Of a rank that decodes for another pool."""
-    framework = load.deployment.framework
-    if "trt" in framework:
-        return _trt_seats(load)
-    return min(load.users, _sglang_seats(load)) if "sglang" in framework else load.users
-
-
-def _trt_seats(load: RowLoad) -> int:
     """The power of two below the users of a rank, or above where too many would be left."""
     decode = load.deployment.decode
     each = load.users / (decode.workers * decode.partition.ranks)
     below = 1 << max(0, int(each).bit_length() - 1)
     return below if each < FULL_BATCH_SHARE * below else 2 * below
-
-
-def _sglang_seats(load: RowLoad) -> int:
-    deployment = load.deployment
-    chip, partition = chip_by_name(deployment.stack.machine), deployment.decode.partition
-    if chip.maker == "AMD":
-        return load.users if partition.ranks > 1 else MORI_SEATS[partition.ep > 1]
-    drafts_on_hopper = chip.generation == "hopper" and deployment.stack.drafts
-    engine = SGLANG_HOPPER_DRAFT_SEATS if drafts_on_hopper else SGLANG_SEATS
-    return -(-engine // partition.ranks)

@@ -21,10 +21,8 @@ _EVERY_TIME: Final = (
     "Schedulers follow public launch scripts: SGLang on Blackwell without attention DP looks for "
     "requests every 30 decode steps, every 10 below 16 users; TensorRT-LLM's prompts wait up to 60 "
     "steps for those of the other attention ranks, and of two pools a decode rank holds the next "
-    "lower power of two of its users, unless they are 1.5 times as many; SGLang's engines that "
-    "decode for another pool hold 512 (128 with drafts on Hopper; on AMD 128, or 256 with divided "
-    "experts, or all users with attention DP). Both decide a step while the one before it runs "
-    "(overlap schedulers), but for TensorRT-LLM's pools for prompts.",
+    "lower power of two of its users, unless they are 1.5 times as many. Both decide a step while "
+    "the one before it runs (overlap schedulers), but for TensorRT-LLM's pools for prompts.",
     "Assumed: a request passes two front ends where there are two pools, goes to the engine with "
     "the fewest requests, and prompts go whole into a step, up to 16,384 tokens (8,192 a rank with "
     "TensorRT-LLM).",

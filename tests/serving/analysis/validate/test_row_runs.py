@@ -16,7 +16,6 @@ from serving.analysis.validate.usable_rows import usable_rows
 from serving.analysis.validate.validation import validation_of
 from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, write_rows
 
-ONE_RANK = {"decode_dp_attention": "False", "decode_ep": "1"}
 ATTENTION_DP = {"decode_dp_attention": "True", "decode_ep": "8", "prefill_ep": "8"}
 
 
@@ -103,28 +102,6 @@ def test_a_decode_rank_holds_a_power_of_two_with_some_users_left(
 
     assert decode_settings(load).seats == seats
     assert prefill_settings(load).seats == users
-
-
-@pytest.mark.parametrize(
-    ("change", "seats"),
-    [
-        ({"hardware": "b200"}, 512),
-        ({"hardware": "b200", **ATTENTION_DP}, 64),
-        ({"hardware": "h200", "spec_method": "none"}, 512),
-        ({"hardware": "h200", "spec_method": "mtp"}, 128),
-        ({"hardware": "h200", "spec_method": "mtp", "conc": "100"}, 100),
-        ({"hardware": "mi355x", "framework": "mori-sglang"}, 128),
-        ({"hardware": "mi355x", "framework": "mori-sglang", "decode_ep": "8"}, 256),
-        ({"hardware": "mi355x", "framework": "mori-sglang", **ATTENTION_DP}, 4096),
-    ],
-)
-def test_sglang_decodes_for_another_pool_with_the_seats_of_its_scripts(
-    change: dict[str, str], seats: int, tmp_path: Path
-) -> None:
-    row = {**DISAGGREGATED, "framework": "dynamo-sglang", "conc": "4096", **ONE_RANK, **change}
-    (load,) = loads_of(tmp_path, row)
-
-    assert decode_settings(load).seats == seats
 
 
 def test_lines_that_no_steady_state_gives_are_named(tmp_path: Path) -> None:
