@@ -18,7 +18,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps gateway-deps demo test-fast test test-units test-chips test-slow test-hours mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
+.PHONY: help install system-deps gateway-deps demo test-fast test test-units test-processes test-slow test-hours mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -36,23 +36,25 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 
 # A test module's rewritten assertions are half of what it costs to collect it: they are kept, also
 # where the environment says that Python keeps no bytecode.
-test-fast test-units test-chips test-slow test-hours mutations: export PYTHONDONTWRITEBYTECODE =
+test-fast test-units test-processes test-slow test-hours mutations: export PYTHONDONTWRITEBYTECODE =
 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
-# Engines wait for their processes most of the time, so the other tests run beside them, and print
-# first. The status 5 says that ARGS chose none.
-test: .venv/.installed ## run the everyday tests: those with chips beside the others (10 min)
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-chips
+# Tests with processes wait most of the time, so that the others run beside them, and print first.
+# Those with engines share a server, and so have one worker. The status 5 says that ARGS chose none.
+SPREAD = -n logical --dist loadfile --no-loadscope-reorder
+
+test: .venv/.installed ## run the everyday tests: those with processes beside the others (10 min)
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-processes
 
 test-units: .venv/.installed
-	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile \
-		--no-loadscope-reorder $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest --part units -m "not slow" $(SPREAD) $(ARGS) || test $$? -eq 5
 
-test-chips: .venv/.installed
-	@out=$$(mktemp); $(BIN)/pytest --chips -m "not slow and (engine or fleet)" $(ARGS) >"$$out" 2>&1; \
-		status=$$?; cat "$$out"; rm "$$out"; test $$status -eq 0 -o $$status -eq 5
+test-processes: .venv/.installed
+	@out=$$(mktemp); failed=0; for part in chips "processes $(SPREAD)"; do \
+		$(BIN)/pytest --part $$part -m "not slow" $(ARGS) || test $$? -eq 5 || failed=1; \
+		done >"$$out" 2>&1; cat "$$out"; rm "$$out"; exit $$failed
 
 test-slow: .venv/.installed gateway-deps ## run the tests that take minutes, and every property on many examples
 	$(BIN)/pytest -m "slow and not hours" $(ARGS)

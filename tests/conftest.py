@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,8 @@ settings.register_profile("thorough", settings.get_profile("everyday"), max_exam
 settings.load_profile("everyday")
 
 NOT_FAST = ("slow", "process", "long")
-OF_CHIPS = re.compile(r"\bmark\.(engine|fleet)\b")
+MARKS_CHIPS = re.compile(r"\bmark\.(engine|fleet)\b")
+MARKS_PROCESSES = re.compile(r"\bmark\.process\b")
 SLOW_TIMEOUT_S = 1_800  # the wall's, where other programs may have the processors too
 GUARD = pytest.StashKey[ProcessGuard]()
 
@@ -45,9 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"leave out what is {', '.join(NOT_FAST)}",
     )
     parser.addoption(
-        "--chips",
-        action="store_true",
-        help="leave out files without a test that starts an engine or chips",
+        "--part",
+        choices=("units", "chips", "processes"),
+        help="only tests that start no process, that start an engine or chips, or another process",
     )
     parser.addoption(
         "--update-golden",
@@ -64,12 +65,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast` or `--chips`, do not import skipped files."""
-    if config.getoption("--fast") and lives_among_processes(collection_path):
-        return True
-    if config.getoption("--chips") and collection_path.match("test_*.py"):
-        return None if OF_CHIPS.search(collection_path.read_text("utf-8")) else True
-    return None
+    """With `--fast` or `--part`, do not import files of which no test would run."""
+    part = "units" if config.getoption("--fast") else config.getoption("--part")
+    among_processes = lives_among_processes(collection_path)
+    if part == "units":
+        return among_processes or None
+    if part is None or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text("utf-8")
+    if part == "chips":
+        return None if MARKS_CHIPS.search(text) else True
+    return None if among_processes or MARKS_PROCESSES.search(text) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -84,9 +90,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = Counter(item.path for item in items if hands_out and _takes_long(item))
     items.sort(key=lambda item: (*_use_of_live_server(item), -long[item.path]))
     if config.getoption("--fast"):
-        slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
-        config.hook.pytest_deselected(items=slower)
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, NOT_FAST))]
+        _keep(config, items, lambda item: not any(map(item.get_closest_marker, NOT_FAST)))
+    if (part := config.getoption("--part")) is not None:
+        _keep(config, items, lambda item: _part(item) == part)
+
+
+def _keep(
+    config: pytest.Config, items: list[pytest.Item], chosen: Callable[[pytest.Item], bool]
+) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
+    items[:] = [item for item in items if chosen(item)]
+
+
+def _part(item: pytest.Item) -> str:
+    if item.get_closest_marker("engine") or item.get_closest_marker("fleet"):
+        return "chips"
+    return "processes" if item.get_closest_marker("process") else "units"
 
 
 def _use_of_live_server(item: pytest.Item) -> tuple[bool, bool]:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,11 @@ def test_what_a_module_runs_while_it_is_imported_is_not_the_tests(
     (tmp_path / "runs_one_at_import.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("runs_one_at_import")
+
+
+def test_marks_are_set_in_test_files_where_parts_of_the_suite_look_for_them() -> None:
+    """`--part` imports a file by its text, so that a test whose mark stands elsewhere never ran."""
+    marking = re.compile(r"\bmark\.(process|engine|fleet)\b")
+    for path in TESTS.rglob("*.py"):
+        if not path.match("test_*.py"):
+            assert not marking.search(path.read_text("utf-8")), path

@@ -206,7 +206,8 @@ def test_a_front_that_outlasts_its_time_is_cut_and_the_log_says_so(
 ) -> None:
     async def case() -> None:
         async with running(0.3) as (_, serving, client):
-            await client.get("/1")  # it hears signals
+            await client.get("/1")  # it hears signals, and vLLM has configured its loggers
+            monkeypatch.setattr(graceful_shutdown.logger, "handlers", [caplog.handler])
             told(signal.SIGTERM)
             await asyncio.wait_for(serving, WAIT_S)
 
@@ -216,7 +217,6 @@ def test_a_front_that_outlasts_its_time_is_cut_and_the_log_says_so(
         stays.stdout.readline()
         front = NativeFront(program(tmp_path), stays)
         monkeypatch.setattr(graceful_shutdown, "native_front", lambda: front)
-        monkeypatch.setattr(graceful_shutdown.logger, "handlers", [caplog.handler])
 
         asyncio.run(case())
 
