@@ -184,7 +184,7 @@ def _with_front_end(
     """
     prior = next(each for each in SHARED if each.name == "front_end_request_ns")
     seen = ~np.isnan(ttft_s)
-    weights = _weights([machines[row] for row in np.flatnonzero(seen)])
+    weights = _weights(machines)[seen]  # a machine weighs as in the fit of its steps
     inside_s = predictor.simulate(factors, seen).ttft_s[seen] - factors.front_end_request_ns / 1e9
 
     def loss(front_end_ns: float) -> float:

@@ -6,6 +6,7 @@ it drafts, and not how many tokens.
 """
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from emulator.specs.chip import ChipSpec
@@ -16,11 +17,17 @@ draft three tokens, and of 45 with more, 36 draft one.
 """
 BOX_CHIPS: Final = 8
 """SGLang's recipes with attention DP over more chips draft one token."""
+CDNA3_DRAFTS_FROM: Final = date(2026, 6, 14)
+"""Until then runners/launch_mi300x-amds.sh and launch_mi325x-amds.sh of InferenceX ran the plain
+script for rows that are named mtp: commits f274a814d and 41c27c5b3 of that day add the _mtp.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftingStack:
-    """`chips` and `sequences`: of a decode engine, and of one of its attention ranks."""
+    """`chips` and `sequences`: of a decode engine, and of one of its attention ranks; `day`: of the
+    run.
+    """
 
     framework: str
     chip: ChipSpec
@@ -29,10 +36,13 @@ class DraftingStack:
     attention_dp: bool
     chips: int
     sequences: float
+    day: date
 
 
 def launch_drafts(stack: DraftingStack) -> int:
     """Tokens drafted in each step of a row with speculation."""
+    if stack.chip.generation == "cdna3" and stack.day < CDNA3_DRAFTS_FROM:
+        return 0
     if "trt" in stack.framework:
         if stack.disaggregated:
             return 3 if stack.sequences <= MANY_SEQUENCES else 1

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -44,37 +44,42 @@ def fit_rows(rows: Sequence[UsableRow], *, name: str, source: str) -> StackFacto
     return fit_factors([row.load for row in rows], observed, name=name, source=source)
 
 
+def fitted_rows(rows: Sequence[UsableRow]) -> list[UsableRow]:
+    """All but those that ran without the speculation that their column names."""
+    return [
+        row
+        for row in rows
+        if row.measured.configuration.speculative == row.load.deployment.stack.drafts
+    ]
+
+
 def fits_of(paths: Sequence[Path], *, day: date) -> ShippedFits:
     """Every fit that ships, of the files' usable rows; raises ConfigError for an unusable file."""
     rows = [row for path in paths for row in usable_rows(read_rows(path))[0]]
+    fitted = fitted_rows(rows)
     digest = files_digest(paths)
     names = ", ".join(path.name for path in paths)
 
-    def fit(name: str, some: Sequence[UsableRow]) -> StackFactors:
+    def fit(name: str, machines: Collection[str]) -> StackFactors:
+        some = [row for row in fitted if row.measured.configuration.hardware in machines]
         source = f"fitted {day} to {len(some)} rows of {names} (sha256 {digest[:12]}): {METHOD}"
         print(f"{name}: {len(some)} rows", file=sys.stderr)
         return fit_rows(some, name=name, source=source)
 
     machines = sorted({row.measured.configuration.hardware for row in rows})
     left_out = machines if len(machines) >= LEAST_MACHINES else []
-    without = {
-        machine: fit(
-            f"without {machine}",
-            [row for row in rows if row.measured.configuration.hardware != machine],
-        )
-        for machine in left_out
-    }
+    without = {machine: fit(f"without {machine}", {*machines} - {machine}) for machine in left_out}
     fingerprints = frozenset(row.measured.configuration.fingerprint for row in rows)
     made = ShippedFits(
         data={
             "files": names,
             "sha256": digest,
-            "rows": len(rows),
+            "rows": len(fitted),
             "configurations": len(fingerprints),
             "date": str(day),
             "method": METHOD,
         },
-        everything=fit("fitted", rows),
+        everything=fit("fitted", machines),
         without=without,
         fitted=fingerprints,
         intervals={},

@@ -141,6 +141,7 @@ def _draft_tokens(configuration: Configuration, decode: Pool, users: int) -> int
             attention_dp=partition.ranks > 1,
             chips=partition.chips,
             sequences=users / (decode.workers * partition.ranks),
+            day=configuration.day,
         )
     )
 

@@ -33,7 +33,9 @@ _EVERY_TIME: Final = (
     "Speculation drafts 3 tokens with TensorRT-LLM, ATOM and SGLang on AMD, 2 with SGLang on "
     "NVIDIA; 1 with attention DP in TensorRT-LLM's one pool, in its two pools with more than 50 "
     "sequences a rank, and in SGLang's pools of AMD or of more than 8 GPUs (public launch "
-    "scripts). How many are right is published (82 % of the first, 0.89 times as "
+    "scripts). Rows of MI300X and MI325X that are named mtp and are older than 2026-06-14 draft "
+    "nothing, since their launchers ran the plain script until then; they are not fitted. How many "
+    "drafts are right is published (82 % of the first, 0.89 times as "
     "many of each further one); what drafts add to the overheads is fitted.",
     "Experts are liked unevenly (the one of rank r as r^-0.6, assumed), so that a batch needs "
     "fewer of them and one chip has more than its part; a layer waits for the expected largest "

@@ -37,7 +37,7 @@ def test_a_row_without_speculation_drafts_nothing(tmp_path: Path) -> None:
     [
         (SGLANG, 2),
         ({**SGLANG, "hardware": "b200", **DP}, 2),
-        ({**SGLANG, "hardware": "mi325x"}, 3),
+        ({**SGLANG, "hardware": "mi325x", "date": "2026-06-14"}, 3),
         ({"framework": "atom", "hardware": "mi355x"}, 3),
         ({"framework": "trt", "hardware": "b200"}, 3),
         ({"framework": "trt", "hardware": "b200", **DP}, 1),
@@ -45,6 +45,13 @@ def test_a_row_without_speculation_drafts_nothing(tmp_path: Path) -> None:
 )
 def test_one_pool_follows_its_script(change: dict[str, str], expected: int, tmp_path: Path) -> None:
     assert drafts(tmp_path, **change) == expected
+
+
+@pytest.mark.parametrize("hardware", ["mi300x", "mi325x"])
+def test_a_launcher_without_the_script_that_drafts_drafts_nothing(
+    hardware: str, tmp_path: Path
+) -> None:
+    assert drafts(tmp_path, **SGLANG | {"hardware": hardware, "date": "2026-06-13"}) == 0
 
 
 @pytest.mark.parametrize(

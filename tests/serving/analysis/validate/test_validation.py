@@ -14,7 +14,7 @@ from emulator.specs.shipped_fits import shipped_fits
 from serving.analysis.chart_file import write_chart
 from serving.analysis.validate.measured_row import METRICS, measurement_files, read_rows
 from serving.analysis.validate.prediction_errors import RowError, figures, summary
-from serving.analysis.validate.refit import files_digest, fit_rows
+from serving.analysis.validate.refit import files_digest, fit_rows, fitted_rows
 from serving.analysis.validate.row_prediction import RowPredictor
 from serving.analysis.validate.usable_rows import usable_rows
 from serving.analysis.validate.validation import Validation, scores, validation_of
@@ -156,13 +156,15 @@ def test_what_ships_is_what_a_fit_to_the_public_file_finds() -> None:
     shipped = shipped_fits()
     rows = [row for path in paths for row in usable_rows(read_rows(path))[0]]
 
-    found = fit_rows(rows, name="again", source="again")
+    found = fit_rows(fitted_rows(rows), name="again", source="again")
 
     assert files_digest(paths) == shipped.data["sha256"]
     predictor = RowPredictor([row.load for row in rows])
     old, new = predictor.predict(shipped.everything), predictor.predict(found)
     assert np.abs(new.tpot_s / old.tpot_s - 1).max() < 0.01
     assert found.draft_overhead == pytest.approx(shipped.everything.draft_overhead)
+    front_end_ns = shipped.everything.front_end_request_ns
+    assert found.front_end_request_ns == pytest.approx(front_end_ns, rel=0.02)
 
 
 def test_every_excluded_row_has_a_reason(tmp_path: Path) -> None:
