@@ -89,42 +89,45 @@ def assert_figures(engine: Engine) -> None:
     print(f"{accepted} of {tokens} drafts were right")
 
 
+@pytest.fixture(scope="module")
+def drafting_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model") / "mtp"
+    make_draft_checkpoint(directory, {"vocab_size": 1024}, own_ends=False, agrees=True)
+    return with_tokenizer(directory)
+
+
+# Before the engines of the classes: a process has one session of Ray at a time.
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_whole_machine_drafts_with_the_same_texts(
+    drafting_checkpoint: Path, prompts: list[list[int]]
+) -> None:
+    drafts = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
+    with running_engine(drafting_checkpoint, chips=144, tp=4, speculative_config=drafts) as engine:
+        found = engine.texts(prompts, GREEDY)
+        assert any(item.draft_tokens for item in engine.scheduled)
+
+    reference = Reference(drafting_checkpoint)
+    excused_texts(reference, prompts, reference.greedy(prompts, TOKENS), found)
+
+
 @pytest.mark.slow  # chips in this process: tests/emulator/chip/test_draft_layer.py
 class TestMultiTokenPrediction:
     @pytest.fixture(scope="class")
-    def checkpoint(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        directory = tmp_path_factory.mktemp("model") / "mtp"
-        make_draft_checkpoint(directory, {"vocab_size": 1024}, own_ends=False, agrees=True)
-        return with_tokenizer(directory)
-
-    @pytest.fixture(scope="class")
-    def engine(self, checkpoint: Path) -> Iterator[Engine]:
+    def engine(self, drafting_checkpoint: Path) -> Iterator[Engine]:
         drafts = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
         with running_engine(
-            checkpoint, chips=4, tp=2, speculative_config=drafts, disable_log_stats=False
+            drafting_checkpoint, chips=4, tp=2, speculative_config=drafts, disable_log_stats=False
         ) as engine:
             yield engine
 
     def test_texts_are_those_without_drafts(
-        self, engine: Engine, checkpoint: Path, prompts: list[list[int]]
+        self, engine: Engine, drafting_checkpoint: Path, prompts: list[list[int]]
     ) -> None:
-        assert_texts(checkpoint, engine, prompts)
+        assert_texts(drafting_checkpoint, engine, prompts)
 
     def test_vllm_s_metrics_count_the_drafts(self, engine: Engine) -> None:
         assert_figures(engine)
-
-    @pytest.mark.slow
-    @pytest.mark.timeout(900)
-    def test_the_whole_machine_drafts_with_the_same_texts(
-        self, checkpoint: Path, prompts: list[list[int]]
-    ) -> None:
-        drafts = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
-        with running_engine(checkpoint, chips=144, tp=4, speculative_config=drafts) as engine:
-            found = engine.texts(prompts, GREEDY)
-            assert any(item.draft_tokens for item in engine.scheduled)
-
-        reference = Reference(checkpoint)
-        excused_texts(reference, prompts, reference.greedy(prompts, TOKENS), found)
 
 
 class TestDraftModel:
