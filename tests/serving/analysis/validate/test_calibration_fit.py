@@ -10,7 +10,6 @@ from emulator.errors import ConfigError
 from emulator.specs.stack_factors import GenerationFactors, StackFactors
 from serving.analysis.validate.calibration_fit import (
     SHARED,
-    UNQUEUED_USERS,
     FactorVector,
     fit_factors,
 )
@@ -73,32 +72,6 @@ def test_the_front_end_is_what_runs_need(loads: list[RowLoad]) -> None:
     found = fit_factors(loads, truth, name="found", source="a test")
 
     assert found.front_end_request_ns == pytest.approx(TRUE.front_end_request_ns, rel=0.05)
-
-
-@pytest.mark.long
-def test_rows_that_queue_take_no_weight_from_a_machine_in_the_front_end(tmp_path: Path) -> None:
-    """One machine's front end takes 60 ms and the other's 150; of one more rows queue, or not."""
-    few = [row for row in ROWS if row["conc"] == "4"]
-    crowd = [
-        {**row, "hardware": "h100", "conc": str(conc)} for row in ROWS[:3] for conc in (32, 64, 128)
-    ]
-    found = []
-    for more in ([], crowd):
-        rows = [*few, *({**row, "hardware": "h100"} for row in few), *more]
-        used, _ = usable_rows(read_rows(write_rows(tmp_path / f"{len(more)}.csv", rows)))
-        given = [row.load for row in used]
-        predictor = RowPredictor(given)
-        truth = predictor.predict(TRUE)
-        unqueued = np.array([load.users <= UNQUEUED_USERS for load in given])
-        inside = predictor.simulate(TRUE, unqueued).ttft_s - TRUE.front_end_request_ns / 1e9
-        is_h100 = np.array([load.deployment.stack.machine.startswith("h100") for load in given])
-        assert 0 < is_h100.sum() < len(given)
-        ttft_s = inside + np.where(is_h100, 0.15, 0.06)
-        fitted = fit_factors(given, replace(truth, ttft_s=ttft_s), name="x", source="x")
-        found.append(fitted.front_end_request_ns)
-
-    alone, beside = found
-    assert beside == pytest.approx(alone, rel=0.03)
 
 
 @pytest.mark.long
