@@ -167,18 +167,21 @@ def _until_it_stands(race: Race) -> None:
     """
     is_searched = True
     while True:
-        race.confirm_what_seems()
         if race.best is not None and not race.stands(race.best):
             is_searched = False
             fewer_replicas(race)
-        elif is_searched:
+            continue
+        stands = race.best
+        race.confirm_what_seems()
+        if race.best != stands:
+            continue
+        if is_searched:
             return
-        else:
-            race.say("searching all sizes below, without what new seeds refuted")
-            if race.best is None:
-                first_answer(race)
-            search(race)
-            is_searched = True
+        race.say("searching all sizes below, without what new seeds refuted")
+        if race.best is None:
+            first_answer(race)
+        search(race)
+        is_searched = True
 
 
 def _deeper(race: Race) -> None:

@@ -340,10 +340,10 @@ class Race:
         return len(self.passed) > known
 
     def confirm_what_seems(self) -> None:
-        """Confirm what passed a last heat and was left when time was over, until one of it passes:
-        that which costs the least first.
+        """Confirm what passed a last heat and costs less than the best, that which costs the least
+        first, until one of it passes.
         """
-        for setting in sorted({*self._seeming}, key=self.cost):
+        for setting in sorted(dict.fromkeys(self._seeming), key=self.cost):
             if self.cost(setting) >= self._bound or self.confirm([setting]):
                 break
 

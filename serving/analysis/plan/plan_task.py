@@ -117,8 +117,9 @@ def task_anew(
     prompts_alone: bool = False,
     ends_s: float = float("inf"),
 ) -> SizeTask:
-    """To judge a setting, or its engines for prompts, by seeds that no heat and no confirmation has
-    seen; where all seeds give the same requests, by these.
+    """To judge a setting, or its engines for prompts alone, by seeds that no heat and no
+    confirmation has seen, and neither has the other; where all seeds give the same requests, by
+    these.
     """
     judged = FRESH_TIMES * question.check.judged
     task = size_task(
@@ -133,7 +134,7 @@ def task_anew(
         return task
     terms = replace(
         task.terms,
-        seed=task.terms.seed + task.terms.runs,
+        seed=task.terms.seed + task.terms.runs * (1 + ANEW_TIMES * prompts_alone),
         runs=ANEW_TIMES * task.terms.runs,
         judged=ANEW_TIMES * task.terms.judged,
         again_tail=STANDS_TAIL,

@@ -111,7 +111,7 @@ class PromptSides:
         judged = FRESH_TIMES * check.judged
         fresh = {each: self._task(sides[each], judged, ends_s, is_fresh=True) for each in left}
         clear = self._judge_in_turn(fresh)
-        # Then by the seeds that judge what a search finds.
+        # Then by as many seeds as judge what a search finds, and others than those.
         anew = {
             each: self._of_ttft(
                 task_anew(self._question, sides[each], prompts_alone=True, ends_s=ends_s)
