@@ -246,11 +246,12 @@ def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
     for seed in range(20):  # up to where new seeds say more, and few are not in time by far
         asked = replace(ASKED, check=replace(ASKED.check, seed=seed))
         few_s, new_s = (most_s(asked, anew=anew) for anew in (False, True))
-        if 0.85 * new_s < few_s < 0.99 * new_s:
+        if 0.85 * new_s < few_s < 0.97 * new_s:
             break
     else:
         pytest.fail("no case")
-    for limit_s, is_late in ((0.999 * few_s, True), (0.999 * new_s, True), (1.01 * new_s, False)):
+    # By the limit's own runs both are a hundredth less.
+    for limit_s, is_late in ((0.999 * few_s, True), (0.98 * new_s, True), (1.01 * new_s, False)):
         slo = Slo.parse(f"ttft={1e3 * limit_s:.3f}ms,tpot=20ms")
         sides = PromptSides(replace(asked, slo=slo), THIS_PROCESS)
         sides.judge([setting])
