@@ -44,19 +44,10 @@ def fit_rows(rows: Sequence[UsableRow], *, name: str, source: str) -> StackFacto
     return fit_factors([row.load for row in rows], observed, name=name, source=source)
 
 
-def fitted_rows(rows: Sequence[UsableRow]) -> list[UsableRow]:
-    """All but those that ran without the speculation that their column names."""
-    return [
-        row
-        for row in rows
-        if row.measured.configuration.speculative == row.load.deployment.stack.drafts
-    ]
-
-
 def fits_of(paths: Sequence[Path], *, day: date) -> ShippedFits:
     """Every fit that ships, of the files' usable rows; raises ConfigError for an unusable file."""
     rows = [row for path in paths for row in usable_rows(read_rows(path))[0]]
-    fitted = fitted_rows(rows)
+    fitted = [row for row in rows if row.drafts_as_named]
     digest = files_digest(paths)
     names = ", ".join(path.name for path in paths)
 
@@ -75,7 +66,7 @@ def fits_of(paths: Sequence[Path], *, day: date) -> ShippedFits:
             "files": names,
             "sha256": digest,
             "rows": len(fitted),
-            "configurations": len(fingerprints),
+            "configurations": len({row.measured.configuration.fingerprint for row in fitted}),
             "date": str(day),
             "method": METHOD,
         },

@@ -16,6 +16,11 @@ class UsableRow:
     measured: MeasuredRow
     load: RowLoad
 
+    @property
+    def drafts_as_named(self) -> bool:
+        """Whether it ran with the speculation that its column names, or without as that says."""
+        return self.measured.configuration.speculative == self.load.deployment.stack.drafts
+
 
 def usable_rows(
     rows: Iterable[MeasuredRow | ExcludedRow],

@@ -49,7 +49,7 @@ class Validation:
         return ", ".join(path.name for path in self.paths)
 
     def in_fit(self, row: UsableRow) -> bool:
-        """Whether the fit on everything has seen the row's configuration."""
+        """Whether the row's configuration is among those whose machine the fit on everything saw."""
         return _in_fit(self.fits, row)
 
     def blind(self, place: int, metric: str) -> float | None:
@@ -68,7 +68,7 @@ class Validation:
     def fitted(self, metric: str) -> Iterator[RowError]:
         """Rows of the fit on everything, predicted by it."""
         for place, row in enumerate(self.rows):
-            if self.in_fit(row):
+            if self.in_fit(row) and row.drafts_as_named:
                 yield from self._error(row, metric, self.everything, place)
 
     def left_out(self, metric: str) -> Iterator[RowError]:

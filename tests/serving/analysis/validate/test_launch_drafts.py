@@ -4,6 +4,7 @@ import pytest
 
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_deployment import deployment_of
+from serving.analysis.validate.usable_rows import usable_rows
 from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, write_rows
 
 DP = {"decode_dp_attention": "True", "decode_ep": "8"}
@@ -51,7 +52,14 @@ def test_one_pool_follows_its_script(change: dict[str, str], expected: int, tmp_
 def test_a_launcher_without_the_script_that_drafts_drafts_nothing(
     hardware: str, tmp_path: Path
 ) -> None:
-    assert drafts(tmp_path, **SGLANG | {"hardware": hardware, "date": "2026-06-13"}) == 0
+    rows = [
+        {**SGLANG, "hardware": hardware, "spec_method": "mtp", "date": date}
+        for date in ("2026-06-13", "2026-06-14")
+    ]
+    used, _ = usable_rows(read_rows(write_rows(tmp_path / "rows.csv", rows)))
+
+    assert [row.load.deployment.stack.drafts for row in used] == [False, True]
+    assert [row.drafts_as_named for row in used] == [False, True]
 
 
 @pytest.mark.parametrize(

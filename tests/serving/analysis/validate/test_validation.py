@@ -14,7 +14,7 @@ from emulator.specs.shipped_fits import shipped_fits
 from serving.analysis.chart_file import write_chart
 from serving.analysis.validate.measured_row import METRICS, measurement_files, read_rows
 from serving.analysis.validate.prediction_errors import RowError, figures, summary
-from serving.analysis.validate.refit import files_digest, fit_rows, fitted_rows
+from serving.analysis.validate.refit import files_digest, fit_rows
 from serving.analysis.validate.row_prediction import RowPredictor
 from serving.analysis.validate.usable_rows import usable_rows
 from serving.analysis.validate.validation import Validation, scores, validation_of
@@ -156,7 +156,7 @@ def test_what_ships_is_what_a_fit_to_the_public_file_finds() -> None:
     shipped = shipped_fits()
     rows = [row for path in paths for row in usable_rows(read_rows(path))[0]]
 
-    found = fit_rows(fitted_rows(rows), name="again", source="again")
+    found = fit_rows([row for row in rows if row.drafts_as_named], name="again", source="again")
 
     assert files_digest(paths) == shipped.data["sha256"]
     predictor = RowPredictor([row.load for row in rows])

@@ -35,6 +35,7 @@ STRANGER_MIB = 100.0
 KEY_MIB = 200.0
 CALLS_MIB = 60.0  # of calls alone: far fewer stay than are begun
 CHECK_P50_S = 0.05  # the server's processors: 0.02, and no answer where calls do not wait for turns
+CHECKS_MIN = 4  # answered in two seconds, on a host where others work too: alone over a hundred
 CHECK = "/grpc.health.v1.Health/Check"
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 BEARER = (b"authorization", b"Bearer " + KEY.encode())
@@ -339,5 +340,5 @@ def test_calls_that_nobody_waits_for_keep_nobody_waiting(
         latencies = sorted(check_latencies(at, number, 2.0))
     for each in attacking:
         each.join()
-    assert latencies
+    assert len(latencies) >= CHECKS_MIN
     assert latencies[len(latencies) // 2] < CHECK_P50_S
