@@ -49,7 +49,7 @@ class Validation:
         return ", ".join(path.name for path in self.paths)
 
     def in_fit(self, row: UsableRow) -> bool:
-        """Whether the row's configuration is among those whose machine the fit on everything saw."""
+        """Whether the fit on everything saw the row's machine and its configuration's name."""
         return _in_fit(self.fits, row)
 
     def blind(self, place: int, metric: str) -> float | None:
