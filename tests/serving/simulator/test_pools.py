@@ -130,6 +130,30 @@ def test_kv_is_asked_for_with_the_blocks_that_it_will_need() -> None:
     assert served.first_token_s[1] == pytest.approx(served.last_token_s[0] + waits_ns / 1e9)
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "output_tokens", "blocks"),
+    [
+        pytest.param(1_020, 4, 32, id="drafts end at the context"),
+        pytest.param(220, 1, 8, id="a first step is padded to the drafts' width"),
+    ],
+)
+def test_kv_and_its_drafts_fit_where_a_request_is_accepted(
+    prompt_tokens: int, output_tokens: int, blocks: int
+) -> None:
+    """With vLLM's own block and `blocks` of 32 tokens it is served, with one less refused."""
+    drafts = SchedulerLimits(speculative_tokens=3, acceptance=(0.5,), max_model_len=1_024)
+    prefill = engine(1, schedulers=SchedulerLimits(max_model_len=1_024))
+    decode = replace(engine(1, schedulers=drafts), prefill=prefill)
+    only = one(prompt_tokens, output_tokens)
+    fits, lacks = (
+        replace(decode, limits=replace(decode.limits, kv_blocks_per_rank=each))
+        for each in (blocks + 1, blocks)
+    )
+    assert simulate(fits, only).served.finished.all()
+    with pytest.raises(ConfigError, match=f"at least {blocks + 1}"):
+        simulate(lacks, only)
+
+
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_prompt_keeps_its_blocks_until_it_is_read(cached: bool) -> None:
     """One seat decodes, and one rank has blocks for one prompt: the third is computed once the
