@@ -32,6 +32,8 @@ class UnreadPrompts:
         self._held: dict[int, _HeldBlocks] = {}
         self._requests = np.zeros(0, dtype=np.int64)
         """Those whose blocks are held: [held]."""
+        self.were_lost = False
+        """Since that was last set to False: engines may wait for what does not come."""
         self.blocks: Int64s = np.zeros(len(schedulers.arrays.ranks), dtype=np.int64)
         """Of each rank: [ranks]."""
 
@@ -72,11 +74,14 @@ class UnreadPrompts:
             self._note_requests()
 
     def lose(self, ranks: Int64s) -> None:
-        """What ranks held is gone: prompts that lay there are computed where they are decoded."""
+        """What ranks held is gone: prompts that lay there are computed where they are decoded, at
+        once: nothing of them is on its way any more.
+        """
         lost = [request for request, held in self._held.items() if held.rank in ranks]
         for request in lost:
             del self._held[request]
         self._note_requests()
+        self.were_lost = self.were_lost or bool(lost)
         self.blocks[ranks] = 0
         self._decoded["received"][lost] = self._decoded["there_ns"][lost] = 0
 

@@ -211,6 +211,25 @@ def test_prompts_that_were_not_read_are_lost_with_their_rank() -> None:
     assert set(computed) == {700}
 
 
+def test_an_idle_engine_does_not_wait_for_kv_that_is_lost() -> None:
+    pools = replace(engine(1), prefill=engine(1))
+    computed_s = 1.0 + simulate(engine(1), one(700, 1)).ttft_s[0]
+    sent_ns = prompt_transfer_ns(
+        system_by_name(SYSTEM), model_by_name(MODEL), prompt_tokens=700, from_chips=1, to_chips=1
+    )
+    lost_s = computed_s + sent_ns / 2e9
+    fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0))
+    begins_ns: list[int] = []
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, batch, queues
+        begins_ns.append(begin_ns)
+
+    calls = [TimedCall(at_s=lost_s, call=fault, replica=1)]
+    assert simulate(pools, one(700, 5), calls=calls, on_step=see).served.finished.all()
+    assert begins_ns[1] / 1e9 == pytest.approx(lost_s, abs=1e-8)
+
+
 @pytest.mark.parametrize("pools", [POOLS, WITH_ROLES])
 def test_prompts_are_computed_in_one_pool_and_replies_in_the_other(
     pools: SimulatedDeployment,
