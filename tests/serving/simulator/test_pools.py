@@ -358,10 +358,10 @@ def test_pools_that_go_ahead_serve_as_step_by_step(
     for field in ("first_token_s", "last_token_s", "preemptions", "kv_blocks_used_max"):
         ours, theirs = (getattr(each.served, field) for each in (in_short, one_by_one))
         np.testing.assert_array_equal(ours, theirs, err_msg=field)
-    for field in fields(ServingRun):
-        if field.name not in ("traffic", "totals"):
-            ours, theirs = (getattr(each.served, field.name) for each in (ahead, one_by_one))
-            np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+    for kept in fields(ServingRun):
+        if kept.name not in ("traffic", "totals"):
+            ours, theirs = (getattr(each.served, kept.name) for each in (ahead, one_by_one))
+            np.testing.assert_array_equal(ours, theirs, err_msg=kept.name)
 
 
 def is_held_up(pools: SimulatedDeployment, traffic: Traffic) -> bool:
