@@ -37,8 +37,9 @@ def behind_awaited(
 @compiled
 def _ask(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, request: int, now_ns: int) -> bool:
     """Ask for a request's KV, if there are blocks for it and the drafts of its first step."""
-    drafted = bounds.speculative_tokens * (1 + (s.requests[request].tokens_left > 1))
-    blocks = -(-(s.requests[request].tokens + drafted) // bounds.block_tokens)
+    drafted = 2 * bounds.speculative_tokens  # padded as if it verified some, and those it makes
+    tokens = min(s.requests[request].tokens + drafted, bounds.context_tokens)
+    blocks = -(-tokens // bounds.block_tokens)
     if blocks > s.ranks[rank].free_blocks:
         return False
     s.ranks[rank].free_blocks -= blocks

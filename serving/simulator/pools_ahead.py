@@ -80,7 +80,7 @@ class PoolsAhead:
 
     def check_unread(self, now_ns: int) -> None:
         """Raise PromptsHeldUp where, until now, blocks of prompts that had not been read were so
-        many that a rank with them would have had too few: they were free here.
+        many that a rank with them would have had too few, or evicted others: they were free here.
         """
         if self._unread is not None:
             self._unread.check(now_ns)
@@ -100,6 +100,7 @@ class _UnreadAhead:
         self._room_blocks = max(counted, int(self._blocks.max(initial=0)))
         """Free ones of a rank beyond which more of them change nothing."""
         self._prompts = np.zeros(0, dtype=np.int64)
+        self._held_max = 0
 
     def add(self, prompts: Int64s) -> None:
         self._prompts = np.append(self._prompts, prompts)
@@ -116,7 +117,10 @@ class _UnreadAhead:
         order = np.lexsort((-blocks, at_ns, rank))
         held = int(blocks[order].cumsum().max(initial=0))  # of one rank: each one's add up to none
         self._prompts = prompts[~is_read]
-        if held and held + self._room_blocks > self._free_blocks_min:
+        self._held_max = max(self._held_max, held)
+        lacks = held and held + self._room_blocks > self._free_blocks_min
+        # What is free later is evicted later, too, and others before it.
+        if lacks or self._held_max > self._fresh_blocks_min:
             raise PromptsHeldUp
 
     @property
@@ -124,6 +128,16 @@ class _UnreadAhead:
         """Of a rank of the pool, until now."""
         schedulers = [each.schedulers for each in self._pool.engines]
         return min(each.all_blocks - each.kv_blocks_used_max for each in schedulers)
+
+    @property
+    def _fresh_blocks_min(self) -> int:
+        """Of a rank of the pool, with a prefix cache those that were never used: while it has any,
+        it evicts nothing.
+        """
+        schedulers = [each.schedulers for each in self._pool.engines]
+        return min(
+            each.all_blocks + 1 - int(each.arrays.ranks["fresh"].max()) for each in schedulers
+        )
 
 
 class _PoolAhead:

@@ -41,7 +41,7 @@ REQUEST: Final = np.dtype(
         ("last_token_ns", np.int64),
         ("received", np.int64),  # tokens whose KV comes with it from prefilling chips or ranks
         ("transfer_ns", np.int64),  # from asking for that KV until it is there
-        ("there_ns", np.int64),  # when it is there; NEVER_NS until it is asked for
+        ("there_ns", np.int64),  # when it is; NEVER_NS until it is asked for, 0 if none comes
         # With prefix caching:
         ("key_begin", np.int64),  # of its blocks' keys
         ("hashed", np.int64),  # its blocks that are in the cache's index

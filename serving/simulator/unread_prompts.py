@@ -30,6 +30,10 @@ class UnreadPrompts:
         self._decoded = decoded
         self._failed = failed
         self._held: dict[int, _HeldBlocks] = {}
+        self._requests = np.zeros(0, dtype=np.int64)
+        """Those whose blocks are held: [held]."""
+        self.were_lost = False
+        """Since that was last set to False: engines may wait for what does not come."""
         self.blocks: Int64s = np.zeros(len(schedulers.arrays.ranks), dtype=np.int64)
         """Of each rank: [ranks]."""
 
@@ -39,18 +43,21 @@ class UnreadPrompts:
     def keep(self, rows: int) -> None:
         """Before a step of so many rows gives its tokens: the prompts that then end stay."""
         arrays, cache = self._schedulers.arrays, self._schedulers.cache
-        for row in arrays.rows[:rows]:
-            rank, request = int(row["rank"]), int(row["request"])
-            of, numbers = arrays.requests[request], None
-            if of["is_prefill"] or of["tokens_left"] > 1:
-                continue
+        ranks, prompts = arrays.rows["rank"][:rows], arrays.rows["request"][:rows]
+        of = arrays.requests
+        ends = ~of["is_prefill"][prompts] & (of["tokens_left"][prompts] <= 1)
+        for rank, request in zip(ranks[ends].tolist(), prompts[ends].tolist(), strict=True):
+            blocks, numbers = int(of["blocks"][request]), None
             if cache is None:
-                arrays.ranks["free_blocks"][rank] -= of["blocks"]
+                arrays.ranks["free_blocks"][rank] -= blocks
             else:
-                numbers = cache.table[rank, of["seat"], : of["blocks"]].reshape(1, 1, -1).copy()
+                seat = of["seat"][request]
+                numbers = cache.table[rank, seat, :blocks].reshape(1, 1, -1).copy()
                 cache.blocks["references"][rank, numbers] += 1
-            self._held[request] = _HeldBlocks(rank, int(of["blocks"]), numbers)
-            self.blocks[rank] += of["blocks"]
+            self._held[request] = _HeldBlocks(rank, blocks, numbers)
+            self.blocks[rank] += blocks
+        if ends.any():
+            self._note_requests()
 
     def release(self, now_ns: int) -> None:
         """Free the blocks of those that have been read by now, or that nobody reads any more."""
@@ -63,12 +70,18 @@ class UnreadPrompts:
                 arrays.ranks["free_blocks"][rank] += blocks
             else:
                 kernel.let_go(arrays, cache, rank, numbers)
+        if over.any():
+            self._note_requests()
 
     def lose(self, ranks: Int64s) -> None:
-        """What ranks held is gone: prompts that lay there are computed where they are decoded."""
+        """What ranks held is gone: prompts that lay there are computed where they are decoded, at
+        once: nothing of them is on its way any more.
+        """
         lost = [request for request, held in self._held.items() if held.rank in ranks]
         for request in lost:
             del self._held[request]
+        self._note_requests()
+        self.were_lost = self.were_lost or bool(lost)
         self.blocks[ranks] = 0
         self._decoded["received"][lost] = self._decoded["there_ns"][lost] = 0
 
@@ -77,6 +90,5 @@ class UnreadPrompts:
         """When the next one is read, of those that have been asked for; `NEVER_NS` without any."""
         return int(self._decoded["there_ns"][self._requests].min(initial=NEVER_NS))
 
-    @property
-    def _requests(self) -> Int64s:
-        return np.fromiter(self._held, dtype=np.int64, count=len(self._held))
+    def _note_requests(self) -> None:
+        self._requests = np.fromiter(self._held, dtype=np.int64, count=len(self._held))

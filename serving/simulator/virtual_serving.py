@@ -172,6 +172,7 @@ class VirtualServing:
             self.machines.take_expected(self.now_ns)
             self._finish_due()
             self.machines.go_on(self.now_ns)
+            self._wake_where_lost()
             if not self._judged_left:
                 break
             if self._steps >= self._next_check:
@@ -365,6 +366,15 @@ class VirtualServing:
         """Free the blocks of prompts that have been read by now."""
         for unread in self._unread:
             unread.release(self.now_ns)
+
+    def _wake_where_lost(self) -> None:
+        """Let engines no longer wait for KV of prompts that are lost."""
+        for unread in self._unread:
+            if unread.were_lost:
+                unread.were_lost = False
+                for engine in self._pool.engines:
+                    if engine.paused_ns is not None:
+                        engine.pause(self.now_ns)
 
     def _finish_due(self) -> None:
         for engine in self._engines:

@@ -34,7 +34,7 @@ ONE_BY_ONE = Traffic(
     output_tokens=BUSY.output_tokens[:5],
 )
 FEW_BLOCKS = 28
-"""Of 16 tokens: for the longest prompt, of 25, and vLLM's own one."""
+"""Of 16 tokens, vLLM's own one among them: 26 hold the longest prompt of `LENGTHS`, of 400."""
 SIMULATED = SimulatedDeployment.of(
     "trn3-nl72x2",
     MODEL,

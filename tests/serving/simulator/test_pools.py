@@ -1,6 +1,7 @@
 """Prefill and decode on separate chips, in virtual time."""
 
 from dataclasses import fields, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -29,6 +30,9 @@ from serving.simulator import (
     run_log,
     simulate,
 )
+from serving.simulator.pools_ahead import PromptsHeldUp
+from serving.simulator.run_log import Logs
+from serving.simulator.virtual_serving import VirtualServing
 from serving.traffic.serving_run import ServingRun
 from serving.wire.control_call import InjectRequest
 
@@ -130,6 +134,30 @@ def test_kv_is_asked_for_with_the_blocks_that_it_will_need() -> None:
     assert served.first_token_s[1] == pytest.approx(served.last_token_s[0] + waits_ns / 1e9)
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "output_tokens", "blocks"),
+    [
+        pytest.param(1_020, 4, 32, id="drafts end at the context"),
+        pytest.param(220, 1, 8, id="a first step is padded to the drafts' width"),
+    ],
+)
+def test_kv_and_its_drafts_fit_where_a_request_is_accepted(
+    prompt_tokens: int, output_tokens: int, blocks: int
+) -> None:
+    """With vLLM's own block and `blocks` of 32 tokens it is served, with one less refused."""
+    drafts = SchedulerLimits(speculative_tokens=3, acceptance=(0.5,), max_model_len=1_024)
+    prefill = engine(1, schedulers=SchedulerLimits(max_model_len=1_024))
+    decode = replace(engine(1, schedulers=drafts), prefill=prefill)
+    only = one(prompt_tokens, output_tokens)
+    fits, lacks = (
+        replace(decode, limits=replace(decode.limits, kv_blocks_per_rank=each))
+        for each in (blocks + 1, blocks)
+    )
+    assert simulate(fits, only).served.finished.all()
+    with pytest.raises(ConfigError, match=f"at least {blocks + 1}"):
+        simulate(lacks, only)
+
+
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_prompt_keeps_its_blocks_until_it_is_read(cached: bool) -> None:
     """One seat decodes, and one rank has blocks for one prompt: the third is computed once the
@@ -181,6 +209,25 @@ def test_prompts_that_were_not_read_are_lost_with_their_rank() -> None:
     assert served.finished.all()
     assert computed
     assert set(computed) == {700}
+
+
+def test_an_idle_engine_does_not_wait_for_kv_that_is_lost() -> None:
+    pools = replace(engine(1), prefill=engine(1))
+    computed_s = 1.0 + simulate(engine(1), one(700, 1)).ttft_s[0]
+    sent_ns = prompt_transfer_ns(
+        system_by_name(SYSTEM), model_by_name(MODEL), prompt_tokens=700, from_chips=1, to_chips=1
+    )
+    lost_s = computed_s + sent_ns / 2e9
+    fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0))
+    begins_ns: list[int] = []
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, batch, queues
+        begins_ns.append(begin_ns)
+
+    calls = [TimedCall(at_s=lost_s, call=fault, replica=1)]
+    assert simulate(pools, one(700, 5), calls=calls, on_step=see).served.finished.all()
+    assert begins_ns[1] / 1e9 == pytest.approx(lost_s, abs=1e-8)
 
 
 @pytest.mark.parametrize("pools", [POOLS, WITH_ROLES])
@@ -276,7 +323,7 @@ def test_pools_serve_one_model() -> None:
     decodes=st.integers(1, 3),
     routers=st.tuples(*2 * [st.sampled_from(sorted(ROUTERS))]),
     kv_blocks=st.sampled_from([40, 80, 4_000]),
-    prefill_blocks=st.sampled_from([32, 80, 4_000]),
+    prefill_blocks=st.sampled_from([60, 150, 300, 4_000]),
 )
 @settings(max_examples=12, deadline=None)
 def test_pools_that_go_ahead_serve_as_step_by_step(
@@ -288,7 +335,8 @@ def test_pools_that_go_ahead_serve_as_step_by_step(
     kv_blocks: int,
     prefill_blocks: int,
 ) -> None:
-    prefill, decode = engine(2), engine(4, schedulers=SchedulerLimits(max_num_seqs=8))
+    prefill = engine(2, schedulers=SchedulerLimits(prefill_policy="none"))
+    decode = engine(4, schedulers=SchedulerLimits(max_num_seqs=8))
     prefill = replace(prefill, limits=replace(prefill.limits, kv_blocks_per_rank=prefill_blocks))
     pools = replace(
         decode,
@@ -310,10 +358,76 @@ def test_pools_that_go_ahead_serve_as_step_by_step(
     for field in ("first_token_s", "last_token_s", "preemptions", "kv_blocks_used_max"):
         ours, theirs = (getattr(each.served, field) for each in (in_short, one_by_one))
         np.testing.assert_array_equal(ours, theirs, err_msg=field)
-    for field in fields(ServingRun):
-        if field.name not in ("traffic", "totals"):
-            ours, theirs = (getattr(each.served, field.name) for each in (ahead, one_by_one))
-            np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+    for kept in fields(ServingRun):
+        if kept.name not in ("traffic", "totals"):
+            ours, theirs = (getattr(each.served, kept.name) for each in (ahead, one_by_one))
+            np.testing.assert_array_equal(ours, theirs, err_msg=kept.name)
+
+
+def is_held_up(pools: SimulatedDeployment, traffic: Traffic) -> bool:
+    """Whether pools that go ahead of each other see that they should not have."""
+    how = dict.fromkeys(("timeout_s", "on_step", "progress", "day_night"))
+    judged = np.ones(len(traffic), dtype=np.bool_)
+    run = VirtualServing(pools, traffic, judged, calls=(), seed=0, logs=Logs.TOTALS, **how)
+    try:
+        run.serve((), until_ns=float("inf"))
+    except PromptsHeldUp:
+        return True
+    return False
+
+
+def with_prefill_blocks(decode: SimulatedDeployment, kv_blocks: int) -> SimulatedDeployment:
+    """Prompts are computed on one rank with so many blocks, vLLM's own one included."""
+    prefill = engine(1, schedulers=SchedulerLimits(prefill_policy="none"))
+    limits = replace(prefill.limits, kv_blocks_per_rank=kv_blocks)
+    return replace(decode, prefill=replace(prefill, limits=limits))
+
+
+@pytest.mark.parametrize(("cached", "enough"), [(False, 88), (True, 108)])
+def test_pools_go_ahead_with_blocks_for_what_is_unread(cached: bool, enough: int) -> None:
+    """Two prompts of 22 blocks wait for the one seat. They, what is computed and what may come take
+    four times as many; with a cache, three prompts take 64 that were never used, as the last ones
+    of two are used again, and 44 more if they were kept.
+    """
+    decode = engine(1, schedulers=SchedulerLimits(max_num_seqs=1))
+    three = alike([1.0, 1.2, 1.4], 700, 90)
+    if cached:
+        three = replace(three, blocks=apart(three))
+    assert not is_held_up(with_prefill_blocks(decode, enough + 1), three)
+    assert is_held_up(with_prefill_blocks(decode, enough), three)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_pools_that_are_not_held_up_serve_as_step_by_step(cached: bool) -> None:
+    outcomes: list[bool] = []
+    for seed, kv_blocks in product(range(3), (60, 100, 180, 240, 1_200)):
+        random = np.random.default_rng(seed)
+        decode = engine(1, schedulers=SchedulerLimits(max_num_seqs=int(random.choice([1, 2, 8]))))
+        pools = with_prefill_blocks(decode, kv_blocks)
+        traffic = with_prefixes(random, requests=80, rate_per_s=float(random.choice([10.0, 40.0])))
+        traffic = traffic if cached else replace(traffic, blocks=None)
+        outcomes.append(is_held_up(pools, traffic))
+        ahead = simulate(pools, traffic, logs=False)
+        one_by_one = simulate(pools, traffic, on_step=lambda *_, **__: None)
+        assert ahead.ttft_s.tolist() == one_by_one.ttft_s.tolist(), (seed, kv_blocks)
+        assert ahead.e2e_s.tolist() == one_by_one.e2e_s.tolist(), (seed, kv_blocks)
+    assert {*outcomes} == {False, True}
+
+
+def with_prefixes(random: np.random.Generator, *, requests: int, rate_per_s: float) -> Traffic:
+    """Prompts of whole blocks, that begin with one of 12 prefixes of 8."""
+    prefix, own = random.integers(0, 12, requests), random.integers(1, 14, requests)
+    block_tokens = SchedulerLimits().block_tokens
+    ends = np.stack([np.full(requests, 8), 8 + own], axis=1) * block_tokens
+    names = np.stack([prefix, 1_000 + np.arange(requests)], axis=1)
+    return Traffic(
+        arrival_s=np.sort(random.uniform(0.0, requests / rate_per_s, requests)),
+        prompt_tokens=ends[:, 1],
+        output_tokens=random.integers(2, 20, requests),
+        blocks=PromptBlocks(
+            names=names.ravel(), end_tokens=ends.ravel(), begin=2 * np.arange(requests + 1)
+        ),
+    )
 
 
 @given(
