@@ -111,7 +111,8 @@ def find_curve(
     capacity_per_s = (low + high) / 2
     others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
     most_per_s = search.complete(high * _OVERLOAD, others)
-    return search.curve(most_per_s, search.lasting(most_per_s))
+    lasting_per_s = search.lasting(most_per_s)
+    return search.curve(most_per_s, lasting_per_s, groups=replica.serving)
 
 
 def find_partition_curves(
@@ -215,9 +216,9 @@ class _Search:
         self._note([each for each in found if isinstance(each, RatePoint)])
         return begun_per_s
 
-    def curve(self, most_per_s: float, lasting_per_s: float) -> ReplicaCurve:
-        """Of one of the groups, by the rates below `most_per_s`."""
-        replica, groups = self.replica, self.replica.serving
+    def curve(self, most_per_s: float, lasting_per_s: float, *, groups: int = 1) -> ReplicaCurve:
+        """Of one of so many groups, by the rates below `most_per_s`, both rates those of all."""
+        replica = self.replica
         points = [point for point in self.points() if point.rate_per_s < most_per_s]
         return ReplicaCurve(
             points=tuple(point.of_group(groups) for point in points),
@@ -235,7 +236,7 @@ class _Search:
         """
         rate_per_s = most_per_s
         for _ in range(_LOWER_MAX):
-            met_per_s = self.curve(most_per_s, most_per_s).capacity_per_s * self.replica.serving
+            met_per_s = self.curve(most_per_s, most_per_s).capacity_per_s
             rate_per_s = min(met_per_s, rate_per_s * _LOWER)
             if not rate_per_s:
                 break
