@@ -8,8 +8,9 @@ how it does. Each cell: the share in time (F: too few, and no value counts), in 
 value over the oracle's and over the best fixed split's.
 
 The best split is that of the day itself, which nobody knows before. So the last lines say how often
-a split that was the best on the four days before reaches the same bar, by the share of their
-requests that it was to keep.
+a split that was the best on up to four days before reaches the same bar, by the share of their
+requests that it was to keep. Before a day that begins its trace there is another draw of the
+trace's last one: of a trace of one day, of the day itself.
 """
 
 import argparse
@@ -166,7 +167,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
     )
     for kept, of_best in zip(KEPT_BEFORE, np.array(before).T, strict=True):
         print(
-            f"the best split of the days before that kept {kept:.1%} there: "
+            f"the best split of up to {DAYS_BEFORE} days before (where a trace begins with the "
+            f"day, of another draw of its last one) that kept {kept:.1%} there: "
             f"{(of_best < BAR_OF_SPLIT).sum()} of {len(of_best)} below {BAR_OF_SPLIT}, "
             f"{(of_best == 0).sum()} of them in time too rarely; below where the policy is: "
             f"{(of_best < BAR_OF_SPLIT)[of_split < BAR_OF_SPLIT].sum()}"

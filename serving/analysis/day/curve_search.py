@@ -1,7 +1,7 @@
 """The search for a replica's curve: which rates are simulated.
 
 Exact runs bracket the capacity from the steady state's guess; an overload finds saturation, a few
-more rates complete the curve.
+more rates complete the curve. Longer runs say up to which rate the target is kept for minutes.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,12 @@ _BEGUN_SHARE: Final = 0.85
 _TIMES: Final = 20
 """Times the requests to judge by, of each rate: queues come and go in minutes."""
 _JUDGED_S: Final = 600.0
-"""In which they arrive, at most."""
+"""In which they arrive, at most; all of it at a capacity, however many they are: a queue that grows
+by a hundredth of the rate is then seconds long.
+"""
+_LOWER: Final = 0.99
+"""Times a rate that does not last, the next one that may."""
+_LOWER_MAX: Final = 40
 _LEAD_JUDGED: Final = 0.5
 """Of their time, traffic before and after the judged requests: waves of requests that began and end
 together last for minutes.
@@ -49,7 +54,6 @@ _SERVING_SHARES: Final = (1.0, 0.75, 0.5, 0.25)
 """Of an engine's groups, beside the fewest: what lies between changes little."""
 _EACH_UP_TO: Final = 4
 """Groups, of which every number is simulated."""
-_ROUNDING: Final = 1e-9
 _LEADS: Final = 2.0
 """The same, in mean request durations, at least."""
 
@@ -64,8 +68,8 @@ def turns_of(groups: int) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
     """A rate is judged by `_TIMES` times `judged` requests, by fewer where they take longer than
-    `_JUDGED_S`, and by more to build a queue. Of `turns` replicas each gets every so many-th of
-    Poisson arrivals.
+    `_JUDGED_S`, and by more to build a queue; a capacity by all that come in `_JUDGED_S`. Of
+    `turns` replicas each gets every so many-th of Poisson arrivals.
     """
 
     required_share: float
@@ -107,16 +111,8 @@ def find_curve(
     capacity_per_s = (low + high) / 2
     others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
     most_per_s = search.complete(high * _OVERLOAD, others)
-    groups = replica.serving
-    points = [point for point in search.points() if point.rate_per_s < most_per_s]
-    return ReplicaCurve(
-        points=tuple(point.of_group(groups) for point in points),
-        saturated_per_s=most_per_s / groups,
-        required_share=terms.required_share,
-        idle_watts=replica.idle_chip_watts * replica.candidate.partition.chips / replica.groups,
-        ttft_limit_s=replica.slo.ttft_s,
-        tpot_limit_s=replica.slo.tpot_s,
-    )
+    lasting_per_s = search.lasting(most_per_s)
+    return search.curve(most_per_s, lasting_per_s, groups=replica.serving)
 
 
 def find_partition_curves(
@@ -201,11 +197,14 @@ class _Search:
                 rates = [low + (high - low) * part for part in (1 / 3, 2 / 3)]
         if low:
             return low, min(high, low * (1 + _BRACKET_SHARE))
-        raise ConfigError(
+        raise self._missed(high)
+
+    def _missed(self, rate_per_s: float) -> ConfigError:
+        return ConfigError(
             "slo",
             str(self.replica.slo),
             f"one that a replica of {self.replica.candidate.partition.chips} chips "
-            f"keeps at {high:.3g} requests/s or less; it does not",
+            f"keeps at {rate_per_s:.3g} requests/s or less; it does not",
         )
 
     def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
@@ -215,8 +214,39 @@ class _Search:
         begun_per_s = next(each for each in found if isinstance(each, float))
         self.progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
         self._note([each for each in found if isinstance(each, RatePoint)])
-        highest = max(p.rate_per_s for p in self.points() if self._keeps(p))
-        return max(begun_per_s, highest * (1 + _ROUNDING))
+        return begun_per_s
+
+    def curve(self, most_per_s: float, lasting_per_s: float, *, groups: int = 1) -> ReplicaCurve:
+        """Of one of so many groups, by the rates below `most_per_s`, both rates those of all."""
+        replica = self.replica
+        points = [point for point in self.points() if point.rate_per_s < most_per_s]
+        return ReplicaCurve(
+            points=tuple(point.of_group(groups) for point in points),
+            saturated_per_s=most_per_s / groups,
+            required_share=self.terms.required_share,
+            lasting_per_s=lasting_per_s / groups,
+            idle_watts=replica.idle_chip_watts * replica.candidate.partition.chips / replica.groups,
+            ttft_limit_s=replica.slo.ttft_s,
+            tpot_limit_s=replica.slo.tpot_s,
+        )
+
+    def lasting(self, most_per_s: float) -> float:
+        """The rate where the curve meets the target, or the next one below it that keeps the
+        target for `_JUDGED_S`; raises ConfigError without one.
+        """
+        rate_per_s = most_per_s
+        for _ in range(_LOWER_MAX):
+            met_per_s = self.curve(most_per_s, most_per_s).capacity_per_s
+            rate_per_s = min(met_per_s, rate_per_s * _LOWER)
+            if not rate_per_s:
+                break
+            task = self._task(rate_per_s)
+            judged = max(task.judged, ceil(rate_per_s * _JUDGED_S))
+            (point,) = self.workers.map(run_at_rate, [replace(task, judged=judged)])
+            self._note([point])
+            if self._keeps(point):
+                return rate_per_s
+        raise self._missed(rate_per_s)
 
     def _keeps(self, point: RatePoint) -> bool:
         """Whether enough were in time and no queue grew: with one, a longer run would miss."""

@@ -85,9 +85,9 @@ def day_demand(
 ) -> DayDemand:
     """Draw the requests of a part of the trace, and of up to a week before it.
 
-    A trace without an earlier part is assumed to repeat: the day before is a new draw of its last
-    day, which leads to the first one without a jump; or it is empty, with `cold`. Raises
-    ConfigError for a part outside of the trace.
+    Before a trace that has no earlier part there is a new draw of its last day (assumed), or, with
+    `cold`, nothing is known. The same requests come in both. Raises ConfigError for a part outside
+    of the trace.
     """
     intervals = int(length_s // terms.interval_s)
     if begin_s < 0 or begin_s + length_s > trace.length_s or not intervals:
@@ -97,9 +97,9 @@ def day_demand(
     past_rng = np.random.default_rng([terms.seed, _PAST_STREAM])
     past_s = min(begin_s, _PAST_DAYS * DAY_S) // terms.look_s * terms.look_s
     past_begin_s = begin_s - past_s
-    assumed = not past_s and not cold
-    rates_at = partial(trace.rates_at, repeats=assumed)
+    rates_at = partial(trace.rates_at, repeats=not past_s and trace.is_of_whole_days)
     arrivals = _counted(arrivals_rng, rates_at, begin_s, intervals, terms.interval_s)
+    assumed = not past_s and not cold
     if assumed:
         past_s = min(trace.length_s, DAY_S) // terms.look_s * terms.look_s
         past_begin_s = trace.length_s - past_s

@@ -144,10 +144,11 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
     """The answer's assumptions, beside the catalog's figures."""
     settings = day.settings
     question, sweep, trained = settings.question, settings.sweep, day.machine.trained
+    in_lines = len(question.trace.knots_s) == len(set(question.trace.knots_s.tolist()))
     said = [
         f"demand: {question.trace.source}; the rate runs in straight lines between the middles of "
         "its steps, and its highest value is scaled to the load"
-        if len(question.trace.knots_s) == len(set(question.trace.knots_s.tolist()))
+        if in_lines
         else f"demand: {question.trace.source}; steps as recorded, the highest scaled to the load",
         f"{settings.lengths_in_words}; they do not depend on the hour"
         + ("" if question.trace.traffic is not None else ", nor come from the demand's source"),
@@ -171,6 +172,11 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         f"season {sweep.season.value} all day",
         "all groups serve when the walk begins",
     ]
+    if question.begin_s == 0 and question.trace.is_of_whole_days and in_lines:
+        said.append(
+            "the trace is taken to repeat: the rate runs in a straight line from the middle of its "
+            "last step to that of its first one"
+        )
     if question.begin_s == 0 and question.cold:
         said.append("policies know nothing from before the walk")
     elif question.begin_s == 0:

@@ -96,6 +96,11 @@ class DayTrace:
         """Whole days of the recording."""
         return int(self.length_s // DAY_S)
 
+    @property
+    def is_of_whole_days(self) -> bool:
+        """Whether its end and its begin are the same time of the day, so that it may repeat."""
+        return self.length_s % DAY_S == 0
+
     def rates_at(self, times_s: Float64s, *, repeats: bool = False) -> Float64s:
         """Requests per second at each time, [times]; of a trace that `repeats` its last knot leads
         to its first one, so that no jump is made where the two meet.

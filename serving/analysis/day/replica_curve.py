@@ -26,17 +26,18 @@ _SHARES: Final = ("ttft_share", "tpot_share", "both_share")
 class ReplicaCurve:
     """Points by ascending rate, all below `saturated_per_s`.
 
-    `required_share` of the requests must keep both limits at `capacity_per_s`; without a limit of
-    TTFT or TPOT (None) its share goes in straight lines. Raises ConfigError for points out of
-    order, or none.
+    `required_share` of the requests must keep both limits at `capacity_per_s`, which is at most
+    `lasting_per_s`: a rate at which they do for minutes. Without a limit of TTFT or TPOT (None) its
+    share goes in straight lines. Raises ConfigError for points out of order, or none.
     """
 
     points: tuple[RatePoint, ...]
     saturated_per_s: float
     required_share: float
+    lasting_per_s: float
     idle_watts: float
-    ttft_limit_s: float | None = None
-    tpot_limit_s: float | None = None
+    ttft_limit_s: float | None
+    tpot_limit_s: float | None
 
     def __post_init__(self) -> None:
         rates = [point.rate_per_s for point in self.points]
@@ -63,7 +64,11 @@ class ReplicaCurve:
 
     @cached_property
     def capacity_per_s(self) -> float:
-        """The highest rate at which the target is kept; 0 without one."""
+        """The highest rate at which the target is kept, also for minutes; 0 without one."""
+        return min(self.lasting_per_s, self._kept_per_s)
+
+    @property
+    def _kept_per_s(self) -> float:
         rates, shares = self._line_rates[:-1], self._line_shares["both_share"][:-1]
         kept = shares >= self.required_share
         if kept.all():
@@ -111,7 +116,7 @@ class ReplicaCurve:
     def _crossed(self, name: str, limit_s: float | None) -> tuple[Float64s, Float64s]:
         if limit_s is None:
             return np.zeros(0), np.zeros(0)
-        logs = np.log(np.maximum(self._tails(name) / limit_s, _LEAST_S))  # [TAIL, points]
+        logs = np.log(np.maximum(self._tails(name), _LEAST_S) / limit_s)  # [TAIL, points]
         low, high = logs[:, :-1], logs[:, 1:]
         row, first = ((low < 0.0) & (high >= 0.0)).nonzero()
         part = low[row, first] / (low[row, first] - high[row, first])

@@ -61,6 +61,9 @@ CURVE = ReplicaCurve(
     saturated_per_s=4.0,
     required_share=0.99,
     idle_watts=100.0,
+    lasting_per_s=np.inf,
+    ttft_limit_s=None,
+    tpot_limit_s=None,
 )
 """A 100 W idle group serves 2.1 requests/s within the target, and at most 4."""
 

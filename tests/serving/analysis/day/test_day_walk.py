@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.analysis.day.day_demand import DayDemand, WalkTerms, day_demand
 from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import DayWalk
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Fixed, Never, Policy
-from tests.serving.analysis.day.days import CURVE, demand, machine, walked
+from tests.serving.analysis.day.days import CURVE, MONDAY, demand, machine, walked
 
 TERMS = WalkTerms(interval_s=60.0, look_s=60.0)
 
@@ -143,6 +144,25 @@ def test_a_first_day_begins_where_the_one_that_is_assumed_before_it_ends() -> No
     before = found.past.requests_per_s[-6:].mean()  # half an hour
     after = found.arrivals[:30].mean() / 60.0
     assert before < after < 1.8 * before
+
+
+def test_the_same_requests_come_whether_a_day_before_is_assumed_or_not() -> None:
+    warm, cold = (
+        day_demand(sample_week(), begin_s=0.0, length_s=7_200.0, terms=WalkTerms(), cold=cold)
+        for cold in (False, True)
+    )
+    assert warm.arrivals.tolist() == cold.arrivals.tolist()
+
+
+def test_three_hours_do_not_repeat() -> None:
+    # From the first hour's middle on 1 request/s rises to 5 an hour later, and is 1 before it.
+    trace = DayTrace.hourly(
+        np.array([3_600.0, 18_000.0, 36_000.0]), source="three hours", begins=MONDAY
+    )
+    found = day_demand(trace, begin_s=0.0, length_s=10_800.0, terms=WalkTerms())
+    first_hour = found.arrivals[:60].sum()
+    expected = 1_800 * 1 + 1_800 * 2
+    assert first_hour == pytest.approx(expected, abs=5 * expected**0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,9 @@ def test_every_number_comes_back_to_the_bit(tmp_path: Path, rate: float, seconds
         saturated_per_s=1 / 3,
         required_share=0.9,
         idle_watts=0.1 + 0.2,
+        lasting_per_s=np.inf,
+        ttft_limit_s=None,
+        tpot_limit_s=None,
     )
     asked = Asked(tmp_path)
     asked((rate, seconds), replace(MADE, curves=(curve,)))

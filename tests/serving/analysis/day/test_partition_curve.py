@@ -44,6 +44,9 @@ FASTER = ReplicaCurve(
     saturated_per_s=8.0,
     required_share=0.99,
     idle_watts=100.0,
+    lasting_per_s=np.inf,
+    ttft_limit_s=None,
+    tpot_limit_s=None,
 )
 """While two groups serve, at twice the rates of four; draws as much at a rate."""
 BOTH = PartitionCurve(serving=(2, 4), curves=(FASTER, CURVE))

@@ -17,6 +17,7 @@ from tests.serving.analysis.day.days import CURVE, point
 def test_capacity_is_where_the_line_between_two_points_meets_the_required_share() -> None:
     # From 1.0 at 2 requests/s to 0.9 at 3: 0.99 lies a tenth of the way.
     assert CURVE.capacity_per_s == pytest.approx(2.1)
+    assert replace(CURVE, lasting_per_s=2.05).capacity_per_s == 2.05
 
 
 def test_values_run_in_straight_lines_and_start_idle() -> None:
@@ -39,6 +40,7 @@ def test_a_share_is_kept_where_its_percentile_reaches_the_limit() -> None:
         idle_watts=1.0,
         ttft_limit_s=0.2,
         tpot_limit_s=0.03,
+        lasting_per_s=np.inf,
     )
     crossed = {q: 1 + 2 * np.log(0.2 / (0.1 * q / 99)) / np.log(4) for q in (50.0, 95.0, 99.9)}
     shares = curve.share("both_share", np.array([*crossed.values()]))
@@ -56,7 +58,13 @@ def test_from_the_last_point_on_requests_in_time_fall_to_none_at_saturation() ->
 
 def test_a_curve_that_never_keeps_the_target_has_no_capacity() -> None:
     curve = ReplicaCurve(
-        points=(point(1.0, 0.5),), saturated_per_s=2.0, required_share=0.99, idle_watts=1.0
+        points=(point(1.0, 0.5),),
+        saturated_per_s=2.0,
+        required_share=0.99,
+        idle_watts=1.0,
+        lasting_per_s=np.inf,
+        ttft_limit_s=None,
+        tpot_limit_s=None,
     )
     assert curve.capacity_per_s == 0.0
 
@@ -64,7 +72,15 @@ def test_a_curve_that_never_keeps_the_target_has_no_capacity() -> None:
 @given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_shares_never_rise_with_the_rate_and_keep_their_weighted_mean(shares: list[float]) -> None:
     points = tuple(point(1.0 + n, share, judged=10 + n) for n, share in enumerate(shares))
-    curve = ReplicaCurve(points=points, saturated_per_s=99.0, required_share=0.99, idle_watts=1.0)
+    curve = ReplicaCurve(
+        points=points,
+        saturated_per_s=99.0,
+        required_share=0.99,
+        idle_watts=1.0,
+        lasting_per_s=np.inf,
+        ttft_limit_s=None,
+        tpot_limit_s=None,
+    )
     fitted = curve.share("both_share", np.arange(1.0, 1.0 + len(shares)))
 
     assert (np.diff(fitted) <= 1e-12).all()
@@ -105,6 +121,7 @@ def test_between_simulated_rates_no_share_rises_or_passes_theirs(
         idle_watts=1.0,
         ttft_limit_s=ttft_limit_s,
         tpot_limit_s=tpot_limit_s,
+        lasting_per_s=np.inf,
     )
     plain = replace(curve, ttft_limit_s=None, tpot_limit_s=None)
     simulated, everywhere = np.arange(1.0, 1 + len(shares)), np.linspace(0.0, 10.0, 500)
@@ -121,13 +138,27 @@ def test_between_simulated_rates_no_share_rises_or_passes_theirs(
 def test_points_that_do_not_ascend_from_above_zero_are_refused(rates: tuple[float, ...]) -> None:
     points = tuple(point(rate, 1.0) for rate in rates)
     with pytest.raises(ConfigError, match="ascend"):
-        ReplicaCurve(points=points, saturated_per_s=3.0, required_share=0.99, idle_watts=1.0)
+        ReplicaCurve(
+            points=points,
+            saturated_per_s=3.0,
+            required_share=0.99,
+            idle_watts=1.0,
+            lasting_per_s=np.inf,
+            ttft_limit_s=None,
+            tpot_limit_s=None,
+        )
 
 
 def test_points_beyond_saturation_are_refused() -> None:
     with pytest.raises(ConfigError, match="saturated"):
         ReplicaCurve(
-            points=(point(2.0, 1.0),), saturated_per_s=1.0, required_share=0.99, idle_watts=1.0
+            points=(point(2.0, 1.0),),
+            saturated_per_s=1.0,
+            required_share=0.99,
+            idle_watts=1.0,
+            lasting_per_s=np.inf,
+            ttft_limit_s=None,
+            tpot_limit_s=None,
         )
 
 
