@@ -59,7 +59,8 @@ class ShippedFits:
         data: the files' names and sha256, and numbers of fitted rows and configurations.
         everything: the fit on every row.
         without: on every row but one machine's, by the machine.
-        fitted: fingerprints of the configurations that were fitted.
+        fitted: fingerprints of the configurations of the rows whose machines it saw, with those of
+            rows that are in no fit, as they made no drafts where their column names some.
         intervals: by metric, over the rows of all machines, each predicted without its own.
         intervals_without: the same without one machine's rows, by the machine.
     """

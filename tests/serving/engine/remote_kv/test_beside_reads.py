@@ -1,5 +1,6 @@
 """What engines say beside a read is heard at once; what one request asks for harms no other."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -87,13 +88,18 @@ def test_a_heartbeat_is_heard_while_its_engine_takes_nothing() -> None:
         wait_for(lambda: not offer.is_read)
 
 
+PACKET_S = 0.02  # as over a slow link: here 100 MB take no longer than a cancellation may
+
+
 def test_a_cancelled_read_is_not_sent_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     sent_bytes = 0
     send = KvConnection.send
 
     async def counted(self: KvConnection, message: Any, *more: Any) -> None:
         nonlocal sent_bytes
-        sent_bytes += len(getattr(message, "data", b""))
+        if size := len(getattr(message, "data", b"")):
+            sent_bytes += size
+            await asyncio.sleep(PACKET_S)
         await send(self, message, *more)
 
     monkeypatch.setattr(KvConnection, "send", counted)
