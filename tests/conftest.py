@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -14,7 +13,13 @@ from hypothesis import settings
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
-from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
+from tests.process_guard import (
+    MARKS_CHIPS,
+    MARKS_PROCESSES,
+    ProcessGuard,
+    lives_among_processes,
+    starts_processes,
+)
 
 if TYPE_CHECKING:  # most tests need none of what these import
     from tests.e2e.server_process import ServerProcess
@@ -33,8 +38,6 @@ settings.register_profile("thorough", settings.get_profile("everyday"), max_exam
 settings.load_profile("everyday")
 
 NOT_FAST = ("slow", "process", "long")
-MARKS_CHIPS = re.compile(r"\bmark\.(engine|fleet)\b")
-MARKS_PROCESSES = re.compile(r"\bmark\.process\b")
 SLOW_TIMEOUT_S = 1_800  # the wall's, where other programs may have the processors too
 GUARD = pytest.StashKey[ProcessGuard]()
 
@@ -98,8 +101,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _keep(
     config: pytest.Config, items: list[pytest.Item], chosen: Callable[[pytest.Item], bool]
 ) -> None:
-    config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
-    items[:] = [item for item in items if chosen(item)]
+    kept, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (kept if chosen(item) else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def _part(item: pytest.Item) -> str:

@@ -7,6 +7,7 @@ in one of `FOLDERS`. A test without it fails at the line that starts a process.
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ FOLDERS: Final = (
 
 IMPLIED_BY: Final = ("engine", "fleet", "slow")
 """Engines and fleets are processes; a slow test is never fast."""
+
+MARKS_CHIPS: Final = re.compile(r"\bmark\.(engine|fleet)\b")
+MARKS_PROCESSES: Final = re.compile(r"\bmark\.process\b")
+"""In the text of a test file, by which it is imported for a part of the suite, or not."""
 
 EVENTS: Final = frozenset(
     {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}

@@ -2,14 +2,20 @@
 
 import importlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.process_guard import FOLDERS, TESTS, ProcessStarted, lives_among_processes
+from tests.process_guard import (
+    FOLDERS,
+    MARKS_CHIPS,
+    MARKS_PROCESSES,
+    TESTS,
+    ProcessStarted,
+    lives_among_processes,
+)
 
 COMMAND = (sys.executable, "-c", "")
 
@@ -58,7 +64,8 @@ def test_what_a_module_runs_while_it_is_imported_is_not_the_tests(
 
 def test_marks_are_set_in_test_files_where_parts_of_the_suite_look_for_them() -> None:
     """`--part` imports a file by its text, so that a test whose mark stands elsewhere never ran."""
-    marking = re.compile(r"\bmark\.(process|engine|fleet)\b")
     for path in TESTS.rglob("*.py"):
         if not path.match("test_*.py"):
-            assert not marking.search(path.read_text("utf-8")), path
+            text = path.read_text("utf-8")
+            assert not MARKS_PROCESSES.search(text), path
+            assert not MARKS_CHIPS.search(text), path

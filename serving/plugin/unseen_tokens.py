@@ -1,6 +1,6 @@
-"""Prompts' tokens that nobody sees, left out of what vLLM counts: another engine makes them again.
+"""Prompts' tokens that no client sees, left out of vLLM's counts: another engine makes them again.
 
-vLLM counts a generated token where its output is processed, whoever asked. With prefill and decode
+vLLM counts a generated token where its output is processed. With prefill and decode
 apart, counters of both engines would have the first token of each request twice.
 """
 

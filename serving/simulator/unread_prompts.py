@@ -60,7 +60,7 @@ class UnreadPrompts:
             self._note_requests()
 
     def release(self, now_ns: int) -> None:
-        """Free the blocks of those that have been read by now, or that nobody reads any more."""
+        """Free the blocks of those that have been read by now, or are not read any more."""
         arrays, cache, requests = self._schedulers.arrays, self._schedulers.cache, self._requests
         over = (self._decoded["there_ns"][requests] <= now_ns) | self._failed[requests]
         for request in requests[over].tolist():

@@ -7,7 +7,7 @@ gpt-oss-120b served and trained on a Trn3 UltraServer within TTFT 1 s and TPOT 3
 how it does. Each cell: the share in time (F: too few, and no value counts), in the worst 5 minutes,
 value over the oracle's and over the best fixed split's.
 
-The best split is that of the day itself, which nobody knows before. So the last lines say how often
+The best split is that of the day itself, which is not known before. So the last lines say how often
 a split that was the best on up to four days before reaches the same bar, by the share of their
 requests that it was to keep. Before a day that begins its trace there is another draw of the
 trace's last one: of a trace of one day, of the day itself.

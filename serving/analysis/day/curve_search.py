@@ -44,6 +44,7 @@ by a hundredth of the rate is then seconds long.
 _LOWER: Final = 0.99
 """Times a rate that does not last, the next one that may."""
 _LOWER_MAX: Final = 40
+"""Such rates, until two thirds of the first one."""
 _LEAD_JUDGED: Final = 0.5
 """Of their time, traffic before and after the judged requests: waves of requests that began and end
 together last for minutes.

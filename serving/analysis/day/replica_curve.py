@@ -116,7 +116,7 @@ class ReplicaCurve:
     def _crossed(self, name: str, limit_s: float | None) -> tuple[Float64s, Float64s]:
         if limit_s is None:
             return np.zeros(0), np.zeros(0)
-        logs = np.log(np.maximum(self._tails(name), _LEAST_S) / limit_s)  # [TAIL, points]
+        logs = self._log_tails(name) - np.log(limit_s)
         low, high = logs[:, :-1], logs[:, 1:]
         row, first = ((low < 0.0) & (high >= 0.0)).nonzero()
         part = low[row, first] / (low[row, first] - high[row, first])
@@ -203,12 +203,14 @@ class ReplicaCurve:
         Between rates they grow by equal ratios: tails bend upwards, above which straight lines lie.
         """
         del serving
-        rates, logs = self._rates[1:], np.log(np.maximum(self._tails(name), _LEAST_S))
+        rates, logs = self._rates[1:], self._log_tails(name)
         return np.exp([np.interp(rates_per_s, rates, each) for each in logs])
 
-    def _tails(self, name: str) -> Float64s:
-        """As simulated, [TAIL, points]."""
-        return np.array([getattr(point, name) for point in self.points], dtype=np.float64).T
+    def _log_tails(self, name: str) -> Float64s:
+        """Logarithms of what was simulated, [TAIL, points]."""
+        times_s = np.array([getattr(point, name) for point in self.points], dtype=np.float64).T
+        logs: Float64s = np.log(np.maximum(times_s, _LEAST_S))
+        return logs
 
 
 def falling_fit(values: Float64s, weights: Float64s) -> Float64s:

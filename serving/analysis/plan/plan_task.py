@@ -67,13 +67,12 @@ def size_task(
     output_tokens = float(outputs.mean() if is_first else np.percentile(outputs, 90))
     lead_ns = option.prompt_ns + output_tokens * option.tpot_ns_at(requests_per_s)
     lead_s = lead_ns / NS_PER_S
-    before_s = lead_s * (FRESH_LEADS if is_fresh else 1)
+    fresh_s = FRESH_LEADS * lead_s
     if prompts_alone:  # of what waits longer none is in time
         limits_s = [bound.limit_s for bound in question.slo.bounds if bound.name == "ttft"]
         lead_s = option.prompt_ns / NS_PER_S + max(limits_s, default=0.0)
-        # Queues of a nearly full load grow as long as in a unit's fresh run.
-        before_s = before_s if is_fresh else lead_s
-    before_s = max(before_s, _warm_s(question, setting))
+    # Engines for prompts, too: queues of a nearly full load grow as long as in their unit's run.
+    before_s = max(fresh_s if is_fresh else lead_s, _warm_s(question, setting))
     lead_requests = requests_per_s * before_s
     window: int | None = question.check.judged
     runs = 1

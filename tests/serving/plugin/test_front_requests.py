@@ -20,6 +20,7 @@ from serving.plugin.front_requests import (
     refuse_front_request,
 )
 from serving.plugin.requests import NotComputed
+from tests.serving.plugin.core_request import core_request
 
 CONTEXT_TOKENS = 16
 VOCABULARY = 100
@@ -27,18 +28,7 @@ REQUESTS_MAX = 3
 
 
 def request(prompt: list[int] | None, params: Any = None, **changed: Any) -> EngineCoreRequest:
-    fields: dict[str, Any] = {
-        "request_id": "cmpl-1",
-        "prompt_token_ids": prompt,
-        "mm_features": None,
-        "sampling_params": params or SamplingParams(max_tokens=4),
-        "pooling_params": None,
-        "arrival_time": 0.0,
-        "lora_request": None,
-        "cache_salt": None,
-        "data_parallel_rank": None,
-    }
-    return EngineCoreRequest(**(fields | changed))
+    return core_request("cmpl-1", prompt, params or SamplingParams(max_tokens=4), **changed)
 
 
 def refuse(asked: EngineCoreRequest, *, requests: int = 0) -> None:

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.request import Request, RequestStatus
 
 from serving.engine.scheduler_state import RankQueues
 from serving.plugin.rank_policies import RankLoads
+from tests.serving.plugin.core_request import core_request
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, block_hasher
 from tests.serving.plugin.lockstep_machine import Machine, long_arrival, rank_of
 from tests.serving.plugin.lockstep_workload import (
@@ -136,14 +136,14 @@ def test_the_children_of_one_request_run_on_several_ranks_and_come_back_as_one()
     scheduler = machine.scheduler
     params = SamplingParams(n=4, max_tokens=6, ignore_eos=True, detokenize=False)
     params.output_kind = RequestOutputKind.FINAL_ONLY
-    parent_request = engine_request("four", params)
+    parent_request = core_request("four", range(30, 50), params)
     parent = ParentRequest(parent_request)
     front = OutputProcessor(None, log_stats=False)
     prompt = parent_request.prompt_token_ids
     assert prompt is not None
     for index in range(4):
         name, child_params = parent.get_child_info(index)
-        child = engine_request(name, child_params)
+        child = core_request(name, range(30, 50), child_params, external_req_id="four")
         front.add_request(child, None, parent, index)
         scheduler.add_request(Request.from_engine_core_request(child, block_hasher(BLOCK_TOKENS)))
     assert {rank_of(machine, f"{index}_four") for index in range(4)} == {0, 1, 2}
@@ -166,18 +166,3 @@ def test_the_children_of_one_request_run_on_several_ranks_and_come_back_as_one()
         name = f"{completion.index}_four"
         ends = range(len(prompt) + 1, len(prompt) + 7)
         assert list(completion.token_ids) == [chosen_token(name, end) for end in ends]
-
-
-def engine_request(name: str, params: SamplingParams) -> EngineCoreRequest:
-    return EngineCoreRequest(
-        request_id=name,
-        external_req_id="four",
-        prompt_token_ids=list(range(30, 50)),
-        mm_features=None,
-        sampling_params=params,
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )

@@ -17,7 +17,6 @@ from vllm.v1.engine import (
     EngineCoreEvent,
     EngineCoreEventType,
     EngineCoreOutput,
-    EngineCoreRequest,
     FinishReason,
 )
 from vllm.v1.engine.output_processor import OutputProcessor
@@ -33,6 +32,7 @@ from serving.telemetry.span_attributes import (
     PHASE_ATTRIBUTES,
     REQUEST_ATTRIBUTES,
 )
+from tests.serving.plugin.core_request import core_request
 from tests.serving.plugin.engine_config import engine_config
 
 NAME = "cmpl-1-0"
@@ -76,18 +76,7 @@ class Server:
     def begin(self, arrival_s: float) -> None:
         params = SamplingParams(max_tokens=2, temperature=0.0, detokenize=False)
         self.processor.add_request(
-            EngineCoreRequest(
-                request_id=NAME,
-                external_req_id=NAME,
-                prompt_token_ids=[5, 6, 7],
-                mm_features=None,
-                sampling_params=params,
-                pooling_params=None,
-                arrival_time=arrival_s,
-                lora_request=None,
-                cache_salt=None,
-                data_parallel_rank=None,
-            ),
+            core_request(NAME, [5, 6, 7], params, arrival_time=arrival_s),
             None,
         )
 

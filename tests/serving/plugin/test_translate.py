@@ -135,14 +135,14 @@ def test_known_requests_come_as_differences_of_their_block_tables() -> None:
         (1, None, False),
     ],
 )
-def test_the_one_token_of_a_prompt_for_another_engine_is_for_nobody(
+def test_the_one_token_of_a_prompt_for_another_engine_is_unseen(
     max_tokens: int, extra: dict[str, Any] | None, is_unseen: bool
 ) -> None:
     params = SamplingParams(max_tokens=max_tokens, extra_args=extra)
     assert has_unseen_token(new_request("a", [5, 6], sampling_params=params)) == is_unseen
 
 
-def test_tokens_for_nobody_are_made_and_not_counted() -> None:
+def test_unseen_tokens_are_made_and_not_counted() -> None:
     output = decided({"a": 3, "b": 3}, new=[new_request(name, [5, 6, 7]) for name in "ab"])
     step = rank_step(0, output, [], 0, None, {"b", "of another step"})
     assert step.unseen == ["b"]

@@ -11,6 +11,7 @@ from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.metrics.stats import IterationStats
 
 from serving.plugin.unseen_tokens import leave_out_unseen_tokens
+from tests.serving.plugin.core_request import core_request
 
 WITH_KV = KVTransferConfig(kv_connector="NixlConnector", kv_role="kv_producer")
 
@@ -26,18 +27,7 @@ def processor(config: KVTransferConfig | None) -> OutputProcessor:
 def asked(name: str, max_tokens: int, **kv: bool) -> EngineCoreRequest:
     extra = {"kv_transfer_params": kv} if kv else None
     params = SamplingParams(max_tokens=max_tokens, detokenize=False, extra_args=extra)
-    return EngineCoreRequest(
-        request_id=name,
-        external_req_id=name,
-        prompt_token_ids=[5, 6, 7],
-        mm_features=None,
-        sampling_params=params,
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
+    return core_request(name, [5, 6, 7], params)
 
 
 @pytest.mark.parametrize(("config", "left_out"), [(WITH_KV, 1), (None, 0)])

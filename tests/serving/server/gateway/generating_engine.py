@@ -16,6 +16,8 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 
+from tests.serving.plugin.core_request import core_request
+
 CONTEXT_TOKENS = 4_096
 
 
@@ -87,18 +89,8 @@ class GeneratingEngine:
 
     def _request(self, prompt: Any, params: SamplingParams, external: str) -> EngineCoreRequest:
         self._names += 1
-        return EngineCoreRequest(
-            request_id=f"{external}-{self._names}",
-            external_req_id=external,
-            prompt_token_ids=prompt["prompt_token_ids"],
-            mm_features=None,
-            sampling_params=params,
-            pooling_params=None,
-            arrival_time=0.0,
-            lora_request=None,
-            cache_salt=None,
-            data_parallel_rank=None,
-        )
+        name = f"{external}-{self._names}"
+        return core_request(name, prompt["prompt_token_ids"], params, external_req_id=external)
 
     def step(self) -> int:
         """One token for each sequence with a seat; returns their number."""

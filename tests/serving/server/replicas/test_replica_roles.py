@@ -125,7 +125,7 @@ async def test_one_role_alone_does_all(killed: int, left: int) -> None:
 
 @pytest.mark.parametrize("is_reached", [False, True])
 @in_loop
-async def test_kv_that_nobody_has_read_goes_to_another_replica(is_reached: bool) -> None:
+async def test_unread_kv_goes_to_another_replica(is_reached: bool) -> None:
     async with small_service(count=4, roles=ROLES) as service:
         if is_reached:
             service.replicas[2].refuses = 503
