@@ -18,7 +18,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps gateway-deps demo test-fast test test-units test-processes test-slow test-hours mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
+.PHONY: help install system-deps gateway-deps demo test-fast test test-units test-processes test-slow test-slow-chips test-slow-others test-hours mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -36,7 +36,7 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 
 # A test module's rewritten assertions are half of what it costs to collect it: they are kept, also
 # where the environment says that Python keeps no bytecode.
-test-fast test-units test-processes test-slow test-hours mutations: export PYTHONDONTWRITEBYTECODE =
+test-fast test-units test-processes test-slow-chips test-slow-others test-hours mutations: export PYTHONDONTWRITEBYTECODE =
 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
@@ -57,9 +57,18 @@ test-processes: .venv/.installed
 		done >"$$out" 2>&1; cat "$$out"; rm "$$out"; exit $$failed
 
 test-slow: .venv/.installed gateway-deps ## run the tests that take minutes, and every property on many examples
-	$(BIN)/pytest -m "slow and not hours" $(ARGS)
-	$(BIN)/pytest -m "hypothesis and not slow and not process" --hypothesis-profile thorough \
-		-n logical --dist loadfile $(ARGS) || test $$? -eq 5 # 5: ARGS chose none of these
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-slow-chips test-slow-others
+
+test-slow-chips: .venv/.installed
+	$(BIN)/pytest -m "slow and not hours and (engine or fleet)" $(ARGS) || test $$? -eq 5
+
+test-slow-others: .venv/.installed
+	@out=$$(mktemp); failed=0; { \
+		$(BIN)/pytest -m "slow and not hours and not (engine or fleet)" $(ARGS) \
+			|| test $$? -eq 5 || failed=1; \
+		$(BIN)/pytest -m "hypothesis and not slow and not process" --hypothesis-profile thorough \
+			$(SPREAD) $(ARGS) || test $$? -eq 5 || failed=1; \
+		} >"$$out" 2>&1; cat "$$out"; rm "$$out"; exit $$failed
 
 test-hours: .venv/.installed ## strike a server of 144 chips 214 times, alone on a host of 16 GB (1 to 3 h)
 	$(BIN)/pytest -m hours -s $(ARGS)

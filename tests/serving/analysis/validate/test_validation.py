@@ -138,12 +138,13 @@ def test_decode_of_machines_that_were_left_out_is_as_close_as_the_guide_says() -
     found = scores(validation_of([PUBLIC / name for name in PUBLIC_FILES]))
 
     tpot = found["tpot"]
-    assert tpot["fitted"]["rows"] == tpot["rows"] == 285
-    assert tpot["median_ape"] < 0.145
-    assert tpot["p90_ape"] < 0.36
-    assert tpot["plain"]["median_ape"] < 0.13
-    assert found["tokens_per_s"]["median_ape"] < 0.14
-    assert found["ttft"]["median_ape"] < 0.31
+    assert tpot["rows"] == 285
+    assert tpot["fitted"]["rows"] == 279  # without six that drafted nothing
+    assert tpot["median_ape"] < 0.11
+    assert tpot["p90_ape"] < 0.31
+    assert tpot["plain"]["median_ape"] < 0.10
+    assert found["tokens_per_s"]["median_ape"] < 0.13
+    assert found["ttft"]["median_ape"] < 0.28
     for metric in ("tpot", "tokens_per_s", "ttft"):
         assert 0.7 <= found[metric]["covered"] <= 0.9
 
