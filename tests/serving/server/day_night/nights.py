@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.policy.day_night.handover import HandoverLimits
 from serving.server.day_night.controller import DayNight
-from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.recent_times import RecentTimes
 from tests.serving.server.day_night.lending_engine import (
     HOUR_S,
     LendingEngine,
@@ -27,7 +27,7 @@ def a_controller(
     *,
     how: str = "works",
     slow_to_stop: bool = False,
-    first_tokens: FirstTokenTimes | None = None,
+    first_tokens: RecentTimes | None = None,
     **given: Any,
 ) -> DayNight:
     return DayNight(

@@ -11,7 +11,7 @@ from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.quantile import QuantilePolicy
 from serving.server.day_night.day_night_report import day_night_state, forecasts
 from serving.server.day_night.job_record import read_record
-from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.recent_times import RecentTimes
 from serving.wire.control_call import DrainRequest, PublishRequest, ResumeRequest
 from serving.wire.day_night_state import DayNightState
 from tests.serving.server.day_night.lending_engine import LendingEngine
@@ -285,7 +285,7 @@ def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Pat
 def test_late_first_tokens_take_chips_back_one_change_at_a_time(
     lender: LendingEngine, directory: Path
 ) -> None:
-    times = FirstTokenTimes()
+    times = RecentTimes()
     controller = a_controller(
         lender, directory, first_tokens=times, group_requests_per_s=10.0, reading_s=0.5
     )
