@@ -68,9 +68,17 @@ class Guard:
         return self._held(observed, wanted, self.needed_now(observed))
 
     def rescued(self, observed: Observation, wanted: Decision) -> Decision:
-        """The same, but the present load counts only once requests wait or are late."""
+        """The same, but the present load takes groups back only once requests wait or are late;
+        those that it needs without headroom stay, since requests would be late again.
+        """
         late = observed.queue > 0 or bool(self._missed(observed))
-        return self._held(observed, wanted, self._for_load(observed) if late else wanted)
+        now = self._for_load(observed) if late else self._staying(observed)
+        return self._held(observed, wanted, now)
+
+    def _staying(self, observed: Observation) -> Decision:
+        load_per_s = observed.load_per_s
+        groups = min(observed.serving_groups, observed.groups_for(load_per_s))
+        return Decision(serving_groups=groups, reason=f"load {load_per_s:.3g}/s needs them still")
 
     def _held(self, observed: Observation, wanted: Decision, now: Decision) -> Decision:
         best = now if now.serving_groups > wanted.serving_groups else wanted

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.telemetry.latency_window import KEPT_MAX, WINDOW_S, LatencyWindow, RequestTimes
+from serving.telemetry.recent_times import LEAST
 
 TIMES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=300)
 
@@ -30,6 +31,20 @@ def test_a_minute_by_hand() -> None:
     assert (report.ttft_p50_s, report.ttft_p99_s) == (0.2, 0.4)
     assert (report.tpot_p50_s, report.tpot_p99_s) == (0.02, 0.03)
     assert (report.e2e_p50_s, report.e2e_p99_s) == (2.0, 3.0)
+
+
+def test_tokens_in_time_are_told_of_requests_that_began_since() -> None:
+    window = LatencyWindow()
+    late, quick = [0.03] * LEAST, [0.01] * 3 * LEAST
+    for tpot_s, took_s in ((late, 6.0), (quick, 2.0)):
+        times = RequestTimes(
+            emulated_s=10.0, ttft_s=[], tpot_s=tpot_s, decode_s=[took_s] * len(tpot_s), e2e_s=[]
+        )
+        window.add(times)
+    # The late ones had their first token at 4 s, the others at 8 s.
+    assert window.begun_tpot.share_within(0.02, since_s=3.9) == 0.75
+    assert window.begun_tpot.share_within(0.02, since_s=4.0) == 1.0
+    assert window.begun_tpot.share_within(0.02, since_s=8.0) is None
 
 
 def test_an_engine_that_rests_has_no_times_after_a_minute() -> None:

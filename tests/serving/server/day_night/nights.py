@@ -28,6 +28,7 @@ def a_controller(
     how: str = "works",
     slow_to_stop: bool = False,
     first_tokens: RecentTimes | None = None,
+    begun_tpot: RecentTimes | None = None,
     **given: Any,
 ) -> DayNight:
     return DayNight(
@@ -35,6 +36,7 @@ def a_controller(
         a_settings(directory, **given),
         job_command=job_command(directory, how),
         first_tokens=first_tokens,
+        begun_tpot=begun_tpot,
         limits=replace(QUICK, stop_s=30.0) if slow_to_stop else QUICK,
     )
 
