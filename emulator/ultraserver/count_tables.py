@@ -21,6 +21,7 @@ from emulator.timing.rank_totals import RankTotals
 from emulator.timing.routing import ExpectedRouting
 from emulator.ultraserver import count_kernel as kernel
 from emulator.ultraserver import request_kernel
+from emulator.ultraserver.exchange_kernel import ExchangeTables
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.rank_phase import RankPhases
@@ -308,7 +309,7 @@ def _by_part(experts: ExpertPhaseModel) -> Float64s:
 
 def exchange_tables(
     experts: ExpertPhaseModel | None, layout: MachineLayout
-) -> kernel.ExchangeTables | None:
+) -> ExchangeTables | None:
     """Lanes of the tiers, or links; None where chips forward rows, see `TokenExchange.lanes`."""
     if experts is None or not experts.exchanges:
         return nothing_carried(layout.partition)
@@ -316,14 +317,14 @@ def exchange_tables(
 
 
 @lru_cache(maxsize=1)
-def _carried(exchange: TokenExchange) -> kernel.ExchangeTables | None:
+def _carried(exchange: TokenExchange) -> ExchangeTables | None:
     lanes, links = exchange.lanes(), exchange.links()
     if lanes is not None:
         return _over_lanes(exchange, lanes)
     return None if links is None else _over_links(exchange, *links)
 
 
-def _over_links(exchange: TokenExchange, links: Float64s, ends: Int64s) -> kernel.ExchangeTables:
+def _over_links(exchange: TokenExchange, links: Float64s, ends: Int64s) -> ExchangeTables:
     """No tiers: `links` and `ends` as in the tables."""
     kinds, chips = exchange.received_bytes.shape
     return _nothing(kinds, chips)._replace(
@@ -343,7 +344,7 @@ def _leaving(per_token: Float64s) -> Float64s:
     return leaving
 
 
-def _over_lanes(exchange: TokenExchange, lanes: TierPaths) -> kernel.ExchangeTables:
+def _over_lanes(exchange: TokenExchange, lanes: TierPaths) -> ExchangeTables:
     per_token = exchange.per_token  # [kinds, senders, receivers]
     same_group = exchange.same_group
     chips = len(same_group)
@@ -390,15 +391,15 @@ def _legs_in_groups(legs: Int64s, same_group: Float64s) -> Int64s:
     return np.ascontiguousarray(legs[same_group[legs[:, 0], legs[:, 1]] > 0])
 
 
-def nothing_carried(partition: Partition) -> kernel.ExchangeTables:
+def nothing_carried(partition: Partition) -> ExchangeTables:
     """No exchange, or one that is timed elsewhere."""
     return _nothing(0, partition.chips)
 
 
-def _nothing(kinds: int, chips: int) -> kernel.ExchangeTables:
+def _nothing(kinds: int, chips: int) -> ExchangeTables:
     """Neither tiers nor links."""
     whole = np.zeros(0, dtype=np.int64)
-    return kernel.ExchangeTables(
+    return ExchangeTables(
         carried=False,
         received_bytes=np.zeros((kinds, chips)),
         sent_bytes=np.zeros((kinds, 0, chips)),
