@@ -20,8 +20,6 @@ from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import Traffic
 from serving.errors import LeaseRefused
-from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Decision, Policy
 from serving.server.day_night.controller import TICK_S
 from serving.simulator import (
     ReplicaSet,
@@ -195,35 +193,6 @@ def test_a_policy_that_never_lends_changes_nothing() -> None:
     assert run.served.joules == pytest.approx(plain.served.joules)
     assert run.calls == ()
     assert plain.handovers is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LooksOn(Policy):
-    """All serve; notes the shares in time that it was shown."""
-
-    name = "looks on"
-
-    shares: list[tuple[float | None, float | None]] = field(default_factory=list)
-
-    def decide(self, observed: Observation) -> Decision:
-        self.shares.append((observed.ttft_attainment, observed.tpot_attainment))
-        return Decision(serving_groups=observed.groups, reason="")
-
-    def describe(self) -> str:
-        return self.name
-
-
-@pytest.mark.long
-def test_a_policy_sees_how_many_requests_are_within_ttft_and_within_tpot() -> None:
-    plain = simulate(ALONE, A_DAY)
-    ttft_s, tpot_s = np.quantile(plain.ttft_s, 0.7), np.quantile(plain.tpot_of_several_s, 0.4)
-    policy = LooksOn()
-    slo = Slo.parse(f"ttft={1e3 * ttft_s:.6f}ms,tpot={1e3 * tpot_s:.6f}ms")
-    simulate(ALONE, A_DAY, day_night=replace(HOURS, own_policy=policy, slo=slo))
-
-    assert policy.shares[0] == (None, None)
-    # All but those of the last moments, which had not ended.
-    assert policy.shares[-1] == pytest.approx((0.7, 0.4), abs=0.03)
 
 
 @pytest.mark.long
