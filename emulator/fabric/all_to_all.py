@@ -5,7 +5,7 @@ bytes move at once, and an exchange ends with the last chip. Failed lanes slow o
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,25 +14,10 @@ from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tier_paths import TierPaths
 from emulator.specs.system import SystemSpec, Topology
 
+if TYPE_CHECKING:
+    from emulator.fabric.shortest_paths import GraphPaths
+
 _NOBODY = np.zeros(0, dtype=np.int64)
-
-
-class Paths(Protocol):
-    """Paths between positions.
-
-    `reachable` bool, `latency_ns` float64 [positions, positions]: a DMA's start-up and the hops; 0
-    to oneself, infinite without a path.
-    """
-
-    reachable: Bools
-    latency_ns: Float64s
-
-    def busy_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Time of the busiest link at each position, for payload[layers, s, r] bytes.
-
-        float64[layers, positions or more]: entries after the positions are chips that only forward.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,6 +83,11 @@ class AllToAll:
         return self._paths if isinstance(self._paths, TierPaths) else None
 
     @property
+    def graph_paths(self) -> "GraphPaths | None":
+        """The links of a torus or a mesh."""
+        return None if isinstance(self._paths, TierPaths) else self._paths
+
+    @property
     def longest_latency_ns(self) -> float:
         """Between the two positions that are farthest from each other."""
         return self._latency_ns
@@ -134,7 +124,9 @@ class AllToAll:
             )
 
 
-def _paths(system: SystemSpec, physical: Int64s, relays: Int64s, links: LinkHealth) -> Paths:
+def _paths(
+    system: SystemSpec, physical: Int64s, relays: Int64s, links: LinkHealth
+) -> "TierPaths | GraphPaths":
     if system.topology is Topology.SWITCHED:
         return TierPaths(system, np.concatenate([physical, relays]), len(physical), links)
     # Imported here, as what it stands on takes longer to load than all the rest of this room.

@@ -1,8 +1,7 @@
 """Counts a step, compiled: from requests to the terms of ranks and experts.
 
 What `StepCounter` counts with arrays of all ranks, rank by rank and from tables (`count_tables`):
-no formula of the work of attention, networks or experts stands here, only the exchange over lanes,
-as in `TierPaths`.
+no formula of the work of attention, networks or experts stands here.
 """
 
 from typing import Final, NamedTuple
@@ -11,6 +10,11 @@ import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
 from emulator.compiled import allocating, compiled, inlined
+from emulator.ultraserver.exchange_kernel import (
+    ExchangeRoom,
+    ExchangeTables,
+    exchange_rows,
+)
 from emulator.ultraserver.request_kernel import (
     FIRST_SUM,
     SUM_COLUMNS,
@@ -72,26 +76,6 @@ class ExpertTables(NamedTuple):
     least_rows: float  # of an issue
     pairs_in_sbuf: float
     group_chips: int
-
-
-class ExchangeTables(NamedTuple):
-    """Rows between chips over the lanes of tiers; nothing where `carried` is False.
-
-    A receiver's senders over a tier are one of the `sets`, of which it may itself be one.
-    """
-
-    carried: bool
-    received_bytes: Float64s  # [kinds, receivers]: of a token of its group
-    sent_bytes: Float64s  # [kinds, tiers, senders]: of one of its tokens
-    stuck: Bools  # [senders]: no links lead to one that needs its tokens
-    left_bytes: Float64s  # [kinds, senders]: of one of its tokens, to all others
-    set_of: Int64s  # [tiers, receivers]
-    itself: Float64s  # [tiers, receivers]: 1 where the set has the receiver too, else 0
-    members: Int64s  # [members of all sets], set after set
-    first_member: Int64s  # [sets + 1]
-    ns_per_byte: Float64s  # [tiers, chips and relays]
-    latency_ns: float
-    legs: Int64s  # [legs of detours, (sender, receiver, tier, leg's sender, leg's receiver)]
 
 
 class CountTables(NamedTuple):
@@ -256,37 +240,40 @@ class ExpertRoom(NamedTuple):
     of_group: Float64s  # [groups]
     hit: Float64s  # [groups, chances]
     parts: Float64s  # [PARTS_OF_EXPERTS]
-    by_chip: Float64s  # [chips]
-    arriving: Float64s  # [tiers, chips]
-    of_set: Float64s  # [sets]
-    egress: Float64s  # [tiers, chips and relays]
-    ingress: Float64s  # [tiers, chips and relays]
+    exchange: ExchangeRoom
 
 
 def expert_room(tables: CountTables, given: GivenExperts) -> ExpertRoom:
     """Of a machine."""
     kinds, chips = given.link_ns.shape
-    tiers, nodes = tables.exchange.ns_per_byte.shape
     columns, groups = len(given.pairs), chips // tables.experts.group_chips
+    tiers, nodes = tables.exchange.ns_per_byte.shape
+    exchange = ExchangeRoom(
+        link_ns=np.zeros((kinds, chips)),
+        rest_ns=np.zeros(kinds),
+        link_bytes=np.zeros((kinds, chips)),
+        collectives=np.zeros(kinds),
+        by_chip=np.empty(chips),
+        arriving=np.empty((tiers, chips)),
+        of_set=np.empty(len(tables.exchange.first_member) - 1),
+        egress=np.empty((tiers, nodes)),
+        ingress=np.empty((tiers, nodes)),
+    )
     return ExpertRoom(
         counts=ExpertCounts(
             terms=np.zeros((columns, 1, FIELDS)),
             column_of=given.column_of,
-            link_ns=np.zeros((kinds, chips)),
-            rest_ns=np.zeros(kinds),
-            link_bytes=np.zeros((kinds, chips)),
-            collectives=np.zeros(kinds),
+            link_ns=exchange.link_ns,
+            rest_ns=exchange.rest_ns,
+            link_bytes=exchange.link_bytes,
+            collectives=exchange.collectives,
         ),
         pairs=np.empty(columns),
         distinct=np.empty(columns),
         of_group=np.empty(groups),
         hit=np.empty((groups, len(tables.experts.chances))),
         parts=np.empty(PARTS_OF_EXPERTS),
-        by_chip=np.empty(chips),
-        arriving=np.empty((tiers, chips)),
-        of_set=np.empty(len(tables.exchange.first_member) - 1),
-        egress=np.empty((tiers, nodes)),
-        ingress=np.empty((tiers, nodes)),
+        exchange=exchange,
     )
 
 
@@ -334,77 +321,6 @@ def _column_terms(
 
 
 @compiled
-def _arriving_tokens(
-    exchange: ExchangeTables, by_chip: Float64s, of_set: Float64s, arriving: Float64s
-) -> None:
-    """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
-    members, first_member = exchange.members, exchange.first_member
-    itself, set_of = exchange.itself, exchange.set_of
-    for each in range(len(of_set)):
-        of_set[each] = 0.0
-        for place in range(first_member[each], first_member[each + 1]):
-            of_set[each] += by_chip[members[place]]
-    for tier in range(len(arriving)):
-        for chip in range(len(by_chip)):
-            own = itself[tier, chip] * by_chip[chip]
-            arriving[tier, chip] = of_set[set_of[tier, chip]] - own
-
-
-@compiled
-def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int, by_chip: Float64s) -> None:
-    """Fill the part of its rank's tokens, [ranks], that each chip dispatches: [chips].
-
-    Raises ConnectionError for a chip without links to one that needs them.
-    """
-    stuck = exchange.stuck
-    for chip in range(len(by_chip)):
-        by_chip[chip] = tokens[chip // tp] / tp
-        if by_chip[chip] > 0 and stuck[chip]:
-            raise ConnectionError
-
-
-@compiled
-def _exchange(exchange: ExchangeTables, room: ExpertRoom) -> None:
-    """Fill the exchanges of a step, as in `Counted`, of the tokens `by_chip`."""
-    sent_bytes, received_bytes = exchange.sent_bytes, exchange.received_bytes
-    left_bytes, ns_per_byte, legs = exchange.left_bytes, exchange.ns_per_byte, exchange.legs
-    by_chip, arriving, egress, ingress = room.by_chip, room.arriving, room.egress, room.ingress
-    link_ns, link_bytes = room.counts.link_ns, room.counts.link_bytes
-    rest_ns, collectives = room.counts.rest_ns, room.counts.collectives
-    kinds, tiers, chips = sent_bytes.shape
-    nodes = ns_per_byte.shape[1]
-    _arriving_tokens(exchange, by_chip, room.of_set, arriving)
-    for kind in range(kinds):
-        for tier in range(tiers):
-            for chip in range(chips):
-                egress[tier, chip] = by_chip[chip] * sent_bytes[kind, tier, chip]
-                ingress[tier, chip] = arriving[tier, chip] * received_bytes[kind, chip]
-            for relay in range(chips, nodes):
-                egress[tier, relay] = ingress[tier, relay] = 0.0
-        for leg in range(len(legs)):
-            moved = by_chip[legs[leg, 0]]
-            moved *= received_bytes[kind, legs[leg, 1]]
-            tier = legs[leg, 2]
-            egress[tier, legs[leg, 3]] += moved
-            ingress[tier, legs[leg, 4]] += moved
-        longest_ns = busiest_ns = 0.0
-        for node in range(nodes):
-            busy_ns = 0.0
-            for tier in range(tiers):
-                carried = max(egress[tier, node], ingress[tier, node])
-                busy_ns = max(busy_ns, carried * ns_per_byte[tier, node])
-            longest_ns = max(longest_ns, busy_ns)
-            if node < chips:
-                link_ns[kind, node] = busy_ns
-                busiest_ns = max(busiest_ns, busy_ns)
-                link_bytes[kind, node] = by_chip[node] * left_bytes[kind, node]
-        rest_ns[kind] = collectives[kind] = 0.0
-        if longest_ns > 0:
-            rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
-            collectives[kind] = 1.0
-
-
-@compiled
 def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
     """Fill the sums over each rank's requests, and over a dummy's where it has none."""
     rank, new, context, _ = batch
@@ -439,8 +355,7 @@ def fill_experts(tables: CountTables, tokens: Float64s, room: ExpertRoom) -> Non
     _expected_loads(tables, tokens, room)
     _column_terms(tables, room.pairs, room.distinct, room.parts, room.counts.terms)
     if tables.exchange.carried:
-        _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp, room.by_chip)
-        _exchange(tables.exchange, room)
+        exchange_rows(tables.exchange, tokens, tables.ranks.tp, room.exchange)
 
 
 @allocating
@@ -464,8 +379,7 @@ def count_experts(tables: CountTables, given: GivenExperts, tokens: Float64s) ->
         link_ns, rest_ns, link_bytes = counts.link_ns, counts.rest_ns, counts.link_bytes
         collectives = counts.collectives
         if tables.exchange.carried:
-            _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp, room.by_chip)
-            _exchange(tables.exchange, room)
+            exchange_rows(tables.exchange, tokens, tables.ranks.tp, room.exchange)
     return ExpertCounts(
         terms=counts.terms,
         column_of=given.column_of,

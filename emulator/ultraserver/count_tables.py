@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
+from emulator.fabric.tier_paths import TierPaths
 from emulator.specs.matrix_engine import MatrixEngine
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
@@ -20,6 +21,7 @@ from emulator.timing.rank_totals import RankTotals
 from emulator.timing.routing import ExpectedRouting
 from emulator.ultraserver import count_kernel as kernel
 from emulator.ultraserver import request_kernel
+from emulator.ultraserver.exchange_kernel import ExchangeTables
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.rank_phase import RankPhases
@@ -307,18 +309,42 @@ def _by_part(experts: ExpertPhaseModel) -> Float64s:
 
 def exchange_tables(
     experts: ExpertPhaseModel | None, layout: MachineLayout
-) -> kernel.ExchangeTables | None:
-    """Lanes of the tiers; None where the exchange takes other ways, see `TokenExchange.lanes`."""
+) -> ExchangeTables | None:
+    """Lanes of the tiers, or links; None where chips forward rows, see `TokenExchange.lanes`."""
     if experts is None or not experts.exchanges:
         return nothing_carried(layout.partition)
-    return _over_lanes(experts.exchange)
+    return _carried(experts.exchange)
 
 
 @lru_cache(maxsize=1)
-def _over_lanes(exchange: TokenExchange) -> kernel.ExchangeTables | None:
-    lanes = exchange.lanes()
-    if lanes is None:
-        return None
+def _carried(exchange: TokenExchange) -> ExchangeTables | None:
+    lanes, links = exchange.lanes(), exchange.links()
+    if lanes is not None:
+        return _over_lanes(exchange, lanes)
+    return None if links is None else _over_links(exchange, *links)
+
+
+def _over_links(exchange: TokenExchange, links: Float64s, ends: Int64s) -> ExchangeTables:
+    """No tiers: `links` and `ends` as in the tables."""
+    kinds, chips = exchange.received_bytes.shape
+    return _nothing(kinds, chips)._replace(
+        carried=True,
+        received_bytes=exchange.received_bytes,
+        stuck=exchange.stuck(),
+        left_bytes=_leaving(exchange.per_token),
+        latency_ns=exchange.longest_latency_ns,
+        links=links,
+        ends=ends,
+    )
+
+
+def _leaving(per_token: Float64s) -> Float64s:
+    """Bytes of one of each chip's tokens to all others, [kinds, senders]."""
+    leaving: Float64s = per_token.sum(axis=2) - np.einsum("kcc->kc", per_token)
+    return leaving
+
+
+def _over_lanes(exchange: TokenExchange, lanes: TierPaths) -> ExchangeTables:
     per_token = exchange.per_token  # [kinds, senders, receivers]
     same_group = exchange.same_group
     chips = len(same_group)
@@ -327,12 +353,12 @@ def _over_lanes(exchange: TokenExchange) -> kernel.ExchangeTables | None:
     before = np.cumsum([0, *(len(held) for held, _, _ in tiers)])
     sizes = [np.count_nonzero(senders) for senders in sets]
     none = np.zeros((0, chips))
-    return kernel.ExchangeTables(
+    return _nothing(len(per_token), chips)._replace(
         carried=True,
         received_bytes=exchange.received_bytes,
         sent_bytes=np.einsum("ksr,tsr->kts", per_token, lanes.uses),
-        stuck=np.asarray((per_token.any(axis=0) & ~lanes.reachable).any(axis=1)),
-        left_bytes=per_token.sum(axis=2) - np.einsum("kcc->kc", per_token),
+        stuck=exchange.stuck(),
+        left_bytes=_leaving(per_token),
         set_of=np.array(
             [first + own for first, (_, own, _) in zip(before, tiers, strict=False)] or none
         ).astype(np.int64),
@@ -365,15 +391,20 @@ def _legs_in_groups(legs: Int64s, same_group: Float64s) -> Int64s:
     return np.ascontiguousarray(legs[same_group[legs[:, 0], legs[:, 1]] > 0])
 
 
-def nothing_carried(partition: Partition) -> kernel.ExchangeTables:
+def nothing_carried(partition: Partition) -> ExchangeTables:
     """No exchange, or one that is timed elsewhere."""
-    chips, whole = partition.chips, np.zeros(0, dtype=np.int64)
-    return kernel.ExchangeTables(
+    return _nothing(0, partition.chips)
+
+
+def _nothing(kinds: int, chips: int) -> ExchangeTables:
+    """Neither tiers nor links."""
+    whole = np.zeros(0, dtype=np.int64)
+    return ExchangeTables(
         carried=False,
-        received_bytes=np.zeros((0, chips)),
-        sent_bytes=np.zeros((0, 0, chips)),
+        received_bytes=np.zeros((kinds, chips)),
+        sent_bytes=np.zeros((kinds, 0, chips)),
         stuck=np.zeros(chips, dtype=np.bool_),
-        left_bytes=np.zeros((0, chips)),
+        left_bytes=np.zeros((kinds, chips)),
         set_of=np.zeros((0, chips), dtype=np.int64),
         itself=np.zeros((0, chips)),
         members=whole,
@@ -381,4 +412,6 @@ def nothing_carried(partition: Partition) -> kernel.ExchangeTables:
         ns_per_byte=np.zeros((0, chips)),
         latency_ns=0.0,
         legs=np.zeros((0, 5), dtype=np.int64),
+        links=np.zeros((kinds, 0, chips)),
+        ends=np.zeros((0, 2), dtype=np.int64),
     )

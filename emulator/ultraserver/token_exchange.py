@@ -8,7 +8,7 @@ added up first. The faster of both counts.
 
 import numpy as np
 
-from emulator.arrays import Float64s
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll, LayerExchanges
 from emulator.fabric.tier_paths import TierPaths
 from emulator.fabric.tiers import Tier, tier_latency_ns
@@ -63,6 +63,22 @@ class TokenExchange:
     def lanes(self) -> TierPaths | None:
         """The lanes that carry all bytes straight from sender to receiver, where none forwards."""
         return None if self._domain_needed is not None else self._all_to_all.tier_paths
+
+    def links(self) -> tuple[Float64s, Int64s] | None:
+        """Links that carry all bytes where chips forward by hardware alone: ns of each for one of
+        a sender's tokens, [kinds, links, senders], and its ends, [links, 2], -1 for a chip that
+        only forwards.
+        """
+        paths = self._all_to_all.graph_paths
+        if paths is None or self._domain_needed is not None:
+            return None
+        return paths.busy_ns_by_sender(self._per_token)
+
+    def stuck(self) -> Bools:
+        """Chips without links to one that needs their tokens, [senders]."""
+        needed = self._per_token.any(axis=0)
+        stuck: Bools = (needed & ~self._all_to_all.reachable()).any(axis=1)
+        return stuck
 
     @property
     def longest_latency_ns(self) -> float:

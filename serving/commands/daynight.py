@@ -108,6 +108,8 @@ def _demand_lines(state: DayNightState) -> Iterator[str]:
         )
     if state.ttft_attainment is not None:
         yield f"first tokens in time: {state.ttft_attainment:.1%} of the recent requests"
+    if state.tpot_attainment is not None:
+        yield f"further tokens in time: {state.tpot_attainment:.1%} of the recent requests"
     for each in state.forecasts:
         high = (
             "too little is known to say how high at most"

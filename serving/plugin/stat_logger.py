@@ -122,18 +122,16 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
     def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
         finished = stats.finished_requests
+        # Of a single token there is no time per further one.
+        several = [request for request in finished if request.num_generation_tokens > 1]
         if not (stats.time_to_first_tokens_iter or finished):
             return
         self.on_times(
             RequestTimes(
                 emulated_s=emulated_s,
                 ttft_s=stats.time_to_first_tokens_iter,
-                # Of a single token there is no time per further one.
-                tpot_s=[
-                    request.mean_time_per_output_token
-                    for request in finished
-                    if request.num_generation_tokens > 1
-                ],
+                tpot_s=[request.mean_time_per_output_token for request in several],
+                decode_s=[request.decode_time for request in several],
                 e2e_s=[request.e2e_latency for request in finished],
             )
         )

@@ -40,7 +40,7 @@ from serving.simulator.run import HandoverOutcome
 from serving.simulator.scheduler_arrays import NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_job import LIMITS, JobWork, SimulatedJob
-from serving.telemetry.first_token_times import KEPT_MAX, FirstTokenTimes
+from serving.telemetry.recent_times import KEPT_MAX, RecentTimes
 from serving.traffic.start_time import START_S
 from serving.wire.control_call import DrainRequest, ResumeRequest, TrainingNote
 from serving.wire.machine_state import NO_TRAINING, LeaseState
@@ -132,8 +132,9 @@ class DayNightController:
             start_s=terms.start_s,
             idle_chip_watts=deployment.cost_model.idle_chip_watts,
         )
-        self._first_tokens = FirstTokenTimes()
-        self._newest_ns = NONE
+        self._first_tokens = RecentTimes()
+        self._begun_tpot = RecentTimes()
+        self._newest_ns: dict[str, int] = {}
         self._noted = JobWork()
         self._noted_joules = 0.0
         self._note_ns = self._look_ns = self._decide_ns = 0
@@ -180,11 +181,13 @@ class DayNightController:
         groups, now_s = self._groups, now_ns / NS_PER_S
         self._decide_ns = now_ns + round(self._settings.look_s * NS_PER_S)
         self._note_sample(now_ns)
+        ttft, tpot = self._attainments()
         observed = self._memory.observed(
             now_s,
             phases=groups.state.phases,
             queue=sum(each.schedulers.waiting for each in self._pool.engines),
-            ttft_attainment=self._ttft_attainment(),
+            ttft_attainment=ttft,
+            tpot_attainment=tpot,
             restore_s=self._return_s,
             job_chips_min=groups.state.job_chips_min,
         )
@@ -207,20 +210,37 @@ class DayNightController:
         )
         self.samples.append(sample)
 
-    def _ttft_attainment(self) -> float | None:
-        """The share of requests in time since the number of serving groups last changed."""
-        limit_s, since_s = self._settings.slo.ttft_s, self._memory.changed_s
-        if limit_s is None:
-            return None
-        requests = self._pool.requests
-        new = requests[requests["first_token_ns"] > self._newest_ns]
-        for each in new[np.argsort(new["first_token_ns"], kind="stable")][-KEPT_MAX:]:
-            self._newest_ns = int(each["first_token_ns"])
-            ttft_s = (self._newest_ns - int(each["arrival_ns"])) / NS_PER_S
-            self._first_tokens.add(self._newest_ns / NS_PER_S, [ttft_s])
+    def _attainments(self) -> tuple[float | None, float | None]:
+        """The shares of requests within TTFT and TPOT since the number of serving groups last
+        changed; of TPOT of those that began since then.
+        """
+        slo, since_s = self._settings.slo, self._memory.changed_s
+        if slo.ttft_s is not None:
+            for row in self._newly("first_token_ns"):
+                each = self._pool.requests[row]
+                ttft_ns = int(each["first_token_ns"]) - int(each["arrival_ns"])
+                self._first_tokens.add(each["first_token_ns"] / NS_PER_S, [ttft_ns / NS_PER_S])
+        if slo.tpot_s is not None:
+            for row in self._newly("last_token_ns"):
+                each, further = self._pool.requests[row], self._arrivals.output_tokens[row] - 1
+                if further > 0:
+                    decode_ns = int(each["last_token_ns"]) - int(each["first_token_ns"])
+                    begun_s = each["first_token_ns"] / NS_PER_S
+                    self._begun_tpot.add(begun_s, [decode_ns / further / NS_PER_S])
         return (
-            None if since_s is None else self._first_tokens.share_within(limit_s, since_s=since_s)
+            self._first_tokens.share_within(slo.ttft_s, since_s=since_s),
+            self._begun_tpot.share_within(slo.tpot_s, since_s=since_s),
         )
+
+    def _newly(self, column: str) -> list[int]:
+        """The newest rows in which a time came since this was asked before, in their order."""
+        at_ns = self._pool.requests[column]
+        rows = np.flatnonzero(at_ns > self._newest_ns.get(column, NONE))
+        rows = rows[np.argsort(at_ns[rows], kind="stable")][-KEPT_MAX:]
+        if len(rows):
+            self._newest_ns[column] = int(at_ns[rows[-1]])
+        newest: list[int] = rows.tolist()
+        return newest
 
     @property
     def _return_s(self) -> float:

@@ -53,6 +53,7 @@ class RequestArrivals:
         self.unsent = np.zeros(len(traffic), dtype=np.bool_)
         """Whose sessions never begin, as the time of their loop is over: [requests]."""
         self._arrival_s = traffic.arrival_s
+        self.output_tokens = traffic.output_tokens
         self._taken_later = 0
         self.coming = 0
         """The next of those with an arrival of their own."""

@@ -73,7 +73,8 @@ class StreamedArrivals:
         self._failed = failed
         self._block_tokens = block_tokens
         self._is_used = np.zeros(len(requests), dtype=np.bool_)
-        self._output_tokens = np.zeros(len(requests), dtype=np.int64)
+        self.output_tokens = np.zeros(len(requests), dtype=np.int64)
+        """Of each row's request."""
         self.unsent = np.zeros(len(requests), dtype=np.bool_)
         self.taken = 0
         """Requests that have arrived and were handed over."""
@@ -125,7 +126,7 @@ class StreamedArrivals:
             block_tokens=self._block_tokens,
         )
         self._is_used[rows] = True
-        self._output_tokens[rows] = piece.output_tokens
+        self.output_tokens[rows] = piece.output_tokens
         return Coming(request=rows, at_ns=at_ns)
 
     def let_go(self) -> None:
@@ -135,7 +136,7 @@ class StreamedArrivals:
         if not len(rows):
             return
         ended, failed = self._requests[rows], self._failed[rows]
-        output_tokens = self._output_tokens[rows]
+        output_tokens = self.output_tokens[rows]
         reply_ns = ended["last_token_ns"] - ended["first_token_ns"]
         ttft_s = (ended["first_token_ns"] - ended["arrival_ns"]) / NS_PER_S
         tpot_s = reply_ns / NS_PER_S / np.maximum(output_tokens - 1, 1)

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from loadgen.measures.percentile import percentile
+from serving.telemetry.recent_times import RecentTimes
 from serving.wire.machine_state import Count, Plain
 
 WINDOW_S: Final = 60.0
@@ -35,11 +36,15 @@ _Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 class RequestTimes(Plain, frozen=True, kw_only=True):
-    """Latencies that were known when a step ended, at `emulated_s`."""
+    """Latencies that were known when a step ended, at `emulated_s`.
+
+    `decode_s`: of each of `tpot_s`, from its request's first token to the last.
+    """
 
     emulated_s: float
     ttft_s: list[float]
     tpot_s: list[float]
+    decode_s: list[float]
     e2e_s: list[float]
 
 
@@ -66,16 +71,22 @@ class _NewestTimes:
 
 
 class LatencyWindow:
-    """Latencies by the emulated time at which they were known."""
+    """Latencies by the emulated time at which they were known.
+
+    `begun_tpot`: TPOT, by the time of the request's first token.
+    """
 
     def __init__(self) -> None:
         self._ttft, self._tpot, self._e2e = _NewestTimes(), _NewestTimes(), _NewestTimes()
+        self.begun_tpot = RecentTimes()
 
     def add(self, times: RequestTimes) -> None:
         """Add those of one step."""
         self._ttft.add(times.emulated_s, times.ttft_s)
         self._tpot.add(times.emulated_s, times.tpot_s)
         self._e2e.add(times.emulated_s, times.e2e_s)
+        for tpot_s, decode_s in zip(times.tpot_s, times.decode_s, strict=True):
+            self.begun_tpot.add(times.emulated_s - decode_s, [tpot_s])
 
     def report(self, now_s: float) -> LatencyReport:
         """The last `WINDOW_S` before `now_s`, or the part of which every kind is kept."""

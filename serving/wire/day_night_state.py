@@ -110,6 +110,7 @@ class DayNightState(Plain, frozen=True, kw_only=True):
     group_requests_source: str
     slo: str
     ttft_attainment: float | None
+    tpot_attainment: float | None
     forecasts: tuple[ForecastState, ...]
     burst_response_s: float
     burst_seen_s: float

@@ -123,6 +123,7 @@ class DayNightState(_message.Message):
     GROUP_REQUESTS_SOURCE_FIELD_NUMBER: _builtins.int
     SLO_FIELD_NUMBER: _builtins.int
     TTFT_ATTAINMENT_FIELD_NUMBER: _builtins.int
+    TPOT_ATTAINMENT_FIELD_NUMBER: _builtins.int
     FORECASTS_FIELD_NUMBER: _builtins.int
     BURST_RESPONSE_S_FIELD_NUMBER: _builtins.int
     BURST_SEEN_S_FIELD_NUMBER: _builtins.int
@@ -163,6 +164,10 @@ class DayNightState(_message.Message):
     ttft_attainment: _builtins.float
     """Share of the recent requests whose first token was in time, since the number of serving groups
     last changed; absent when there are too few to tell.
+    """
+    tpot_attainment: _builtins.float
+    """The same of those that got their first token since then and have ended, whose mean time per
+    further token was in time.
     """
     burst_response_s: _builtins.float
     """Emulated seconds until the groups that a burst needs serve again, at most; the first
@@ -211,6 +216,7 @@ class DayNightState(_message.Message):
         group_requests_source: _builtins.str = ...,
         slo: _builtins.str = ...,
         ttft_attainment: _builtins.float | None = ...,
+        tpot_attainment: _builtins.float | None = ...,
         forecasts: _abc.Iterable[Global___ForecastState] | None = ...,
         burst_response_s: _builtins.float = ...,
         burst_seen_s: _builtins.float = ...,
@@ -224,9 +230,9 @@ class DayNightState(_message.Message):
         restarts: _builtins.int = ...,
         trouble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s", "_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "_ttft_attainment", b"_ttft_attainment", "group_requests_per_s", b"group_requests_per_s", "job", b"job", "next_change_day_s", b"next_change_day_s", "return_s", b"return_s", "ttft_attainment", b"ttft_attainment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s", "_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "_tpot_attainment", b"_tpot_attainment", "_ttft_attainment", b"_ttft_attainment", "group_requests_per_s", b"group_requests_per_s", "job", b"job", "next_change_day_s", b"next_change_day_s", "return_s", b"return_s", "tpot_attainment", b"tpot_attainment", "ttft_attainment", b"ttft_attainment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s", "_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "_ttft_attainment", b"_ttft_attainment", "burst_response_s", b"burst_response_s", "burst_seen_s", b"burst_seen_s", "day_length_s", b"day_length_s", "day_s", b"day_s", "emulated_s", b"emulated_s", "forecasts", b"forecasts", "group_requests_per_s", b"group_requests_per_s", "group_requests_source", b"group_requests_source", "groups", b"groups", "groups_desired", b"groups_desired", "job", b"job", "leases", b"leases", "load_per_s", b"load_per_s", "next_change_day_s", b"next_change_day_s", "next_change_if", b"next_change_if", "policy", b"policy", "policy_words", b"policy_words", "publish", b"publish", "published", b"published", "reason", b"reason", "restarts", b"restarts", "return_s", b"return_s", "slo", b"slo", "time_of_day", b"time_of_day", "trouble", b"trouble", "ttft_attainment", b"ttft_attainment", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s", "_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "_tpot_attainment", b"_tpot_attainment", "_ttft_attainment", b"_ttft_attainment", "burst_response_s", b"burst_response_s", "burst_seen_s", b"burst_seen_s", "day_length_s", b"day_length_s", "day_s", b"day_s", "emulated_s", b"emulated_s", "forecasts", b"forecasts", "group_requests_per_s", b"group_requests_per_s", "group_requests_source", b"group_requests_source", "groups", b"groups", "groups_desired", b"groups_desired", "job", b"job", "leases", b"leases", "load_per_s", b"load_per_s", "next_change_day_s", b"next_change_day_s", "next_change_if", b"next_change_if", "policy", b"policy", "policy_words", b"policy_words", "publish", b"publish", "published", b"published", "reason", b"reason", "restarts", b"restarts", "return_s", b"return_s", "slo", b"slo", "time_of_day", b"time_of_day", "tpot_attainment", b"tpot_attainment", "trouble", b"trouble", "ttft_attainment", b"ttft_attainment", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group_requests_per_s: _TypeAlias = _typing.Literal["group_requests_per_s"]  # noqa: Y015
     _WhichOneofArgType__group_requests_per_s: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s"]  # noqa: Y015
@@ -234,6 +240,8 @@ class DayNightState(_message.Message):
     _WhichOneofArgType__next_change_day_s: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s"]  # noqa: Y015
     _WhichOneofReturnType__return_s: _TypeAlias = _typing.Literal["return_s"]  # noqa: Y015
     _WhichOneofArgType__return_s: _TypeAlias = _typing.Literal["_return_s", b"_return_s"]  # noqa: Y015
+    _WhichOneofReturnType__tpot_attainment: _TypeAlias = _typing.Literal["tpot_attainment"]  # noqa: Y015
+    _WhichOneofArgType__tpot_attainment: _TypeAlias = _typing.Literal["_tpot_attainment", b"_tpot_attainment"]  # noqa: Y015
     _WhichOneofReturnType__ttft_attainment: _TypeAlias = _typing.Literal["ttft_attainment"]  # noqa: Y015
     _WhichOneofArgType__ttft_attainment: _TypeAlias = _typing.Literal["_ttft_attainment", b"_ttft_attainment"]  # noqa: Y015
     @_typing.overload
@@ -242,6 +250,8 @@ class DayNightState(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_change_day_s) -> _WhichOneofReturnType__next_change_day_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__return_s) -> _WhichOneofReturnType__return_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tpot_attainment) -> _WhichOneofReturnType__tpot_attainment | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ttft_attainment) -> _WhichOneofReturnType__ttft_attainment | None: ...
 

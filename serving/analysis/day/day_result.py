@@ -19,7 +19,7 @@ from emulator.specs.system import SystemSpec
 from emulator.timing.model_flops import served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_trace import HOUR_S
-from serving.analysis.day.day_walk import DayWalk
+from serving.analysis.day.day_walk import DayWalk, kept_requests
 from serving.analysis.day.leased_groups import HandoverTotals
 from serving.analysis.day.partition_curve import GroupCurve
 from serving.analysis.day.training_yield import TrainingYield
@@ -154,11 +154,14 @@ class DayResult:
         all do step by step).
         """
         walk = self.walk
-        shares = self.machine.curve.share(name, walk.group_rates, walk.serving)
-        arrivals = walk.demand.arrivals
-        in_time = arrivals if name == "tpot_share" else arrivals - walk.late
-        kept: Float64s = in_time * shares
-        return kept
+        return kept_requests(
+            self.machine.curve,
+            name,
+            arrivals=walk.demand.arrivals,
+            late=walk.late,
+            rates=walk.group_rates,
+            serving=walk.serving,
+        )
 
     def attainment(self, name: str) -> float:
         """Share of the requests with a share's limits kept; 1 of none."""

@@ -260,18 +260,10 @@ class Observer:
         walk, demand, outcomes = self._walk, self._walk.demand, self._walk.outcomes
         number, interval_s = walk.number, outcomes.interval_s
         lately = slice(max(0, number - outcomes.look_intervals), number)
-        arrivals = demand.arrivals[lately]
-        arrived = float(arrivals.sum())
         if number:
-            load_per_s = float(arrivals[-1]) / interval_s
+            load_per_s = float(demand.arrivals[number - 1]) / interval_s
         else:
             load_per_s = float(self._history.requests_per_s[-1]) if len(self._history) else 0.0
-        attainment = None
-        if arrived:
-            rates, serving = walk.rates[lately], walk.serving[lately]
-            shares = self._curve.share("ttft_share", rates, serving)
-            kept = float(((arrivals - walk.late[lately]) * shares).sum())
-            attainment = min(max(kept / arrived, 0.0), 1.0)
         handover = outcomes.handover
         now_s = number * interval_s
         return Observation(
@@ -284,11 +276,46 @@ class Observer:
             capacity_per_group_per_s=self._curve.least_capacity_per_s,
             groups_min=handover.groups_min,
             queue=int(backlog),
-            ttft_attainment=attainment,
+            ttft_attainment=self._attainment("ttft_share", lately),
+            tpot_attainment=self._attainment("tpot_share", lately),
             drain_s=handover.drain_s,
             restore_s=handover.restore_s + outcomes.save_s(state),
             job_groups_min=outcomes.job_groups_min,
         )
+
+    def _attainment(self, name: str, lately: slice) -> float | None:
+        """The share of the requests of some intervals that kept a share's limits; None of none."""
+        walk = self._walk
+        arrivals = walk.demand.arrivals[lately]
+        arrived = float(arrivals.sum())
+        if not arrived:
+            return None
+        kept = kept_requests(
+            self._curve,
+            name,
+            arrivals=arrivals,
+            late=walk.late[lately],
+            rates=walk.rates[lately],
+            serving=walk.serving[lately],
+        )
+        return min(max(float(kept.sum()) / arrived, 0.0), 1.0)
+
+
+def kept_requests(
+    curve: GroupCurve,
+    name: str,
+    *,
+    arrivals: Int64s,
+    late: Float64s,
+    rates: Float64s,
+    serving: Float64s,
+) -> Float64s:
+    """Of a walk's arrivals, those that keep the limits of `ttft_share`, `tpot_share` or
+    `both_share`; all [intervals]. Late ones miss TTFT alone.
+    """
+    in_time = arrivals if name == "tpot_share" else arrivals - late
+    kept: Float64s = in_time * curve.share(name, rates, serving)
+    return kept
 
 
 def walk(

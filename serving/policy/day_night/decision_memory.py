@@ -38,6 +38,7 @@ class DecisionMemory:
         phases: Sequence[HandoverPhase],
         queue: int,
         ttft_attainment: float | None,
+        tpot_attainment: float | None,
         restore_s: float,
         job_chips_min: int,
     ) -> Observation:
@@ -63,6 +64,7 @@ class DecisionMemory:
             groups_min=settings.groups - settings.lend_groups,
             queue=max(0, queue - int(in_time)),
             ttft_attainment=ttft_attainment,
+            tpot_attainment=tpot_attainment,
             drain_s=settings.grace_s * clock.day_s_per_emulated_s,
             restore_s=restore_s * clock.day_s_per_emulated_s,
             job_groups_min=-(-job_chips_min // settings.group_chips),

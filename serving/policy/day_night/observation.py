@@ -19,9 +19,9 @@ class Observation:
     or come back, the rest of `groups` train or drain; `since_change_s`: since that number last
     changed. `capacity_per_group_per_s`: requests per second that one group serves within the
     targets. `groups_min` must always serve, for what they hold. `queue`: waiting requests beyond
-    the usual; `ttft_attainment`: share of recent requests within their TTFT target, None without
-    any. `drain_s`, `restore_s`: time for a group to leave, and to come back. `job_groups_min`: of
-    fewer leased groups none trains.
+    the usual; `ttft_attainment`, `tpot_attainment`: share of recent requests within TTFT's and
+    TPOT's limit, None without any. `drain_s`, `restore_s`: time for a group to leave, and to come
+    back. `job_groups_min`: of fewer leased groups none trains.
     """
 
     now_s: float
@@ -34,6 +34,7 @@ class Observation:
     groups_min: int = 1
     queue: int = 0
     ttft_attainment: float | None = None
+    tpot_attainment: float | None = None
     drain_s: float = 0.0
     restore_s: float = 0.0
     job_groups_min: int = 1
@@ -51,8 +52,10 @@ class Observation:
             raise ConfigError("serving_groups", self.serving_groups, f"0 to {self.groups} groups")
         if self.job_groups_min < 1:
             raise ConfigError("job_groups_min", self.job_groups_min, "at least 1 group")
-        if self.ttft_attainment is not None and not 0 <= self.ttft_attainment <= 1:
-            raise ConfigError("ttft_attainment", self.ttft_attainment, "a share, 0 to 1")
+        for name in ("ttft_attainment", "tpot_attainment"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise ConfigError(name, share, "a share, 0 to 1")
 
     def groups_for(self, requests_per_s: float) -> int:
         """Fewest groups that serve a rate, within `groups_min` and `groups`."""

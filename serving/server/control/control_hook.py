@@ -14,7 +14,7 @@ from serving.access.control_key import held_control_key, noted_console_port
 from serving.plugin.direct_streams import join_streams, read_environment_once
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
-from serving.plugin.stat_logger import latencies
+from serving.plugin.stat_logger import latencies, stat_logger_of
 from serving.plugin.unseen_tokens import leave_out_unseen_tokens
 from serving.process.api_processes import ApiProcesses
 from serving.server.batch.batch_runner import BatchRunner
@@ -166,10 +166,12 @@ def _day_night(engine: Any, gateway: Gateway, batches: BatchRunner | None) -> Da
     settings = DayNightSettings.from_environment(os.environ)
     if settings is None:
         return None
+    stats = stat_logger_of(engine)
     return DayNight(
         engine,
         settings,
         job_command=job_commands(settings),
         first_tokens=gateway.first_tokens,
+        begun_tpot=None if stats is None else stats.latencies.begun_tpot,
         batches=batches,
     )

@@ -40,7 +40,7 @@ from serving.server.day_night.live_handover import LiveHandover
 from serving.server.day_night.publisher import Publisher
 from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
 from serving.server.training.job_status import NO_STATUS
-from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.recent_times import RecentTimes
 from serving.wire.control_call import (
     ControlReply,
     ControlRequest,
@@ -97,7 +97,8 @@ class DayNight:
     """The controller of one server, in the loop of the engine's client.
 
     `job_command` takes chips of the partition and the engine's dilation; `first_tokens` are TTFTs
-    as clients see them. `batches`, if any, have free groups by the order in `settings`.
+    as clients see them, `begun_tpot` TPOTs by the time of the first token. `batches`, if any, have
+    free groups by the order in `settings`.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class DayNight:
         settings: DayNightSettings,
         *,
         job_command: Callable[[Sequence[int], float], list[str]],
-        first_tokens: FirstTokenTimes | None = None,
+        first_tokens: RecentTimes | None = None,
+        begun_tpot: RecentTimes | None = None,
         batches: BatchTenant | None = None,
         limits: HandoverLimits | None = None,
         wall_s: Callable[[], float] = time.time,
@@ -114,7 +116,8 @@ class DayNight:
         self._engine = engine
         self.settings = settings
         self._job_command = job_command
-        self._first_tokens = first_tokens
+        self._first_tokens = first_tokens or RecentTimes()
+        self._begun_tpot = begun_tpot or RecentTimes()
         self._batches = batches
         self._give_share(UNDECIDED)
         self._arrived = 0  # without those of batches
@@ -247,7 +250,12 @@ class DayNight:
             watch.emulated_s,
             phases=handover.state.phases,
             queue=max(0, watch.waiting - batches.waiting),
-            ttft_attainment=self._ttft_attainment(),
+            ttft_attainment=self._first_tokens.share_within(
+                self.settings.slo.ttft_s, since_s=self._memory.changed_s
+            ),
+            tpot_attainment=self._begun_tpot.share_within(
+                self.settings.slo.tpot_s, since_s=self._memory.changed_s
+            ),
             restore_s=self._return_s(watch.dilation),
             job_chips_min=handover.state.job_chips_min,
         )
@@ -340,15 +348,6 @@ class DayNight:
         """Wall seconds for a job to save: beside the host's, those of its emulated save."""
         status = self.job.status() or NO_STATUS
         return self._limits.stop_s + dilation * status.stop_ns / NS_PER_S
-
-    def _ttft_attainment(self) -> float | None:
-        """The share of requests in time since the number of serving groups last changed, which was
-        the response to earlier misses.
-        """
-        limit_s, since_s = self.settings.slo.ttft_s, self._memory.changed_s
-        if self._first_tokens is None or limit_s is None or since_s is None:
-            return None
-        return self._first_tokens.share_within(limit_s, since_s=since_s)
 
     def burst_response_s(self, dilation: float) -> tuple[float, float]:
         """Emulated seconds until a burst fills a demand bucket, and until its groups serve, at

@@ -56,6 +56,7 @@ def day_night_state(day_night: DayNight, seen: DayNightSnapshot) -> DayNightStat
         group_requests_source=settings.group_requests_source,
         slo=str(settings.slo),
         ttft_attainment=observed.ttft_attainment,
+        tpot_attainment=observed.tpot_attainment,
         forecasts=forecasts(policy, observed),
         burst_response_s=answered_s,
         burst_seen_s=seen_s,
@@ -169,7 +170,12 @@ def as_a_day_before(observed: Observation) -> Observation:
     rates = np.concatenate([known, known[-day:][:ahead]])[-BUCKETS_MAX:]
     longer = replace(history, requests_per_s=rates, end_s=history.end_s + ahead * history.bucket_s)
     return replace(
-        observed, history=longer, load_per_s=float(rates[-1]), queue=0, ttft_attainment=None
+        observed,
+        history=longer,
+        load_per_s=float(rates[-1]),
+        queue=0,
+        ttft_attainment=None,
+        tpot_attainment=None,
     )
 
 

@@ -34,9 +34,9 @@ from serving.server.gateway.permits.permit_messages import ClientsHeld
 from serving.server.gateway.permits.permit_port import PermitPort
 from serving.server.gateway.readiness import Readiness
 from serving.server.gateway.snapshot_poller import SnapshotPoller
-from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.gateway_metrics import GatewayMetrics
 from serving.telemetry.host_meter import HostMeter
+from serving.telemetry.recent_times import RecentTimes
 
 
 class Service(Protocol):
@@ -130,7 +130,7 @@ class Gateway(HttpFront):
             closed=lambda: self.admission.closed,
             seats=lambda: self.capacity().seats,
         )
-        self.first_tokens = FirstTokenTimes()
+        self.first_tokens = RecentTimes()
         self.admission.on_wait = self._note_wait
         self.hardware = SnapshotPoller(engine)
         self._lends = None if processes is None else self._lending(processes)

@@ -97,7 +97,8 @@ NIGHT = """() => {
 
 def facts_of(said: dict[str, Any]) -> dict[str, Any]:
     """What the card's list says, of the API's state: what is not known is left out."""
-    names = ("load_per_s", "group_requests_per_s", "slo", "burst_response_s", "ttft_attainment")
+    attainments = ("ttft_attainment", "tpot_attainment")
+    names = ("load_per_s", "group_requests_per_s", "slo", "burst_response_s", *attainments)
     facts = {name: said[name] for name in names}
     job = said["job"]
     facts |= {"job_step": job["step"], "job_loss": job["loss"]}

@@ -332,7 +332,7 @@ def test_a_schedule_s_next_hand_over_is_said_and_marked(
     replayed.looks.night = {
         **dict.fromkeys(("policy_words", "next_change_if", "slo", "trouble"), ""),
         **dict.fromkeys(("emulated_s", "day_length_s", "load_per_s", "burst_response_s"), 0),
-        **dict.fromkeys(("group_requests_per_s", "ttft_attainment", "job")),
+        **dict.fromkeys(("group_requests_per_s", "ttft_attainment", "tpot_attainment", "job")),
         "groups_desired": 2,
         "policy": "schedule:22:00-06:00",
         "time_of_day": "Sun 18:00 UTC",

@@ -124,6 +124,13 @@ MACHINES: Final[dict[str, Machine]] = {
     "a torus": Machine(
         model="mixtral-8x7b", system="trn2.48xlarge", partition=Partition(chips=16, ep=8)
     ),
+    "a part of a torus": Machine(
+        model="gpt-oss-20b",
+        system="trn2-ultraserver",
+        partition=Partition(chips=5, ep=5, first_chip=3),
+        fitted=True,
+        routing="zipf:1",
+    ),
     "domains of a cluster that forward": Machine(
         model="gpt-oss-20b",
         system="dgx-h100",
@@ -222,6 +229,11 @@ def test_so_does_a_step_of_every_rank(name: str) -> None:
 
     batch = batch_of(costs.partition.ranks, rows)
     assert_alike(costs.cost(batch), cost_slowly(costs, batch))
+
+
+@pytest.mark.parametrize("name", ["a torus", "a part of a torus", "a mesh"])
+def test_tables_are_all_that_a_step_over_links_needs(name: str) -> None:
+    assert costs_of(name, Overlap.NONE).step_tables() is not None
 
 
 def test_a_chip_over_its_budget_stretches_the_step_alike() -> None:

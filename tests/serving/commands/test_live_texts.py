@@ -86,6 +86,7 @@ def test_day_and_night_are_a_table_of_groups_and_one_of_hand_overs(golden: Golde
         group_requests_source="given",
         slo="ttft=1s@p99",
         ttft_attainment=0.995,
+        tpot_attainment=0.9,
         forecasts=(),
         burst_response_s=90.0,
         burst_seen_s=30.0,

@@ -31,6 +31,9 @@ export function DayNightCard({ state, leases }: { state: DayNight; leases: reado
         {state.ttft_attainment !== null && (
           <Fact id="ttft_attainment" name="TTFT in time" value={state.ttft_attainment} shown={share(state.ttft_attainment)} />
         )}
+        {state.tpot_attainment !== null && (
+          <Fact id="tpot_attainment" name="TPOT in time" value={state.tpot_attainment} shown={share(state.tpot_attainment)} />
+        )}
         {state.job && <Fact id="job_step" name="Training job" value={state.job.step} shown={jobWords(state.job)} />}
         {state.job && state.job.emulated_s > 0 && <Fact id="job_share" name="Its chips" value={trainedShare(state.job)} shown={paceWords(state.job)} />}
         {state.job?.loss != null && <Fact id="job_loss" name="Loss" value={state.job.loss} shown={`${state.job.loss.toFixed(3)} nats/token`} />}

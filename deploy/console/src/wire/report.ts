@@ -100,6 +100,7 @@ export interface DayNightState {
   group_requests_source: string;
   slo: string;
   ttft_attainment: number | null;
+  tpot_attainment: number | null;
   forecasts: ForecastState[];
   burst_response_s: number;
   burst_seen_s: number;

@@ -1,6 +1,6 @@
 """A policy walked over a day, interval by interval."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import DayWalk
+from serving.policy.day_night.demand import DemandPolicy
+from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Fixed, Never, Policy
-from tests.serving.analysis.day.days import CURVE, MONDAY, demand, machine, walked
+from tests.serving.analysis.day.days import CURVE, MONDAY, demand, machine, point, walked
 
 TERMS = WalkTerms(interval_s=60.0, look_s=60.0)
 
@@ -200,3 +202,32 @@ def test_an_assumed_past_is_forgotten_after_a_day_and_a_true_one_is_kept() -> No
 def test_a_part_that_the_trace_has_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="168 hours"):
         day_demand(sample_week(), begin_s=0.0, length_s=8 * 86_400.0, terms=WalkTerms())
+
+
+def test_demand_leaves_a_rate_where_tpot_ends_it() -> None:
+    """Monday's rate is 1.15 times what Sunday's split of one group serves: nobody waits, TTFT is
+    met, and TPOT is missed all at once.
+    """
+    at_once = replace(
+        CURVE,
+        points=(
+            *(point(rate, 1.0) for rate in (1.0, 2.0)),
+            *(point(rate, 0.0, ttft_share=1.0, tpot_share=0.0) for rate in (2.1, 2.4)),
+        ),
+    )
+    sunday, monday, looks = 1.6, 2.3, 12
+    past = DemandHistory(
+        end_s=MONDAY.timestamp(), bucket_s=300.0, requests_per_s=np.full(2 * 288, sunday)
+    )
+    wanted = replace(demand(*[round(60 * monday)] * 5 * looks), past=past)
+    found = walked(wanted, DemandPolicy(), WalkTerms(), curve=at_once)
+    result = DayResult(
+        machine=replace(machine(), curve=at_once), walk=found, policy="", describes=""
+    )
+
+    assert found.wanted[0] == 1
+    assert not found.backlog.any() and result.attainment("ttft_share") == 1.0
+    assert result.kept("tpot_share")[:5].sum() == 0.0
+    assert found.wanted[1:] == (2,) * (looks - 1)
+    # It is back a minute later, and stays, although Sunday's split is the rule for six hours.
+    assert result.kept("both_share")[6:] == pytest.approx(wanted.arrivals[6:])

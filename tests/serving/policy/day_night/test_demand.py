@@ -163,8 +163,9 @@ def test_a_burst_takes_groups_back_once_requests_wait_or_are_late() -> None:
 
     assert policy.decide(quiet).serving_groups == 1
     assert policy.decide(replace(quiet, queue=1)).serving_groups == 5  # 38.03/s and a fifth
-    assert policy.decide(replace(quiet, ttft_attainment=0.98)).serving_groups == 5
-    assert policy.decide(replace(quiet, ttft_attainment=0.99)).serving_groups == 1
+    for late in ("ttft_attainment", "tpot_attainment"):
+        assert policy.decide(replace(quiet, **{late: 0.98})).serving_groups == 5
+        assert policy.decide(replace(quiet, **{late: 0.99})).serving_groups == 1
 
 
 @given(seen=observations, share=st.floats(0, 0.999))

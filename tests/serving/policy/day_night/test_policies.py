@@ -73,13 +73,14 @@ POLICIES: dict[str, Policy] = {
 
 loads = st.floats(0, 100)
 observations = st.builds(
-    lambda rates, load, serving, since, queue, attainment, must: observed(
+    lambda rates, load, serving, since, queue, shares, must: observed(
         np.array(rates, dtype=np.float64).repeat(24),
         load_per_s=load,
         serving_groups=serving,
         since_change_s=since,
         queue=queue,
-        ttft_attainment=attainment,
+        ttft_attainment=shares[0],
+        tpot_attainment=shares[1],
         groups_min=must,
     ),
     st.lists(loads, min_size=0, max_size=30),
@@ -87,7 +88,7 @@ observations = st.builds(
     st.integers(0, 8),
     st.floats(0, 4_000),
     st.integers(0, 500),
-    st.none() | st.floats(0, 1),
+    st.tuples(*[st.none() | st.floats(0, 1)] * 2),
     st.integers(0, 8),
 )
 
@@ -165,15 +166,18 @@ def test_a_burst_at_night_takes_chips_back_at_once() -> None:
     assert burst_response_s(look_s=300.0, restore_s=45.0) == 345.0
 
 
-def test_missed_ttft_takes_back_one_group_at_a_time() -> None:
+@pytest.mark.parametrize("late", ["ttft_attainment", "tpot_attainment"])
+def test_a_missed_limit_takes_back_one_group_at_a_time(late: str) -> None:
     quiet = np.full(2 * DAY, 5.0)
-    missed = observed(quiet, serving_groups=3, ttft_attainment=0.98)
+    missed = observed(quiet, serving_groups=3, **{late: 0.98})
     just_called = replace(missed, since_change_s=299.0)  # what comes back is not there yet
 
     assert QuantilePolicy().decide(missed).serving_groups == 4
     assert QuantilePolicy().decide(just_called).serving_groups == 3
     assert QuantilePolicy().decide(replace(missed, serving_groups=8)).serving_groups == 8
-    assert QuantilePolicy().decide(replace(missed, ttft_attainment=0.99)).serving_groups == 1
+    assert QuantilePolicy().decide(replace(missed, **{late: 0.99})).serving_groups == 1
+    name = late.partition("_")[0].upper()
+    assert QuantilePolicy().decide(missed).reason == f"{name} met by 98.0%, below 99.0%"
 
 
 @pytest.mark.parametrize("text", POLICIES)

@@ -15,7 +15,7 @@ from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow
 
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 times = st.floats(0, 1e7) | st.integers(0, 10**6).map(lambda minutes: 60.0 * minutes)
-guards = st.builds(Guard, headroom=st.floats(0, 10), dwell_s=times, ttft_target=st.floats(0, 1))
+guards = st.builds(Guard, headroom=st.floats(0, 10), dwell_s=times, target=st.floats(0, 1))
 windows = st.builds(
     ScheduleWindow,
     start_minute=st.integers(0, 719),
@@ -110,7 +110,7 @@ def test_options_are_read_and_defaults_are_not_written() -> None:
         ("demand:confidence=1", "confidence=1.0: "),
         ("demand:dwell=soon", "dwell=soon: expected a time such as"),
         ("demand:dwell=-5m", "dwell_s=-300.0: "),
-        ("demand:ttft_target=99", "ttft_target=99.0: "),
+        ("demand:target=99", "target=99.0: "),
         ("price:", "policy="),
         ("price:@UTC", "price=@UTC: "),
         ("price:no/such/file", "price=no/such/file "),

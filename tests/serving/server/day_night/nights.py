@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.policy.day_night.handover import HandoverLimits
 from serving.server.day_night.controller import DayNight
-from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.recent_times import RecentTimes
 from tests.serving.server.day_night.lending_engine import (
     HOUR_S,
     LendingEngine,
@@ -27,7 +27,8 @@ def a_controller(
     *,
     how: str = "works",
     slow_to_stop: bool = False,
-    first_tokens: FirstTokenTimes | None = None,
+    first_tokens: RecentTimes | None = None,
+    begun_tpot: RecentTimes | None = None,
     **given: Any,
 ) -> DayNight:
     return DayNight(
@@ -35,6 +36,7 @@ def a_controller(
         a_settings(directory, **given),
         job_command=job_command(directory, how),
         first_tokens=first_tokens,
+        begun_tpot=begun_tpot,
         limits=replace(QUICK, stop_s=30.0) if slow_to_stop else QUICK,
     )
 

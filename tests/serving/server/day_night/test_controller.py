@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
+from loadgen.measures.slo import Slo
 from serving.policy.day_night.handover import HandoverPhase, JobPhase
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.quantile import QuantilePolicy
 from serving.server.day_night.day_night_report import day_night_state, forecasts
 from serving.server.day_night.job_record import read_record
-from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.recent_times import RecentTimes
 from serving.wire.control_call import DrainRequest, PublishRequest, ResumeRequest
 from serving.wire.day_night_state import DayNightState
 from tests.serving.server.day_night.lending_engine import LendingEngine
@@ -285,7 +286,7 @@ def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Pat
 def test_late_first_tokens_take_chips_back_one_change_at_a_time(
     lender: LendingEngine, directory: Path
 ) -> None:
-    times = FirstTokenTimes()
+    times = RecentTimes()
     controller = a_controller(
         lender, directory, first_tokens=times, group_requests_per_s=10.0, reading_s=0.5
     )
@@ -306,6 +307,36 @@ def test_late_first_tokens_take_chips_back_one_change_at_a_time(
         again = await controller.snapshot()
         assert again.observed.ttft_attainment is None
         assert again.decision.serving_groups == 2
+
+    asyncio.run(night())
+
+
+@pytest.mark.process
+def test_late_further_tokens_take_chips_back_too(lender: LendingEngine, directory: Path) -> None:
+    first, further = RecentTimes(), RecentTimes()
+    controller = a_controller(
+        lender,
+        directory,
+        first_tokens=first,
+        begun_tpot=further,
+        group_requests_per_s=10.0,
+        slo=Slo.parse("ttft=1s,tpot=30ms"),
+    )
+
+    async def night() -> None:
+        at(lender, NIGHT)
+        await until(controller, trains(controller))
+        changed_s = lender.emulated_s
+        at(lender, NIGHT + 1)
+        first.add(lender.emulated_s, [0.1] * 500)
+        further.add(changed_s, [0.09] * 500)  # of requests that began before the change
+        assert (await controller.snapshot()).observed.tpot_attainment is None
+        further.add(lender.emulated_s, [0.02] * 90 + [0.04] * 10)
+        seen = await controller.snapshot()
+        assert (seen.observed.ttft_attainment, seen.observed.tpot_attainment) == (1.0, 0.9)
+        assert seen.decision.serving_groups == 2
+        assert seen.decision.reason == "TPOT met by 90.0%, below 99.0%"
+        assert day_night_state(controller, seen).tpot_attainment == 0.9
 
     asyncio.run(night())
 
