@@ -272,16 +272,34 @@ class VirtualServing:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
         goes_ahead = self._goes_ahead(looks=looks)
         self.machines.dismiss()
-        for engine in self._engines:
+        decodes_ahead = self._prefill is not None and self._pools_go_ahead
+        for engine in reversed(self._engines) if decodes_ahead else self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
                 self._fail(engine.schedulers.abort_due(self.now_ns))
             if not engine.can_begin or (engine.paused_ns or 0) > self.now_ns:
                 continue
+            before_ns = self.now_ns
             if goes_ahead and engine.can_go_ahead:
-                self._go_ahead(engine, until_ns, looks=looks)
+                before_ns = self.arrivals.next_ns()
+            elif decodes_ahead and engine in self._pool.engines:
+                before_ns = self._next_prompt_ns()
+            if before_ns > self.now_ns:
+                self._go_ahead(engine, min(until_ns, before_ns), looks=looks and goes_ahead)
             else:
                 engine.take_expected(self.now_ns + 1)
                 self._begin_if_due(engine)
+
+    def _next_prompt_ns(self) -> int:
+        """Before when none is computed, once engines that prefill have begun steps, at whose ends
+        prompts are; now where that is not known, as requests wait for blocks that are not read.
+        """
+        assert self._prefill is not None, "one pool"
+        arrival_ns, next_ns = self.arrivals.next_ns(), NEVER_NS
+        for engine in self._prefill.engines:
+            if engine.end_ns is None and engine.schedulers.requests:
+                return self.now_ns
+            next_ns = min(next_ns, arrival_ns if engine.end_ns is None else engine.end_ns)
+        return next_ns
 
     def _go_ahead_side_by_side(self, until_ns: float, threads: EngineThreads) -> None:
         """Let engines make all their steps until something comes to one of them that it does not
@@ -340,7 +358,7 @@ class VirtualServing:
 
     def _stops(self, engine: SimulatedEngine, *, looks: bool) -> RunStops:
         """Until all judged requests have their tokens, or something looks at the engine."""
-        alone = len(self._engines) == 1
+        alone = len(self._pool.engines) == 1
         steps = NEVER_NS
         if looks:
             steps = self._next_check
@@ -353,10 +371,10 @@ class VirtualServing:
             at_ends=not self.arrivals.in_order,
         )
 
-    def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, looks: bool) -> None:
-        """Let an engine make all its steps until the next arrival."""
+    def _go_ahead(self, engine: SimulatedEngine, before_ns: float, *, looks: bool) -> None:
+        """Let an engine make all its steps until something comes that it does not expect."""
         stops = self._stops(engine, looks=looks)
-        done = engine.go_ahead(self.now_ns, min(until_ns, self.arrivals.next_ns()), stops)
+        done = engine.go_ahead(self.now_ns, before_ns, stops)
         self._count(engine, done)
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
