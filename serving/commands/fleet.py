@@ -19,6 +19,8 @@ from serving.commands.analysis_options import (
     print_answer,
 )
 from serving.commands.day import DayOptions, day_settings
+from serving.commands.pareto import assumed_systems
+from serving.settings import AssumptionOptions
 from serving.traffic.engine_limits import PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
@@ -31,7 +33,7 @@ _SAMPLES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetOptions(PlotOptions, SimulationOptions):
+class FleetOptions(PlotOptions, AssumptionOptions, SimulationOptions):
     """All of a fleet's question."""
 
     GROUP = "fleet"
@@ -57,15 +59,20 @@ class FleetOptions(PlotOptions, SimulationOptions):
         from serving.analysis.fleet.virtual_fleet import FleetQuestion
 
         plan = read_fleet_plan(self.plan)
+        assumed_systems(plan.systems, self.assumptions)  # refuses what none of them has
         settings = {name: self._settings(plan, name) for name in plan.systems}
         return FleetQuestion(plan=plan, settings=settings, samples=self.sample)
 
     def _settings(self, plan: FleetPlan, system: str) -> DaySettings:
         """A day of one machine of the system, with the plan's traffic."""
-        traffic = plan.traffic
+        from emulator.specs.assumptions import accepts
+        from emulator.specs.systems import system_by_name
+
+        traffic, catalog = plan.traffic, system_by_name(system)
         options = DayOptions(
             model=traffic.model,
             system=system,
+            assumptions=[each for each in self.assumptions if accepts(catalog, each)],
             slo=traffic.slo,
             trace=traffic.trace,
             days=traffic.days,

@@ -58,6 +58,8 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     options = read_options(VirtualOptions, args)
     assert options.model is not None
     system = with_assumptions(system_by_name(options.system), options.assumptions)
+    for changed in system.turned_in_words():
+        say(changed)
     model = model_by_name(options.model)
     return profile_traffic(
         _traffic(options),

@@ -165,6 +165,8 @@ class SimulatedQuestion:
         if (assumed := schedulers.published_acceptance()) is not None:
             say(assumed)
         deployment = options.deployment(schedulers)
+        for changed in deployment.cost_model.system.turned_in_words():
+            say(changed)
         context_tokens = deployment.cost_model.model.max_context_tokens
         planned = simulated_traffic(args, options, context_tokens=context_tokens)
         return cls(

@@ -11,6 +11,7 @@ from serving.simulator.computed_prompts import ComputedPrompts
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.pool_run import PoolRun
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
+from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.step_run_record import NOTHING_COMES, Coming
 from serving.simulator.steps_ahead import RunStops
 
@@ -24,6 +25,20 @@ _NONE_OPEN: Final = np.zeros(0, dtype=np.int64)
 
 class PromptsHeldUp(Exception):
     """The pool that prefills went ahead where blocks that had not been read may hold it up."""
+
+
+def next_prompt_ns(engines: Sequence[SimulatedEngine], now_ns: int, arrival_ns: int) -> int:
+    """Before when none is computed by engines that have begun their steps by now; the next request
+    comes at `arrival_ns`. Now where that is not known: requests wait for what is not read yet.
+
+    A prompt is computed when a step ends, and one that begins later ends later, too.
+    """
+    next_ns = NEVER_NS
+    for engine in engines:
+        if engine.end_ns is None and engine.schedulers.requests:
+            return now_ns
+        next_ns = min(next_ns, arrival_ns if engine.end_ns is None else engine.end_ns)
+    return next_ns
 
 
 class PoolsAhead:

@@ -60,18 +60,23 @@ class UnreadPrompts:
             self._note_requests()
 
     def release(self, now_ns: int) -> None:
-        """Free the blocks of those that have been read by now, or are not read any more."""
+        """Free the blocks of those that have been read by now, the first one first, or are not
+        read any more.
+        """
         arrays, cache, requests = self._schedulers.arrays, self._schedulers.cache, self._requests
-        over = (self._decoded["there_ns"][requests] <= now_ns) | self._failed[requests]
-        for request in requests[over].tolist():
+        there_ns = self._decoded["there_ns"][requests]
+        over = (there_ns <= now_ns) | self._failed[requests]
+        if not over.any():
+            return
+        in_order = np.argsort(there_ns[over], kind="stable")
+        for request in requests[over][in_order].tolist():
             rank, blocks, numbers = self._held.pop(request)
             self.blocks[rank] -= blocks
             if numbers is None or cache is None:
                 arrays.ranks["free_blocks"][rank] += blocks
             else:
                 kernel.let_go(arrays, cache, rank, numbers)
-        if over.any():
-            self._note_requests()
+        self._note_requests()
 
     def lose(self, ranks: Int64s) -> None:
         """What ranks held is gone: prompts that lay there are computed where they are decoded, at

@@ -5,7 +5,7 @@ machine alone and repeats exactly. Every step is scheduled. The clock counts who
 arrive during a step wait for its end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from serving.simulator.engine_threads import EngineThreads
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall, check_replicas
 from serving.simulator.machine_events import MachineEvents
-from serving.simulator.pools_ahead import PoolsAhead
+from serving.simulator.pools_ahead import PoolsAhead, next_prompt_ns
 from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.request_stream import RequestStream, StreamedArrivals
 from serving.simulator.run_log import Logs, StepLog, StepSums, step_log, totals_of
@@ -167,12 +167,8 @@ class VirtualServing:
     ) -> Ending:
         """In `threads`, if engines have nothing to do with each other between two arrivals."""
         while self._judged_left:
-            self.now_ns = self._next_ns(arrivals=self.now_ns < until_ns)
-            self._free_read()
-            self.machines.take_expected(self.now_ns)
-            self._finish_due()
-            self.machines.go_on(self.now_ns)
-            self._wake_where_lost()
+            ahead = self._prefill is not None and self._pools_go_ahead
+            self._go_on_to_next(until_ns, ahead=ahead)
             if not self._judged_left:
                 break
             if self._steps >= self._next_check:
@@ -183,14 +179,30 @@ class VirtualServing:
                 if threads is None or not self._first.can_expect:
                     self._take_arrivals()
                 elif not self._first.is_open:
-                    self._put_arrivals()
+                    self._put_arrivals(self.now_ns)
                 if threads is None:
-                    self._begin_steps(until_ns, looks=bool(levels))
+                    self._begin_steps(until_ns, looks=bool(levels), ahead=ahead)
                 else:
                     self._go_ahead_side_by_side(until_ns, threads)
             elif not self._is_busy:
                 return Ending.TIME_UP
         return Ending.JUDGED
+
+    def _go_on_to_next(self, until_ns: float, *, ahead: bool) -> None:
+        """Let happen what happens next, but for the beginning of steps.
+
+        `ahead`: engines that decode go ahead of those that prefill. For one of these in a step it
+        is soon enough at its end that prompts have arrived, or been read.
+        """
+        self.now_ns = self._next_ns(arrivals=self.now_ns < until_ns, ahead=ahead)
+        if ahead:
+            self._put_arrivals(ceil(min(self.now_ns, until_ns)) - 1)
+        for unread in self._due_reads(ahead=ahead, end_ns=self.now_ns):
+            unread.release(self.now_ns)
+        self.machines.take_expected(self.now_ns)
+        self._finish_due()
+        self.machines.go_on(self.now_ns)
+        self._wake_where_lost()
 
     @property
     def _pools_go_ahead(self) -> bool:
@@ -238,19 +250,19 @@ class VirtualServing:
     def _is_busy(self) -> bool:
         return any(engine.end_ns is not None for engine in self._engines)
 
-    def _next_ns(self, *, arrivals: bool) -> int:
+    def _next_ns(self, *, arrivals: bool, ahead: bool) -> int:
         """When a step ends, a call comes, or a request comes to an engine that could take it."""
         times_ns = [engine.end_ns for engine in self._engines if engine.end_ns is not None]
-        waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
+        alone = len(self._engines) == 1
+        waits_for_all = (alone or ahead) and all(each.is_busy for each in self._first.engines)
         if self._computed:
             times_ns.append(self._computed.next_ns)
         if (machines_ns := self.machines.next_ns(self.now_ns)) < NEVER_NS:
             times_ns.append(machines_ns)
         if arrivals:  # or else no step begins any more
             times_ns += [each.paused_ns for each in self._engines if each.paused_ns is not None]
-            reads_ns = (each.next_ns for each in self._unread)
-            times_ns += [each_ns for each_ns in reads_ns if each_ns < NEVER_NS]
         if arrivals and not waits_for_all:
+            times_ns += (each.next_ns for each in self._due_reads(ahead=ahead, end_ns=None))
             times_ns.append(max(self.now_ns, self.arrivals.next_ns()))
         return min(times_ns, default=self.now_ns)
 
@@ -268,17 +280,26 @@ class VirtualServing:
         # Those of an engine that leaves go to the others, when their grace is over.
         return apart and not comes and not self.machines.empties_engines
 
-    def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
-        """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
+    def _begin_steps(self, until_ns: float, *, looks: bool, ahead: bool) -> None:
+        """Begin steps of engines that have none; `looks`: levels are looked at meanwhile; `ahead`:
+        those that decode go ahead of those that prefill.
+        """
         goes_ahead = self._goes_ahead(looks=looks)
         self.machines.dismiss()
-        for engine in self._engines:
+        for engine in reversed(self._engines) if ahead else self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
                 self._fail(engine.schedulers.abort_due(self.now_ns))
             if not engine.can_begin or (engine.paused_ns or 0) > self.now_ns:
                 continue
+            before_ns = self.now_ns
             if goes_ahead and engine.can_go_ahead:
-                self._go_ahead(engine, until_ns, looks=looks)
+                before_ns = self.arrivals.next_ns()
+            elif ahead and engine in self._pool.engines:
+                before_ns = next_prompt_ns(
+                    self._first.engines, self.now_ns, self.arrivals.next_ns()
+                )
+            if before_ns > self.now_ns:
+                self._go_ahead(engine, min(until_ns, before_ns), looks=looks and goes_ahead)
             else:
                 engine.take_expected(self.now_ns + 1)
                 self._begin_if_due(engine)
@@ -340,7 +361,7 @@ class VirtualServing:
 
     def _stops(self, engine: SimulatedEngine, *, looks: bool) -> RunStops:
         """Until all judged requests have their tokens, or something looks at the engine."""
-        alone = len(self._engines) == 1
+        alone = len(self._pool.engines) == 1
         steps = NEVER_NS
         if looks:
             steps = self._next_check
@@ -353,19 +374,22 @@ class VirtualServing:
             at_ends=not self.arrivals.in_order,
         )
 
-    def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, looks: bool) -> None:
-        """Let an engine make all its steps until the next arrival."""
+    def _go_ahead(self, engine: SimulatedEngine, before_ns: float, *, looks: bool) -> None:
+        """Let an engine make all its steps until something comes that it does not expect."""
         stops = self._stops(engine, looks=looks)
-        done = engine.go_ahead(self.now_ns, min(until_ns, self.arrivals.next_ns()), stops)
+        done = engine.go_ahead(self.now_ns, before_ns, stops)
         self._count(engine, done)
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
             self._go_on_after(given[self._requests["tokens_left"][given] == 0], end_ns)
 
-    def _free_read(self) -> None:
-        """Free the blocks of prompts that have been read by now."""
-        for unread in self._unread:
-            unread.release(self.now_ns)
+    def _due_reads(self, *, ahead: bool, end_ns: int | None) -> Iterator[UnreadPrompts]:
+        """Unread prompts that may be looked at: all, or `ahead` those of engines that are in no
+        step, or in one that ends at `end_ns`.
+        """
+        for engine, unread in zip(self._first.engines, self._unread, strict=False):
+            if not ahead or engine.end_ns in (None, end_ns):
+                yield unread
 
     def _wake_where_lost(self) -> None:
         """Let engines no longer wait for KV of prompts that are lost."""
@@ -390,13 +414,13 @@ class VirtualServing:
             schedulers = self._pool.engines[0].schedulers
             arrivals.coming = schedulers.admit(arrivals.coming, self.now_ns)
             return
-        self._put_arrivals()
+        self._put_arrivals(self.now_ns)
         if self._computed:
             for request in self._computed.due(self.now_ns + 1).request.tolist():
                 self._pool.put(request)
 
-    def _put_arrivals(self) -> None:
-        for request in self.arrivals.take(self.now_ns):
+    def _put_arrivals(self, now_ns: int) -> None:
+        for request in self.arrivals.take(now_ns):
             self._first.put(request)
 
     def _finish(self, engine: SimulatedEngine) -> None:

@@ -141,11 +141,6 @@ class FleetRow(_FleetTable, frozen=True, kw_only=True):
         """Of all machines."""
         return self.machines * system_by_name(self.system).chips.count
 
-    @property
-    def provisioned_watts(self) -> float:
-        """Of all machines."""
-        return self.machines * system_by_name(self.system).provisioned_watts.value
-
 
 class FleetBuilding(_FleetTable, frozen=True, kw_only=True):
     """`count` buildings that are alike; `cap_mw` at the meter, always or by hour of the day (or of
@@ -178,11 +173,6 @@ class FleetBuilding(_FleetTable, frozen=True, kw_only=True):
         if self.cap_mw is None:
             return ()
         return self.cap_mw if isinstance(self.cap_mw, tuple) else (self.cap_mw,)
-
-    @property
-    def provisioned_watts(self) -> float:
-        """Of one building's racks."""
-        return sum(row.provisioned_watts for row in self.rows)
 
     def cap_watts(self, *, first_hour: int, hours: int) -> Float64s | None:
         """Of one building in each hour, [hours]; None without a cap."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from emulator.specs.systems import system_by_name
 from reporting.document import Column, Document, Facts, Lines, Table, table_of
 from reporting.numbers import number
 from serving.analysis.day.day_trace import HOUR_S
@@ -213,6 +212,7 @@ def _sources(fleet: VirtualFleet) -> Iterator[str]:
             f"one serves {walkable.machine.curve.capacity_per_s:.4g} requests/s within "
             f"{settings.slo}; {walkable.machine.trained.recipe}; {settings.lengths_in_words}"
         )
+        yield from walkable.machine.system.turned_in_words()
     yield f"traffic: {plan.traffic.source}"
     for building in plan.buildings:
         yield f"{building.name}: {building.source}"
@@ -231,7 +231,8 @@ def fleet_data(fleet: VirtualFleet) -> dict[str, Any]:
         "buildings": [_account_data(each) for each in fleet.buildings],
         "systems": {
             name: {
-                "chips": system_by_name(name).chips.count,
+                "chips": each.machine.system.chips.count,
+                "assumptions": each.machine.system.turned_switches(),
                 "groups": each.machine.groups,
                 "group_chips": each.choice.chips,
                 "group_capacity_per_s": each.machine.curve.capacity_per_s,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.specs.systems import system_by_name
+from emulator.specs.system import SystemSpec
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.virtual_day import DaySettings, WalkableMachine, walkable_machine
 from serving.analysis.fleet.fleet_account import FleetAccount
@@ -46,6 +46,10 @@ class FleetQuestion:
             if settings.question.length_s % HOUR_S:
                 hours = settings.question.length_s / HOUR_S
                 raise ConfigError("trace", f"{hours:g} hours", "whole hours, as caps go by them")
+
+    def system_of(self, row: FleetRow) -> SystemSpec:
+        """A row's machine, with the figures that it is asked with."""
+        return self.settings[row.system].sweep.system
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,8 +131,7 @@ def row_tasks(question: FleetQuestion) -> tuple[RowTask, ...]:
     tasks: list[RowTask] = []
     first_machine = 0
     for name, building, row in plan.each_row():
-        system = system_by_name(row.system)
-        pue = plan.weather[building.weather].pue(system, first_hour=first_hour, hours=hours)
+        weather = plan.weather[building.weather]
         percent = building.peak_percent or plan.traffic.peak_percent
         tasks.append(
             RowTask(
@@ -136,8 +139,8 @@ def row_tasks(question: FleetQuestion) -> tuple[RowTask, ...]:
                 row=row,
                 first_machine=first_machine,
                 peak_share=percent / 100,
-                pue=pue,
-                cap_watts=_cap_watts(building, row, first_hour=first_hour, hours=hours),
+                pue=weather.pue(question.system_of(row), first_hour=first_hour, hours=hours),
+                cap_watts=_cap_watts(question, building, row, first_hour=first_hour, hours=hours),
                 failures=plan.failures,
             )
         )
@@ -146,12 +149,15 @@ def row_tasks(question: FleetQuestion) -> tuple[RowTask, ...]:
 
 
 def _cap_watts(
-    building: FleetBuilding, row: FleetRow, *, first_hour: int, hours: int
+    question: FleetQuestion, building: FleetBuilding, row: FleetRow, *, first_hour: int, hours: int
 ) -> Float64s | None:
     cap_watts = building.cap_watts(first_hour=first_hour, hours=hours)
     if cap_watts is None:
         return None
-    part: Float64s = cap_watts * (row.provisioned_watts / building.provisioned_watts)
+    watts = [
+        each.machines * question.system_of(each).provisioned_watts.value for each in building.rows
+    ]
+    part: Float64s = cap_watts * (watts[building.rows.index(row)] / sum(watts))
     return part
 
 

@@ -16,7 +16,8 @@ def growth_chart(
 ) -> TitledChart:
     """For a plan's page; `growth` in words, `machines` of months 0 (now) to the last one."""
     x = alt.X("month:Q", title="months from now")
-    y = alt.Y("machines:Q", title="machines", axis=alt.Axis(tickMinStep=1, format=",d"))
+    whole = alt.Axis(tickCount=min(10, max(machines)), format=",d")
+    y = alt.Y("machines:Q", title="machines", axis=whole)
     color = alt.Color(
         "what:N",
         scale=alt.Scale(domain=list(_KINDS), range=list(_KINDS.values())),

@@ -5,7 +5,19 @@ from dataclasses import dataclass, replace
 
 import altair as alt
 
-from reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, RED, Row, TitledChart, chart_of, titled
+from reporting.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    WIDTH,
+    Row,
+    TitledChart,
+    chart_of,
+    titled,
+)
 from reporting.document import Document, FigureRow
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_margins import Margins
@@ -13,6 +25,7 @@ from serving.analysis.plan.plan_report import plan_data
 from serving.analysis.plan.size_check import Check
 
 _BAR_HEIGHT = 34
+_LABEL_WIDTH = 260
 _KINDS = {"keeps the target": GREEN, "does not surely": ORANGE, "misses it": RED}
 _RATIO_MAX = 10.0
 """Times a limit: what is later stands at the edge."""
@@ -63,11 +76,13 @@ def _sizes(plan: Plan) -> TitledChart:
         if ratio is not None:
             rows.append({"chips": check.chips, "ratio": ratio, "it": _verdict(check)})
     axis = alt.Axis(format=".0%", title="of the limit that it comes closest to, or misses most")
+    most = max((each.chips for each in plan.choice.tried), default=1)
+    chips = alt.Axis(format=",d", title="chips in service", tickCount=min(10, most))
     points = (
         chart_of(rows)
         .mark_point(filled=True, size=70, opacity=0.7)
         .encode(
-            x=alt.X("chips:Q", title="chips in service", scale=alt.Scale(zero=True)),
+            x=alt.X("chips:Q", axis=chips, scale=alt.Scale(zero=True)),
             y=alt.Y("ratio:Q", axis=axis, scale=alt.Scale(type="log", nice=False)),
             color=alt.Color(
                 "it:N",
@@ -106,7 +121,7 @@ def _rates(plan: Plan, margins: Margins) -> TitledChart:
     rows: list[Row] = [
         {"traffic": each.traffic, "rate": each.requests_per_s} for each in margins.rates
     ]
-    y = alt.Y("traffic:N", sort=None, title=None, axis=alt.Axis(labelLimit=320))
+    y = alt.Y("traffic:N", sort=None, title=None, axis=alt.Axis(labelLimit=_LABEL_WIDTH))
     x = alt.X("rate:Q", title="requests per second", scale=alt.Scale(zero=True))
     demand = [{"rate": plan.question.demand.peak_rate_per_s}]
     return titled(
@@ -117,6 +132,7 @@ def _rates(plan: Plan, margins: Margins) -> TitledChart:
         .mark_text(align="left", dx=4, color=INK)
         .encode(x=x, y=y, text=alt.Text("rate:Q", format=",.4~g")),
         chart_of(demand).mark_rule(color=RED, strokeWidth=2).encode(x="rate:Q"),
+        width=WIDTH - _LABEL_WIDTH,
         height=_BAR_HEIGHT * len(rows),
     )
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.main import main
+from emulator.specs.systems import system_by_name
+from serving.commands.fleet import FleetOptions
+from serving.main import command_parser, main
+from startup.typed_options import read_options
 from tests.golden import GoldenFolder
 
 PLAN = """
@@ -81,6 +84,7 @@ def test_a_fleet_is_walked_and_told(
     [
         (("--sample", "-1"), "sample=-1: expected at least 0"),
         (("--plot", "fleet.txt"), "plot=fleet.txt: expected a path that ends in"),
+        (("--set", "speed=2x"), "assumption=speed: expected"),
     ],
 )
 def test_a_wrong_option_is_refused_in_a_line(
@@ -91,6 +95,17 @@ def test_a_wrong_option_is_refused_in_a_line(
     complaint = capsys.readouterr().err
     assert said in complaint
     assert "Traceback" not in complaint
+
+
+def test_a_fleet_is_asked_with_other_figures(tmp_path: Path) -> None:
+    words = ["fleet", "--plan", plan(tmp_path), "--set", "hbm_bandwidth=2x"]
+    args = command_parser("fleet").parse_args(words)
+
+    question = read_options(FleetOptions, args).question()
+
+    catalog, row = system_by_name("trn2-ultraserver"), question.plan.buildings[0].rows[0]
+    figure = question.system_of(row).chip.hbm_bytes_per_s.value
+    assert figure == 2 * catalog.chip.hbm_bytes_per_s.value
 
 
 @pytest.mark.parametrize(

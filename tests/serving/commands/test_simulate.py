@@ -65,6 +65,11 @@ def test_the_same_arguments_give_the_same_run(capsys: pytest.CaptureFixture[str]
     assert runs[0] == runs[1]
 
 
+def test_a_machine_with_other_figures_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RATE, "--set", "hbm_bandwidth=2x"]) == 0
+    assert "trn3-nl72x2 with hbm_bytes_per_s=2x" in capsys.readouterr().err
+
+
 def test_words_say_what_keeps_a_target(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, *RATE, "--slo", "ttft=1s,tpot=100ms@p99")
 

@@ -404,6 +404,11 @@ def test_pools_that_are_not_held_up_serve_as_step_by_step(cached: bool) -> None:
         random = np.random.default_rng(seed)
         decode = engine(1, schedulers=SchedulerLimits(max_num_seqs=int(random.choice([1, 2, 8]))))
         pools = with_prefill_blocks(decode, kv_blocks)
+        assert pools.prefill is not None
+        decodes, prefills = (ReplicaSet(count=n, router="least-loaded") for n in (1 + seed % 2, 2))
+        if seed:
+            pools = replace(pools, prefill=replace(pools.prefill, replicas=prefills))
+            pools = replace(pools, replicas=decodes)
         traffic = with_prefixes(random, requests=80, rate_per_s=float(random.choice([10.0, 40.0])))
         traffic = traffic if cached else replace(traffic, blocks=None)
         outcomes.append(is_held_up(pools, traffic))
@@ -411,6 +416,8 @@ def test_pools_that_are_not_held_up_serve_as_step_by_step(cached: bool) -> None:
         one_by_one = simulate(pools, traffic, on_step=lambda *_, **__: None)
         assert ahead.ttft_s.tolist() == one_by_one.ttft_s.tolist(), (seed, kv_blocks)
         assert ahead.e2e_s.tolist() == one_by_one.e2e_s.tolist(), (seed, kv_blocks)
+        assert ahead.served.steps == one_by_one.served.steps, (seed, kv_blocks)
+        assert ahead.chip_watts == pytest.approx(one_by_one.chip_watts, rel=1e-9)
     assert {*outcomes} == {False, True}
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.systems import system_by_name
 from serving.analysis.fleet.fleet_chart import fleet_chart
 from serving.analysis.fleet.fleet_plan import (
     FleetBuilding,
@@ -55,7 +56,9 @@ def asked(policy: str = "fixed:1", *, length_h: float = HOURS, samples: int = 0)
         ),
         failures=(CHIP_FAILS,),
     )
-    settings = cast("Any", SimpleNamespace(question=question(policy, length_h=length_h)))
+    sweep = SimpleNamespace(system=system_by_name("trn3-nl72x2"))
+    days = SimpleNamespace(question=question(policy, length_h=length_h), sweep=sweep)
+    settings = cast("Any", days)
     return FleetQuestion(plan=plan, settings={"trn3-nl72x2": settings}, samples=samples)
 
 
