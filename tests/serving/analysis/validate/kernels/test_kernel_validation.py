@@ -96,13 +96,39 @@ def test_a_table_of_which_many_beat_the_silicon_is_excluded_whole(
     assert found.excluded == {reason: len(wrong)}
 
 
+@pytest.mark.parametrize("cells", [{"system": "abacus"}, {"gemm_dtype": "int3"}])
+def test_a_kernel_of_an_unknown_machine_or_format_is_counted_and_spoils_no_other(
+    folder: Path, tmp_path: Path, cells: dict[str, str]
+) -> None:
+    whole = family("GEMM").read(folder)
+    (word,) = cells.values()
+
+    rows = family("GEMM").read(changed(folder, tmp_path / "x", "gemm", **cells))
+
+    ((reason, count),) = rows.excluded.items()
+    assert word in reason
+    assert "expected one of" in reason
+    assert count == 1
+    assert rows.lines.tolist() == whole.lines.tolist()[1:]
+    assert scores_of(family("GEMM"), rows).excluded == {reason: 1}
+
+
+def test_a_table_of_unknown_machines_alone_is_refused_with_those_that_are_known(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = changed(folder, tmp_path / "x", "nothing") / "gemm.csv"
+    with path.open(newline="") as lines:
+        write_table(path, [{**row, "system": "abacus"} for row in list(csv.DictReader(lines))])
+
+    with pytest.raises(ConfigError, match=r"gemm.csv: expected rows.*abacus.*h100_sxm"):
+        family("GEMM").read(path.parent)
+
+
 @pytest.mark.parametrize(
     ("table", "cells", "message"),
     [
-        ("gemm", {"gemm_dtype": "int3"}, "kernels=int3: expected a format of bfloat16"),
         ("gemm", {"m": "many"}, "kernels=gemm.csv: expected numbers as m"),
         ("gemm", {"latency": "0"}, "kernels=gemm.csv:2: expected a latency above 0"),
-        ("gemm", {"system": "abacus"}, "system=abacus: expected one of h100_sxm"),
     ],
 )
 def test_unusable_tables_are_refused_in_a_line_that_names_them(
