@@ -84,7 +84,7 @@ class Calibration:
         factor = (self.fp4_overhead.value if fp4 else 1.0) * (
             self.draft_overhead.value if drafts else 1.0
         )
-        return replace(
+        made = replace(
             self,
             **{
                 name: replace(getattr(self, name), value=factor * getattr(self, name).value)
@@ -92,16 +92,17 @@ class Calibration:
             },
             fp4_overhead=_same(_MULTIPLIED),
             draft_overhead=_same(_MULTIPLIED),
-            **(self._exchanges_in_a_domain() if one_domain else {}),
         )
+        return made._in_one_domain() if one_domain else made
 
-    def _exchanges_in_a_domain(self) -> dict[str, Figure]:
-        return {
-            "exchange_share": _times(self.exchange_share, self.domain_exchange_rate),
-            "exchange_ns": _times(self.exchange_ns, self.domain_exchange_start),
-            "domain_exchange_rate": _same(_MULTIPLIED),
-            "domain_exchange_start": _same(_MULTIPLIED),
-        }
+    def _in_one_domain(self) -> Self:
+        return replace(
+            self,
+            exchange_share=_times(self.exchange_share, self.domain_exchange_rate),
+            exchange_ns=_times(self.exchange_ns, self.domain_exchange_start),
+            domain_exchange_rate=_same(_MULTIPLIED),
+            domain_exchange_start=_same(_MULTIPLIED),
+        )
 
     def beside_exchanges(self) -> Self:
         """With the matrix engines of the computing cores alone."""
