@@ -134,7 +134,7 @@ def _none() -> Figure:
 def _times(figure: Figure, factor: Figure) -> Figure:
     if factor.value == 1:
         return figure
-    source = f"{factor.value:.3g} x {figure.value:.4g}: {factor.source}; {figure.source}"
+    source = f"{factor.value:.3g} x {figure.value:,g}: {factor.source}; {figure.source}"
     return Figure(factor.value * figure.value, figure.unit, source)
 
 
