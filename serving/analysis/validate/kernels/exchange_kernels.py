@@ -17,8 +17,9 @@ from emulator.specs.shipped_fits import FITTED
 from reporting.document import Column, Table, table_of
 from serving.analysis.validate.expert_parallel_rates import low_latency_us, normal_us
 from serving.analysis.validate.kernels.kernel_columns import KernelColumns, read_columns
-from serving.analysis.validate.kernels.kernel_machines import machine_named, unknown_machine
+from serving.analysis.validate.kernels.kernel_machines import MACHINES
 from serving.analysis.validate.kernels.kernel_scores import KernelScore
+from serving.analysis.validate.row_deployment import hardware_names
 
 GPUS_OF_A_BOX: Final = 8
 COMMON_CORES: Final = 20
@@ -39,8 +40,8 @@ class ExchangeScore:
 
 
 def exchange_scores(folder: Path) -> tuple[ExchangeScore, ...]:
-    """Of the folder's tables of DeepEP's kernels, none where there are none; ConfigError for a bad
-    table.
+    """Of the folder's tables of DeepEP's kernels, of machines that are boxes of eight; none where
+    there are no tables. ConfigError for a bad one.
     """
     return (
         *_scores(folder / "wideep_deepep_ll.csv", "low latency", low_latency_us),
@@ -51,19 +52,27 @@ def exchange_scores(folder: Path) -> tuple[ExchangeScore, ...]:
 def _scores(path: Path, mode: str, predicted: _Predicted) -> Iterator[ExchangeScore]:
     if not path.is_file():
         return
-    table = read_columns(path).where("system", unknown_machine)
+    table = read_columns(path)
     machines, boxes = table.text("system"), table.number("node_num").astype(np.int64)
     for machine, nodes in sorted({*zip(machines.tolist(), boxes.tolist(), strict=True)}):
-        gpus = nodes * GPUS_OF_A_BOX
+        gpus, box = nodes * GPUS_OF_A_BOX, _box(machine)
+        if box is None:
+            continue
         for what in ("dispatch", "combine"):
             own, measured_us = _measured(table, mode, what)
             own &= (machines == machine) & (boxes == nodes)
             if not own.any():
                 continue
-            system = f"dgx-{machine_named(machine).chip}"
-            us = predicted(system, gpus, table.number("num_token")[own], what)
+            us = predicted(box, gpus, table.number("num_token")[own], what)
             score = KernelScore.of(us, measured_us[own])
             yield ExchangeScore(mode=mode, machine=machine, gpus=gpus, what=what, score=score)
+
+
+def _box(machine: str) -> str | None:
+    """The catalog's box of eight of these GPUs, if there is one."""
+    known = MACHINES.get(machine)
+    system = None if known is None else hardware_names().get(known.chip)
+    return system.name if system and system.chips.count == GPUS_OF_A_BOX else None
 
 
 def _measured(table: KernelColumns, mode: str, what: str) -> tuple[Bools, Float64s]:

@@ -9,6 +9,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.timing.laws.shipped_laws import LAWS
+from serving.analysis.validate.expert_parallel_rates import low_latency_us
+from serving.analysis.validate.kernels.exchange_kernels import exchange_scores
 from serving.analysis.validate.kernels.kernel_families import FAMILIES, KernelFamily
 from serving.analysis.validate.kernels.kernel_scores import scores_of
 from serving.analysis.validate.kernels.kernel_validation import kernels_folder
@@ -166,3 +168,31 @@ def test_the_command_prints_errors_of_machines_left_out_and_writes_constants(
     shown = json.loads(capsys.readouterr().out)
     assert [each["family"] for each in shown] == list(LAWS)
     assert shown[0]["left_out"]["machine"]["all"]["median"] < 0.15
+
+
+def test_deepeps_kernels_are_held_against_the_exchange_that_ships(tmp_path: Path) -> None:
+    sizes, way = (32, 128), {"h100_sxm": 8, "gb200": 4, "abacus": 1}
+    write_table(
+        tmp_path / "wideep_deepep_ll.csv",
+        [
+            {"system": system, "node_num": nodes, "num_token": tokens}
+            | {
+                f"{what}_avg_t_us": 2 * low_latency_us("dgx-h100", 64, np.array([tokens]), what)[0]
+                for what in ("dispatch", "combine")
+            }
+            for system, nodes in way.items()
+            for tokens in sizes
+        ],
+    )
+
+    found = exchange_scores(tmp_path)
+
+    assert [(each.machine, each.gpus, each.what) for each in found] == [
+        ("h100_sxm", 64, "dispatch"),
+        ("h100_sxm", 64, "combine"),
+    ]
+    for each in found:
+        assert each.score.kernels == len(sizes)
+        assert each.score.median == pytest.approx(0.5)
+        assert each.score.bias == pytest.approx(-0.5)
+    assert exchange_scores(tmp_path / "nothing") == ()
