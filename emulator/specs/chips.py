@@ -4,6 +4,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.catalog.ada import L40S
+from emulator.specs.catalog.ampere import A100
 from emulator.specs.catalog.blackwell import B200, B300, GB200, GB300
 from emulator.specs.catalog.cdna import MI300X, MI325X, MI355X
 from emulator.specs.catalog.data_sheets import INFERENTIA1, MI455X, TPU_V7, TRAINIUM4
@@ -21,6 +22,7 @@ CHIPS: Final[dict[str, ChipSpec]] = {
         TRAINIUM1,
         TRAINIUM2,
         TRAINIUM3,
+        A100,
         L40S,
         H100,
         H800,

@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_kernels(args: argparse.Namespace) -> int:
     """Fit and print the laws of kernels; returns 0. Raises ConfigError."""
+    from serving.analysis.validate.kernels.exchange_kernels import exchange_scores
     from serving.analysis.validate.kernels.kernel_report import as_data, report_lines
     from serving.analysis.validate.kernels.kernel_validation import (
         kernel_validation,
@@ -103,11 +104,11 @@ def _run_kernels(args: argparse.Namespace) -> int:
     if args.refit is not None:
         check_folder("refit", args.refit)
     folder = kernels_folder(None if args.kernels == _IN_MEASUREMENTS else Path(args.kernels))
-    scores = kernel_validation(folder)
+    scores, exchanges = kernel_validation(folder), exchange_scores(folder)
     if args.json:
-        print(json_text(as_data(scores)))
+        print(json_text(as_data(scores, exchanges)))
     else:
-        print("\n".join(report_lines(scores)))
+        print("\n".join(report_lines(scores, exchanges)))
     if args.refit is not None:
         write_constants(scores, folder, args.refit)
         say(f"wrote {args.refit}")

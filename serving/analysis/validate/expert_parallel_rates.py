@@ -8,12 +8,17 @@ from typing import Final
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
-from emulator.specs.partition import Partition
+from emulator.specs.partition import Partition, in_one_domain
 from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
+from emulator.timing.issue_shape import IssueShape
+from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.ultraserver.step_time import without_host
 from serving.analysis.steady_state.step_batches import same_on_all
@@ -130,12 +135,45 @@ def _cost(point: NodePoint) -> StepCost:
 
 def deepep_us(ranks: int, what: str) -> float:
     """DeepEP's low-latency dispatch or combine over `ranks` H800s, under what ships."""
-    box = system_by_name("dgx-h800")
-    system = box.cluster(-(-ranks // box.chips.count))
+    return float(low_latency_us("dgx-h800", ranks, np.array([DEEPEP_TOKENS]), what)[0])
+
+
+def low_latency_us(box: str, ranks: int, tokens: Float64s, what: str) -> Float64s:
+    """Of even exchanges over `ranks` GPUs of some boxes, under what ships: [sizes].
+
+    `tokens` [sizes] of each GPU, rows of DEEPEP_HIDDEN values, once to each of DEEPEP_CHOICES.
+    """
+    system = _boxes(box, ranks)
     group = np.arange(ranks, dtype=np.int64)[None]
-    size = DEEPEP_TOKENS * DEEPEP_CHOICES * DEEPEP_HIDDEN * DEEPEP_BYTES[what]
-    time = CollectiveModel(system, group).time(Operation.ALL_TO_ALL, np.array([size]))
-    calibration = calibration_for(box.chip.name)
-    busy_ns, all_ns = float(time.link_busy_ns[0]), float(time.duration_ns[0])
-    started_ns = calibration.exchange_ns.value + all_ns - busy_ns
-    return (started_ns + busy_ns / calibration.exchange_share.value) / 1e3
+    row_bytes = DEEPEP_CHOICES * DEEPEP_HIDDEN * DEEPEP_BYTES[what]
+    time = CollectiveModel(system, group).time(Operation.ALL_TO_ALL, tokens * row_bytes)
+    return _exchange_us(system, ranks, time.link_busy_ns, time.duration_ns - time.link_busy_ns)
+
+
+def normal_us(box: str, ranks: int, tokens: Float64s, what: str) -> Float64s:
+    """The same where a row goes once to each GPU that needs it, or to its box first: [sizes]."""
+    system, model = _boxes(box, ranks), model_by_name("deepseek-v3")
+    lnc = system.chip.default_lnc.count
+    whole = Partition(chips=ranks, ep=ranks, lnc=lnc)
+    layout = StepCostModel(system, model, whole, calibration=ROOFLINE).layout
+    phase = ExpertPhaseModel(layout, IssueShape.of(model, system.chip, tp=1, cores=lnc))
+    links = [phase.links(np.full(ranks, each)) for each in tokens.tolist()]
+    link_ns, rest_ns = np.array([(link.max(), rest.max()) for link, rest, _ in links]).T
+    share = phase.dispatch_share if what == "dispatch" else 1.0
+    return _exchange_us(system, ranks, share * link_ns, rest_ns)
+
+
+def _boxes(box: str, ranks: int) -> SystemSpec:
+    system = system_by_name(box)
+    return system.cluster(-(-ranks // system.chips.count))
+
+
+def _exchange_us(system: SystemSpec, ranks: int, link_ns: Float64s, rest_ns: Float64s) -> Float64s:
+    """Of an exchange's time of links and its hops: [sizes] all."""
+    whole = Partition(chips=ranks, ep=ranks)
+    calibration = calibration_for(system.chip.name).of_work(
+        fp4=False, drafts=False, one_domain=in_one_domain(system, whole)
+    )
+    taken_ns = link_ns / calibration.exchange_share.value + rest_ns
+    microseconds: Float64s = (calibration.exchange_ns.value + taken_ns) / 1e3
+    return microseconds

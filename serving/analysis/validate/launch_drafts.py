@@ -26,7 +26,7 @@ script for rows that are named mtp: commits f274a814d and 41c27c5b3 of that day 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftingStack:
     """`chips` and `sequences`: of a decode engine, and of one of its attention ranks; `day`: of the
-    run.
+    run, if it is known.
     """
 
     framework: str
@@ -36,12 +36,12 @@ class DraftingStack:
     attention_dp: bool
     chips: int
     sequences: float
-    day: date
+    day: date | None
 
 
 def launch_drafts(stack: DraftingStack) -> int:
     """Tokens drafted in each step of a row with speculation."""
-    if stack.chip.generation == "cdna3" and stack.day < CDNA3_DRAFTS_FROM:
+    if stack.chip.generation == "cdna3" and stack.day and stack.day < CDNA3_DRAFTS_FROM:
         return 0
     if "trt" in stack.framework:
         if stack.disaggregated:

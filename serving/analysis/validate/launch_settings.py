@@ -83,10 +83,10 @@ def front_ends(deployment: RowDeployment) -> int:
 
 
 def _decides_ahead(deployment: RowDeployment) -> bool:
-    """Engines that decode: the overlap schedulers of SGLang and TensorRT-LLM, on unless a script
-    says otherwise.
+    """Engines that decode: overlap schedulers, as SGLang and TensorRT-LLM have, on unless a script
+    says otherwise; *assumed* of a framework that no script here is of.
     """
-    return "sglang" in deployment.framework or "trt" in deployment.framework
+    return "atom" not in deployment.framework
 
 
 def _step_tokens(deployment: RowDeployment, pool: Pool) -> int:

@@ -62,7 +62,7 @@ class Configuration:
     decode: PoolColumns
     prompt_tokens: int
     output_tokens: int
-    day: date
+    day: date | None
 
     @property
     def fingerprint(self) -> str:
@@ -221,6 +221,9 @@ class _Cells:
             raise self.refusal(name, "a word")
         return value.lower()
 
+    def blank(self, name: str) -> bool:
+        return not (self.cells.get(name) or "").strip()
+
     def count(self, name: str, least: int = 1) -> int:
         number = self._number(name)
         if number is None or number != int(number) or number < least:
@@ -240,7 +243,9 @@ class _Cells:
             return None
         return number if number is not None and number > 0 else None
 
-    def day(self, name: str) -> date:
+    def day(self, name: str) -> date | None:
+        if self.blank(name):
+            return None
         try:
             return date.fromisoformat((self.cells.get(name) or "").strip()[:10])
         except ValueError:
@@ -266,15 +271,17 @@ def _row(cells: _Cells) -> MeasuredRow:
     method = cells.text("spec_method")
     if method not in ("none", "mtp"):
         raise cells.refusal("spec_method", "none or mtp")
+    disaggregated = cells.truth("disagg")
+    pools = _pools(cells, disaggregated=disaggregated)
     configuration = Configuration(
         hardware=cells.text("hardware"),
         framework=cells.text("framework"),
         precision=cells.text("precision"),
         speculative=method == "mtp",
-        disaggregated=cells.truth("disagg"),
+        disaggregated=disaggregated,
         multinode=cells.truth("is_multinode"),
-        prefill=_pool(cells, "prefill"),
-        decode=_pool(cells, "decode"),
+        prefill=pools[0],
+        decode=pools[1],
         prompt_tokens=cells.count("isl"),
         output_tokens=cells.count("osl"),
         day=cells.day("date"),
@@ -299,11 +306,31 @@ def _row(cells: _Cells) -> MeasuredRow:
     )
 
 
-def _pool(cells: _Cells, pool: str) -> PoolColumns:
+def _pools(cells: _Cells, *, disaggregated: bool) -> tuple[PoolColumns, PoolColumns]:
+    """Of prompts and of decoding: where they are one, a row may leave out either, and how many
+    GPUs and workers there are.
+    """
+    names = ["prefill", "decode"]
+    if disaggregated:
+        return _pool(cells, names[0]), _pool(cells, names[1])
+    for own, other in (names, names[::-1]):
+        if all(cells.blank(_column(own, name)) for name in POOL_COLUMNS):
+            pool = _pool(cells, other, counted=False)
+            return pool, pool
+    return _pool(cells, names[0], counted=False), _pool(cells, names[1], counted=False)
+
+
+def _pool(cells: _Cells, pool: str, *, counted: bool = True) -> PoolColumns:
+    """`counted`: whether its GPUs and workers have to be known."""
+
+    def number(name: str) -> int:
+        column = _column(pool, name)
+        return 0 if cells.blank(column) and not counted else cells.count(column, least=0)
+
     return PoolColumns(
-        gpus=cells.count(_column(pool, "gpu"), least=0),
+        gpus=number("gpu"),
         tp=cells.count(_column(pool, "tp")),
         ep=cells.count(_column(pool, "ep")),
         dp_attention=cells.truth(_column(pool, "dp_attention")),
-        workers=cells.count(_column(pool, "num_workers"), least=0),
+        workers=number("num_workers"),
     )

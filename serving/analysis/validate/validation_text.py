@@ -240,7 +240,7 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
         "isl": configuration.prompt_tokens,
         "osl": configuration.output_tokens,
         "conc": row.measured.users,
-        "date": str(configuration.day),
+        "date": configuration.day and str(configuration.day),
         "chips": row.load.deployment.chips,
         "fingerprint": configuration.fingerprint,
         "in_fit": validation.in_fit(row),

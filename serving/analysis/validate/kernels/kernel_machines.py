@@ -27,6 +27,7 @@ def _nvlink(chip: str, generation: str) -> KernelMachine:
 
 
 MACHINES: Final = {
+    "a100_sxm": _nvlink("a100", "ampere"),
     "h100_sxm": _nvlink("h100", "hopper"),
     "h200_sxm": _nvlink("h200", "hopper"),
     "b200_sxm": _nvlink("b200", "blackwell"),
@@ -35,6 +36,11 @@ MACHINES: Final = {
     "gb300": _nvlink("gb300", "blackwell"),
     "l40s": KernelMachine(chip="l40s", generation="ada", fabric="pcie"),
 }
+
+
+def unknown_machine(name: str) -> str | None:
+    """Why no machine of MACHINES is called `name`; None for one of them."""
+    return None if name in MACHINES else f"system {name}: expected one of {', '.join(MACHINES)}"
 
 
 def machine_named(name: str) -> KernelMachine:

@@ -6,6 +6,11 @@ from typing import Any, Final
 
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
+from serving.analysis.validate.kernels.exchange_kernels import (
+    ExchangeScore,
+    exchange_data,
+    exchange_table,
+)
 from serving.analysis.validate.kernels.kernel_scores import (
     ALL,
     LEFT_OUT,
@@ -17,9 +22,11 @@ from serving.analysis.validate.kernels.kernel_scores import (
 _POOLED: Final = (ALL, WITH_EXCLUDED)
 
 
-def report_lines(scores: Sequence[FamilyScores]) -> Iterator[str]:
-    """Errors with machines left out against the bars, prices, other levels, what was excluded,
-    constants.
+def report_lines(
+    scores: Sequence[FamilyScores], exchanges: tuple[ExchangeScore, ...]
+) -> Iterator[str]:
+    """Errors with machines left out against the bars, prices, other levels, exchanges, what was
+    excluded, constants.
     """
     yield "Median error of kernels of a machine that was left out of the fit"
     yield from table_lines(_unseen_table(scores, "machine", bars=True))
@@ -30,6 +37,10 @@ def report_lines(scores: Sequence[FamilyScores]) -> Iterator[str]:
         yield ""
         yield f"Median error with a {level} left out"
         yield from table_lines(_unseen_table(scores, level))
+    if exchanges:
+        yield ""
+        yield "DeepEP's kernels by the calibration that ships"
+        yield from table_lines(exchange_table(exchanges))
     yield ""
     yield from _excluded_lines(scores)
     yield ""
@@ -37,13 +48,15 @@ def report_lines(scores: Sequence[FamilyScores]) -> Iterator[str]:
     yield from table_lines(_constant_table(scores))
 
 
-def as_data(scores: Sequence[FamilyScores]) -> list[dict[str, Any]]:
-    """All of it for JSON."""
+def as_data(
+    scores: Sequence[FamilyScores], exchanges: tuple[ExchangeScore, ...]
+) -> list[dict[str, Any]]:
+    """All of it for JSON: an object for each family, and one for exchanges where there are any."""
 
     def plain(found: dict[str, KernelScore]) -> dict[str, Any]:
         return {name: asdict(score) for name, score in found.items()}
 
-    return [
+    families = [
         {
             "family": each.family.name,
             "bar": each.family.bar,
@@ -56,6 +69,7 @@ def as_data(scores: Sequence[FamilyScores]) -> list[dict[str, Any]]:
         }
         for each in scores
     ]
+    return [*families, exchange_data(exchanges)] if exchanges else families
 
 
 def _unseen_table(scores: Sequence[FamilyScores], level: str, *, bars: bool = False) -> Table:

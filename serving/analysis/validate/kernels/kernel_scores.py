@@ -72,7 +72,8 @@ class FamilyScores:
 
 def scores_of(family: KernelFamily, rows: KernelRows) -> FamilyScores:
     """Fit the family's law to `rows`, and again without each value of the levels LEFT_OUT."""
-    usable, excluded, lines = _usable(rows)
+    usable, beating, lines = _usable(rows)
+    excluded = {**rows.excluded, **beating}
     others, rows = rows.taken(~usable), rows.taken(usable)
     fitted = FittedLaw(family.law, family.priors, rows)
     everything = fitted.predict_ns(rows)

@@ -4,6 +4,7 @@ Tables as aiconfigurator ships them: GEMM, attention (`generation_*` decode, `co
 the context of a decode is `isl` + `step` tokens), MoE, all-reduce and NCCL. Times are milliseconds.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,12 @@ from emulator.timing.laws.prefill_attention_law import PrefillAttentionShape
 from emulator.timing.laws.product_law import ProductShape
 from emulator.timing.product_rate import ProductRate
 from serving.analysis.validate.kernels.kernel_columns import KernelColumns, joined, read_columns
-from serving.analysis.validate.kernels.kernel_machines import fabrics, generations, silicon_of
+from serving.analysis.validate.kernels.kernel_machines import (
+    fabrics,
+    generations,
+    silicon_of,
+    unknown_machine,
+)
 from serving.analysis.validate.kernels.law_fit import KernelRows, Strings
 
 NS_PER_MS: Final = 1e6
@@ -34,8 +40,10 @@ FORMATS: Final = {
     "fp8": (1.0, ProductRate.FP8),
     "fp8_static": (1.0, ProductRate.FP8),
     "fp8_block": (1.0, ProductRate.FP8),
+    "int8_wo": (1.0, ProductRate.PLAIN),
     "nvfp4": (0.5625, ProductRate.FP4),
     "int4_wo": (0.53125, ProductRate.PLAIN),
+    "w4afp8": (0.53125, ProductRate.FP8),
     "w4a16_mxfp4": (0.53125, ProductRate.PLAIN),
     "w4a8_mxfp4_mxfp8": (0.53125, ProductRate.FP8),
 }
@@ -45,7 +53,7 @@ Table = Callable[[Path], KernelRows]
 
 def products(folder: Path) -> KernelRows:
     """gemm.csv."""
-    table = read_columns(folder / "gemm.csv")
+    table = _read(folder / "gemm.csv", formats="gemm_dtype")
     stored, rates = _formats(table.text("gemm_dtype"))
     quantised = np.array([rate.quantised for rate in rates], dtype=float)
     shape = ProductShape(
@@ -60,7 +68,7 @@ def products(folder: Path) -> KernelRows:
 
 def decode_mla(folder: Path) -> KernelRows:
     """generation_mla.csv: absorbed queries on a latent, in 8 bits where it is cached in 8."""
-    table = read_columns(folder / "generation_mla.csv")
+    table = _read(folder / "generation_mla.csv")
     narrow = table.text("kv_cache_dtype") == "fp8"
     ones = np.ones(len(table))
     shape = DecodeAttentionShape(
@@ -77,7 +85,7 @@ def decode_mla(folder: Path) -> KernelRows:
 
 def decode_gqa(folder: Path) -> KernelRows:
     """generation_attention.csv: grouped queries, some with a window."""
-    table = read_columns(folder / "generation_attention.csv")
+    table = _read(folder / "generation_attention.csv")
     stored = np.where(table.text("kv_cache_dtype") == "fp8", 1.0, 2.0)
     width = 2 * table.number("head_dim")
     shape = DecodeAttentionShape(
@@ -94,7 +102,7 @@ def decode_gqa(folder: Path) -> KernelRows:
 
 def prefill_mla(folder: Path) -> KernelRows:
     """context_mla.csv: keys and values expanded for every head."""
-    table = read_columns(folder / "context_mla.csv")
+    table = _read(folder / "context_mla.csv")
     ones = np.ones(len(table))
     shape = PrefillAttentionShape(
         prompts=table.number("batch_size"),
@@ -111,7 +119,7 @@ def prefill_mla(folder: Path) -> KernelRows:
 
 def prefill_gqa(folder: Path) -> KernelRows:
     """context_attention.csv."""
-    table = read_columns(folder / "context_attention.csv")
+    table = _read(folder / "context_attention.csv")
     narrow = table.text("attn_dtype") == "fp8"
     shape = PrefillAttentionShape(
         prompts=table.number("batch_size"),
@@ -130,7 +138,8 @@ def prefill_gqa(folder: Path) -> KernelRows:
 def experts(folder: Path) -> KernelRows:
     """moe.csv, and tables of wide expert parallelism where they are there."""
     names = ("moe.csv", "wideep_generation_moe.csv", "wideep_moe.csv")
-    tables = [read_columns(folder / name) for name in names if (folder / name).is_file()]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    tables = [_read(path, formats="moe_dtype") for path in found]
     if not tables:
         raise ConfigError("kernels", folder, f"a folder with {names[0]}")
     return _together([_experts(table) for table in tables])
@@ -160,7 +169,7 @@ def collectives(folder: Path) -> KernelRows:
     """nccl.csv and custom_allreduce.csv; sizes are elements."""
     found = []
     for name, format_column in (("nccl", "nccl_dtype"), ("custom_allreduce", "allreduce_dtype")):
-        table = read_columns(folder / f"{name}.csv")
+        table = _read(folder / f"{name}.csv")
         operation, backend = table.text("op_name"), table.text("kernel_source")
         if "backend" in table.texts:
             backend = np.where(table.text("backend") == "", backend, table.text("backend"))
@@ -175,10 +184,20 @@ def collectives(folder: Path) -> KernelRows:
     return _together(found)
 
 
+def _read(path: Path, *, formats: str | None = None) -> KernelColumns:
+    """A table's rows of known machines, and of known formats in its column `formats`.
+
+    The others are counted: a machine or a format that the catalog lacks spoils no other row.
+    """
+    table = read_columns(path).where("system", unknown_machine)
+    return table if formats is None else table.where(formats, _unknown_format)
+
+
+def _unknown_format(name: str) -> str | None:
+    return None if name in FORMATS else f"format {name}: expected one of {', '.join(FORMATS)}"
+
+
 def _formats(form: Strings) -> tuple[Float64s, list[ProductRate]]:
-    unknown = sorted(set(form.tolist()) - set(FORMATS))
-    if unknown:
-        raise ConfigError("kernels", unknown[0], f"a format of {', '.join(FORMATS)}")
     each = [FORMATS[name] for name in form.tolist()]
     return np.array([stored for stored, _ in each]), [rate for _, rate in each]
 
@@ -220,6 +239,7 @@ def _rows(
         levels=levels,
         measured_ns=measured_ns,
         lines=table.lines(),
+        excluded=table.excluded,
     )
 
 
@@ -238,4 +258,5 @@ def _together(parts: list[KernelRows]) -> KernelRows:
         },
         measured_ns=np.concatenate([part.measured_ns for part in parts]),
         lines=np.concatenate([part.lines for part in parts]),
+        excluded=sum((Counter(part.excluded) for part in parts), Counter()),
     )

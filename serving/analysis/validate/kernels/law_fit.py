@@ -60,6 +60,7 @@ class KernelRows:
     """Measured kernels of one family, all [kernels].
 
     `levels`: each kernel's level by the level's name, "machine" among them. `lines`: file and line.
+    `excluded`: numbers of rows of the tables that are in no column, by reason.
     """
 
     shape: Any
@@ -67,6 +68,7 @@ class KernelRows:
     levels: Mapping[str, Strings]
     measured_ns: Float64s
     lines: Strings
+    excluded: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.measured_ns)

@@ -39,6 +39,7 @@ def test_a_row_without_speculation_drafts_nothing(tmp_path: Path) -> None:
         (SGLANG, 2),
         ({**SGLANG, "hardware": "b200", **DP}, 2),
         ({**SGLANG, "hardware": "mi325x", "date": "2026-06-14"}, 3),
+        ({**SGLANG, "hardware": "mi325x", "date": ""}, 3),
         ({"framework": "atom", "hardware": "mi355x"}, 3),
         ({"framework": "trt", "hardware": "b200"}, 3),
         ({"framework": "trt", "hardware": "b200", **DP}, 1),

@@ -48,6 +48,29 @@ def test_a_layout_says_workers_chips_and_how_experts_and_attention_are_divided(
     assert [row.configuration.layout for row in rows] == ["8", "8 ep8", "1x8 + 2x8 ep8 dp"]
 
 
+def test_one_pool_may_leave_out_what_it_does_not_need(tmp_path: Path) -> None:
+    prompts = dict.fromkeys(required_columns()[6:11], "")  # the columns of a pool for prompts
+    rows = [{}, {**prompts, "date": ""}, {"num_decode_gpu": "", "decode_num_workers": ""}]
+    assert next(iter(prompts)) == "num_prefill_gpu"
+
+    found, excluded = usable_rows(read_rows(write_rows(tmp_path / "rows.csv", rows)))
+
+    assert not excluded
+    assert len({row.load.deployment.decode for row in found}) == 1
+    assert found[1].measured.configuration.day is None
+
+
+def test_two_pools_have_to_say_what_each_is(tmp_path: Path) -> None:
+    rows = [{**DISAGGREGATED, "num_decode_gpu": ""}, {**DISAGGREGATED, "prefill_num_workers": ""}]
+
+    reasons = [row.reason for row in read_rows(write_rows(tmp_path / "rows.csv", rows))]
+
+    assert reasons == [
+        "num_decode_gpu=nothing: expected a whole number of at least 0",
+        "prefill_num_workers=nothing: expected a whole number of at least 0",
+    ]
+
+
 def test_an_empty_result_is_none_and_an_empty_line_is_no_row(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.csv", [{"median_ttft": ""}])
     path.write_text(path.read_text() + "\n\n")

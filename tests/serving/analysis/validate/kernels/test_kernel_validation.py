@@ -9,6 +9,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.timing.laws.shipped_laws import LAWS
+from serving.analysis.validate.expert_parallel_rates import low_latency_us
+from serving.analysis.validate.kernels.exchange_kernels import exchange_scores
 from serving.analysis.validate.kernels.kernel_families import FAMILIES, KernelFamily
 from serving.analysis.validate.kernels.kernel_scores import scores_of
 from serving.analysis.validate.kernels.kernel_validation import kernels_folder
@@ -96,13 +98,39 @@ def test_a_table_of_which_many_beat_the_silicon_is_excluded_whole(
     assert found.excluded == {reason: len(wrong)}
 
 
+@pytest.mark.parametrize("cells", [{"system": "abacus"}, {"gemm_dtype": "int3"}])
+def test_a_kernel_of_an_unknown_machine_or_format_is_counted_and_spoils_no_other(
+    folder: Path, tmp_path: Path, cells: dict[str, str]
+) -> None:
+    whole = family("GEMM").read(folder)
+    (word,) = cells.values()
+
+    rows = family("GEMM").read(changed(folder, tmp_path / "x", "gemm", **cells))
+
+    ((reason, count),) = rows.excluded.items()
+    assert word in reason
+    assert "expected one of" in reason
+    assert count == 1
+    assert rows.lines.tolist() == whole.lines.tolist()[1:]
+    assert scores_of(family("GEMM"), rows).excluded == {reason: 1}
+
+
+def test_a_table_of_unknown_machines_alone_is_refused_with_those_that_are_known(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = changed(folder, tmp_path / "x", "nothing") / "gemm.csv"
+    with path.open(newline="") as lines:
+        write_table(path, [{**row, "system": "abacus"} for row in list(csv.DictReader(lines))])
+
+    with pytest.raises(ConfigError, match=r"gemm.csv: expected rows.*abacus.*h100_sxm"):
+        family("GEMM").read(path.parent)
+
+
 @pytest.mark.parametrize(
     ("table", "cells", "message"),
     [
-        ("gemm", {"gemm_dtype": "int3"}, "kernels=int3: expected a format of bfloat16"),
         ("gemm", {"m": "many"}, "kernels=gemm.csv: expected numbers as m"),
         ("gemm", {"latency": "0"}, "kernels=gemm.csv:2: expected a latency above 0"),
-        ("gemm", {"system": "abacus"}, "system=abacus: expected one of h100_sxm"),
     ],
 )
 def test_unusable_tables_are_refused_in_a_line_that_names_them(
@@ -140,3 +168,31 @@ def test_the_command_prints_errors_of_machines_left_out_and_writes_constants(
     shown = json.loads(capsys.readouterr().out)
     assert [each["family"] for each in shown] == list(LAWS)
     assert shown[0]["left_out"]["machine"]["all"]["median"] < 0.15
+
+
+def test_deepeps_kernels_are_held_against_the_exchange_that_ships(tmp_path: Path) -> None:
+    sizes, way = (32, 128), {"h100_sxm": 8, "gb200": 4, "abacus": 1}
+    write_table(
+        tmp_path / "wideep_deepep_ll.csv",
+        [
+            {"system": system, "node_num": nodes, "num_token": tokens}
+            | {
+                f"{what}_avg_t_us": 2 * low_latency_us("dgx-h100", 64, np.array([tokens]), what)[0]
+                for what in ("dispatch", "combine")
+            }
+            for system, nodes in way.items()
+            for tokens in sizes
+        ],
+    )
+
+    found = exchange_scores(tmp_path)
+
+    assert [(each.machine, each.gpus, each.what) for each in found] == [
+        ("h100_sxm", 64, "dispatch"),
+        ("h100_sxm", 64, "combine"),
+    ]
+    for each in found:
+        assert each.score.kernels == len(sizes)
+        assert each.score.median == pytest.approx(0.5)
+        assert each.score.bias == pytest.approx(-0.5)
+    assert exchange_scores(tmp_path / "nothing") == ()
