@@ -226,7 +226,8 @@ def test_demand_leaves_a_rate_where_tpot_ends_it() -> None:
     )
 
     assert found.wanted[0] == 1
-    assert not found.backlog.any() and result.attainment("ttft_share") == 1.0
+    assert not found.backlog.any()
+    assert result.attainment("ttft_share") == 1.0
     assert result.kept("tpot_share")[:5].sum() == 0.0
     assert found.wanted[1:] == (2,) * (looks - 1)
     # It is back a minute later, and stays, although Sunday's split is the rule for six hours.
