@@ -91,6 +91,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         self._recorded: Telemetry | None = None
         self.latencies = LatencyWindow()
         self.on_times: Callable[[RequestTimes], None] = self.latencies.add
+        self._batch_ended: set[str] = set()
 
     def record(
         self,
@@ -101,6 +102,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
     ) -> None:
         """Record one iteration, converted to emulated time."""
         status = self.status
+        batch, self._batch_ended = self._batch_ended, set()
         totals = self._status.totals
         if not self._is_asked and totals is not None and totals is not self._recorded:
             self._recorded = totals
@@ -112,7 +114,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
                 [request.e2e_latency for request in iteration_stats.finished_requests],
             )
             iteration_stats = in_emulated_time(iteration_stats, epochs)
-            self._take_times(status.emulated_s, iteration_stats)
+            self._take_times(status.emulated_s, iteration_stats, batch)
         if iteration_stats is not None:
             between_s = iteration_stats.inter_token_latencies_iter
             self.histogram_inter_token_latency[engine_idx].observe_all(between_s)
@@ -120,7 +122,11 @@ class EmulatedStatLogger(PrometheusStatLogger):
             iteration_stats.inter_token_latencies_iter = []
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
-    def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
+    def batch_ended(self, request_id: str) -> None:
+        """Note a batch request, by its client's id, which ends in the iteration recorded next."""
+        self._batch_ended.add(request_id)
+
+    def _take_times(self, emulated_s: float, stats: IterationStats, batch: set[str]) -> None:
         finished = stats.finished_requests
         # Of a single token there is no time per further one.
         several = [request for request in finished if request.num_generation_tokens > 1]
@@ -131,8 +137,12 @@ class EmulatedStatLogger(PrometheusStatLogger):
                 emulated_s=emulated_s,
                 ttft_s=stats.time_to_first_tokens_iter,
                 tpot_s=[request.mean_time_per_output_token for request in several],
-                decode_s=[request.decode_time for request in several],
                 e2e_s=[request.e2e_latency for request in finished],
+                begun_tpot=tuple(
+                    (emulated_s - request.decode_time, request.mean_time_per_output_token)
+                    for request in several
+                    if request.request_id not in batch
+                ),
             )
         )
 

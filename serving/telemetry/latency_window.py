@@ -38,14 +38,14 @@ _Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 class RequestTimes(Plain, frozen=True, kw_only=True):
     """Latencies that were known when a step ended, at `emulated_s`.
 
-    `decode_s`: of each of `tpot_s`, from its request's first token to the last.
+    `begun_tpot` is of interactive requests alone: emulated time of the first token, and TPOT.
     """
 
     emulated_s: float
     ttft_s: list[float]
     tpot_s: list[float]
-    decode_s: list[float]
     e2e_s: list[float]
+    begun_tpot: tuple[tuple[float, float], ...] = ()
 
 
 class _NewestTimes:
@@ -73,7 +73,7 @@ class _NewestTimes:
 class LatencyWindow:
     """Latencies by the emulated time at which they were known.
 
-    `begun_tpot`: TPOT, by the time of the request's first token.
+    `begun_tpot`: TPOT of interactive requests, by the time of the first token.
     """
 
     def __init__(self) -> None:
@@ -85,8 +85,8 @@ class LatencyWindow:
         self._ttft.add(times.emulated_s, times.ttft_s)
         self._tpot.add(times.emulated_s, times.tpot_s)
         self._e2e.add(times.emulated_s, times.e2e_s)
-        for tpot_s, decode_s in zip(times.tpot_s, times.decode_s, strict=True):
-            self.begun_tpot.add(times.emulated_s - decode_s, [tpot_s])
+        for begun_s, tpot_s in times.begun_tpot:
+            self.begun_tpot.add(begun_s, [tpot_s])
 
     def report(self, now_s: float) -> LatencyReport:
         """The last `WINDOW_S` before `now_s`, or the part of which every kind is kept."""

@@ -12,11 +12,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 from serving.plugin.beam_searches import declare_beams, is_declared, prompt_tokens_of
 from serving.plugin.request_watch import RequestWatch
 from serving.plugin.requests import RefusedRequest, TooManyPromptLogprobs
+from serving.plugin.stat_logger import stat_logger_of
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, UNSAID_NEW_TOKENS, Client, Work, WorkClass
@@ -36,13 +38,19 @@ _Generate = Callable[..., AsyncGenerator[Any, None]]
 
 
 class _Generation:
-    """One call of `generate`, and its running sequences: tokens by vLLM's names."""
+    """One call of `generate`, and its running sequences: tokens by vLLM's names.
 
-    __slots__ = ("_made_tokens", "_permit", "_watch")
+    `batch_ended` is told of each sequence of batch work that the engine ends.
+    """
 
-    def __init__(self, permit: Permit, watch: RequestWatch) -> None:
+    __slots__ = ("_batch_ended", "_made_tokens", "_permit", "_watch")
+
+    def __init__(
+        self, permit: Permit, watch: RequestWatch, batch_ended: Callable[[], None]
+    ) -> None:
         self._permit = permit
         self._watch = watch
+        self._batch_ended = batch_ended
         self._made_tokens: dict[str, int] = {}
 
     def begin(self, name: str, counted: Counted) -> None:
@@ -56,6 +64,8 @@ class _Generation:
         self._permit.made(tokens)
 
     def ended(self, name: str, *, by_itself: bool, cut: Outcome | None) -> None:
+        if self._permit.work.work_class is WorkClass.BATCH:
+            self._batch_ended()
         if cut is not None:
             self._permit.cut(cut)
         made_tokens = self._made_tokens.pop(name)
@@ -84,6 +94,11 @@ def _admitted(engine: Any, admission: RequestAdmission, watch: RequestWatch) -> 
     generate: _Generate = engine.generate
     sets_priority = engine.vllm_config.scheduler_config.policy == "priority"
     context_tokens = engine.vllm_config.model_config.max_model_len
+    stats = stat_logger_of(engine)
+
+    def batch_ended(request_id: str) -> None:
+        if stats is not None:
+            stats.batch_ended(request_id)
 
     async def admitted(
         prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
@@ -97,7 +112,7 @@ def _admitted(engine: Any, admission: RequestAdmission, watch: RequestWatch) -> 
             raise RefusedRequest(refused) from None
         if sets_priority:
             kwargs["priority"] = _priority(permit.work.work_class, kwargs.get("priority", 0))
-        generation = _Generation(permit, watch)
+        generation = _Generation(permit, watch, partial(batch_ended, request_id))
         outcome = Outcome.FAILED
         try:
             async with aclosing(generate(prompt, sampling_params, request_id, **kwargs)) as outputs:

@@ -15,17 +15,17 @@ from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, Schedule
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.stat_logger import (
-    EmulatedStatLogger,
     StepHistogram,
     in_emulated_time,
     latencies,
 )
-from serving.wire.engine_status import EngineStatus, StatusWriter
+from serving.telemetry.latency_window import RequestTimes
+from serving.wire.engine_status import EngineStatus
 from tests.serving.own_metrics import own_metrics
-from tests.serving.plugin.engine_config import engine_config
 from tests.serving.plugin.seen_engine import Seen
+from tests.serving.plugin.stat_loggers import logger, started
 from tests.serving.telemetry.telemetry_snapshots import a_telemetry
-from tests.serving.wire.engine_statuses import epoch, status, writer_for
+from tests.serving.wire.engine_statuses import epoch, status
 
 EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)
 
@@ -82,19 +82,6 @@ def clean_registry() -> Iterator[None]:
     """vLLM registers its families with the process; another logger must be able to."""
     with own_metrics():
         yield
-
-
-def logger(clock: str = "auto") -> EmulatedStatLogger:
-    settings = {"chips": 2, "clock": clock, "model": "qwen3-30b-a3b"}
-    config = engine_config(additional_config={"ultraserve": settings})
-    config.cache_config.num_gpu_blocks = 100
-    return EmulatedStatLogger(config, [0])
-
-
-def started(clock: str = "auto") -> tuple[EmulatedStatLogger, StatusWriter]:
-    """A logger, and the engine's side of what it knows of the clock."""
-    target = logger(clock)
-    return target, writer_for(target)
 
 
 def value(name: str, **labels: str) -> float:
@@ -238,6 +225,30 @@ def test_the_last_minute_s_times_are_emulated_and_one_token_has_no_time_per_furt
     rested = report(161.0)  # the engine has rested for a minute since
     assert rested is not None
     assert rested.requests == 0
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_interactive_requests_are_judged_by_tpot_from_their_first_token_on() -> None:
+    target, engine = started()
+    heard: list[RequestTimes] = []
+    target.on_times = heard.append
+    engine.write(status(dilation=4.0, emulated_s=100.0))
+
+    def finish(*names: str) -> tuple[tuple[float, float], ...]:
+        stats = iteration()
+        stats.finished_requests = [finished(20.0) for _ in names]
+        for request, name in zip(stats.finished_requests, names, strict=True):
+            request.request_id = name
+        target.record(None, stats)
+        return heard[-1].begun_tpot
+
+    target.batch_ended("b")
+    assert finish("a", "b") == ((97.0, 1.0),)  # first tokens came 3 s before the last
+    assert len(heard[-1].tpot_s) == 2
+    assert finish("a", "b") == ((97.0, 1.0),) * 2  # a client's name may come again
+    target.batch_ended("c")
+    target.record(None, None)
+    assert finish("c") == ((97.0, 1.0),)
 
 
 def test_an_engine_that_logs_nothing_has_no_latencies() -> None:

@@ -18,10 +18,13 @@ from vllm import envs
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.engine import FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats
 
 from emulator.errors import ConfigError
+from loadgen.measures.slo import Slo
 from serving.access.control_key import control_key_path
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
@@ -37,9 +40,12 @@ from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from serving.wire.machine_state import MachineState
 from tests.e2e.server_process import free_port
+from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
+from tests.serving.plugin.stat_loggers import started
 from tests.serving.server.control.small_engine import SmallEngine, connected, control_server
 from tests.serving.server.day_night.lending_engine import LendingEngine, a_settings
+from tests.serving.wire.engine_statuses import status
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +166,38 @@ def test_day_and_night_live_as_long_as_the_app(
 
     seen = asyncio.run(asyncio.wait_for(up(), 20))
     assert seen == asked  # and nobody looks any more
+
+
+@pytest.mark.long
+def test_day_and_night_see_the_engine_s_own_times_per_token(
+    address: ControlAddress, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = a_settings(tmp_path, policy="manual", slo=Slo.parse("tpot=30ms"))
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    lender: Any = LendingEngine()
+
+    async def up() -> DayNightState:
+        stats, clock = started()
+        clock.write(status(emulated_s=9.0))
+        lender.logger_manager = SimpleNamespace(stat_loggers=[stats])
+        ended = IterationStats()
+        ended.finished_requests = [a_finished(tpot_s) for tpot_s in [0.02] * 90 + [0.04] * 10]
+        async with lifespan(an_app(lender)):
+            stats.record(None, ended)
+            return await asyncio.to_thread(day_night_at, address)
+
+    with own_metrics():
+        assert asyncio.run(asyncio.wait_for(up(), 20)).tpot_attainment == 0.9
+
+
+def a_finished(tpot_s: float) -> FinishedRequestStats:
+    return FinishedRequestStats(
+        finish_reason=FinishReason.LENGTH,
+        num_generation_tokens=11,
+        decode_time=10 * tpot_s,
+        mean_time_per_output_token=tpot_s,
+    )
 
 
 def day_night_at(address: ControlAddress) -> DayNightState:

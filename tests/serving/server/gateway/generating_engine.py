@@ -15,7 +15,9 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.stats import IterationStats
 
+from serving.plugin.stat_logger import EmulatedStatLogger
 from tests.serving.plugin.core_request import core_request
 
 CONTEXT_TOKENS = 4_096
@@ -24,12 +26,17 @@ CONTEXT_TOKENS = 4_096
 class GeneratingEngine:
     """`seats` sequences run at once, lowest priority number first; a token is 7.
 
-    With `stop_next` the first running one ends by itself with its next token.
+    With `stop_next` the first running one ends by itself with its next token. `stats` records each
+    step, which takes a second.
     """
 
-    def __init__(self, *, seats: int = 4, policy: str = "priority") -> None:
+    def __init__(
+        self, *, seats: int = 4, policy: str = "priority", stats: EmulatedStatLogger | None = None
+    ) -> None:
         self.seats = seats
-        self.output_processor = OutputProcessor(None, log_stats=False)
+        self.output_processor = OutputProcessor(None, log_stats=stats is not None)
+        self.logger_manager = SimpleNamespace(stat_loggers=[stats])
+        self.now_s = 0.0
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(policy=policy),
             model_config=SimpleNamespace(max_model_len=CONTEXT_TOKENS),
@@ -114,7 +121,12 @@ class GeneratingEngine:
             )
             if ends:
                 del self.running[name]
-        self.output_processor.process_outputs(outputs)
+        (stats,) = self.logger_manager.stat_loggers
+        self.now_s += 1.0
+        iteration = None if stats is None else IterationStats()
+        self.output_processor.process_outputs(outputs, self.now_s, iteration)
+        if stats is not None:
+            stats.record(None, iteration)
         return len(outputs)
 
 

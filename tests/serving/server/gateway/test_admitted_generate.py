@@ -21,8 +21,12 @@ from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
 from serving.server.gateway.admission_controller import AdmissionController, current_permit
 from serving.server.gateway.admitted_generate import admit_generation
+from serving.telemetry.latency_window import RequestTimes
+from tests.serving.own_metrics import own_metrics
+from tests.serving.plugin.stat_loggers import started
 from tests.serving.policy.admission.works import client, work
 from tests.serving.server.gateway.generating_engine import GeneratingEngine, params, prompt
+from tests.serving.wire.engine_statuses import status
 
 CAPACITY = Capacity(seats=4, kv_tokens=100_000, prefill_tokens_per_step=10_000)
 KINDS = list(RequestOutputKind)
@@ -118,6 +122,40 @@ def test_batch_work_reaches_the_engine_at_its_turn_and_behind_the_other() -> Non
             assert await batch == 3
 
     asyncio.run(runs())
+
+
+def test_only_interactive_requests_are_judged_by_the_time_of_their_further_tokens() -> None:
+    async def runs() -> None:
+        stats, clock = started()
+        clock.write(status(dilation=4.0, emulated_s=100.0))
+        heard: list[RequestTimes] = []
+        stats.on_times = heard.append
+        engine, admission = made(stats=stats)
+        with (
+            admission.enter(work(batch=True)) as later,
+            admission.enter(work()) as now,
+        ):
+            calls = []
+            for name, permit in (("later", later), ("now", now)):
+                token = current_permit.set(permit)
+                calls.append(asyncio.create_task(read(engine, name, max_tokens=3)))
+                current_permit.reset(token)
+            await settle()
+            for _ in range(3):
+                engine.step()
+            assert await asyncio.gather(*calls) == [3, 3]
+            again = asyncio.create_task(read(engine, "later"))  # a client's name is no one's own
+            await settle()
+            for _ in range(3):
+                engine.step()
+            assert await again == 3
+        ends = [times for times in heard if times.e2e_s]
+        assert [times.tpot_s for times in ends] == [[1.0, 1.0], [1.0]]  # a step is a second
+        # They had the first of three tokens two seconds before the last.
+        assert [times.begun_tpot for times in ends] == [((98.0, 1.0),)] * 2
+
+    with own_metrics():
+        asyncio.run(runs())
 
 
 def test_an_engine_with_another_policy_keeps_its_own_priorities() -> None:

@@ -274,9 +274,7 @@ def test_what_else_a_process_has_to_say_arrives() -> None:
     async def use() -> None:
         async with lending() as lent:
             desk = await lent.desk()
-            times = RequestTimes(
-                emulated_s=3.0, ttft_s=[0.1], tpot_s=[], decode_s=[], e2e_s=[0.4, 0.5]
-            )
+            times = RequestTimes(emulated_s=3.0, ttft_s=[0.1], tpot_s=[], e2e_s=[0.4, 0.5])
             desk.tell(Times(times))
             desk.tell(ClientsHeld(5, 6, 7))
             refused = Refused(
