@@ -1,12 +1,16 @@
 """Options in a policy's text, `headroom=0.2,dwell=30m`, to and from dataclasses."""
 
 import re
+import warnings
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from emulator.errors import ConfigError
 
 _UNITS_S: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_RENAMED: Final = {"ttft_target": "target"}
+"""Options under their old names, which work for one release with a warning."""
+
 _DURATION: Final = re.compile(r"(?P<number>[0-9.eE+-]+)(?P<unit>[dhms]?)")
 
 
@@ -51,11 +55,20 @@ def with_options(policy: Any, text: str) -> Any:
     """The policy with the options of a text; raises ConfigError for an unknown one."""
     for part in text.split(",") if text.strip() else []:
         name, equals, value = (piece.strip() for piece in part.partition("="))
+        name = _new_name(name)
         known = _options(policy)
         if not equals or name not in known:
             raise ConfigError("policy option", part, f"NAME=VALUE with one of {', '.join(known)}")
         policy = _replaced(policy, name, value)
     return policy
+
+
+def _new_name(name: str) -> str:
+    if name not in _RENAMED:
+        return name
+    said = f"policy option {name} is now {_RENAMED[name]}; the old name goes in 0.2"
+    warnings.warn(said, FutureWarning, stacklevel=2)
+    return _RENAMED[name]
 
 
 def _options(policy: Any) -> dict[str, str]:

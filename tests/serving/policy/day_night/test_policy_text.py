@@ -52,6 +52,13 @@ def test_the_text_of_a_policy_makes_it_again(policy: Policy) -> None:
     assert parse_policy(str(policy)) == policy
 
 
+@pytest.mark.parametrize("before", ["demand:", "quantile:0.9,", "schedule:22:00-06:00;"])
+def test_an_option_s_old_name_works_with_a_warning(before: str) -> None:
+    with pytest.warns(FutureWarning, match="policy option ttft_target is now target; the old name"):
+        old = parse_policy(f"{before}ttft_target=0.98")
+    assert old == parse_policy(f"{before}target=0.98")
+
+
 @given(policy=policies)
 def test_a_policy_says_what_it_does_in_one_line(policy: Policy) -> None:
     said = policy.describe()
