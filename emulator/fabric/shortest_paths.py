@@ -158,21 +158,21 @@ class GraphPaths:
 
     def busy_ns_by_sender(self, bytes_each: Float64s) -> tuple[Float64s, Int64s]:
         """Of one of each sender's tokens, which is bytes_each[layer, sender, receiver]: the time of
-        every link that carries any, [layers, links, senders], and the positions at its ends,
+        every link that carries any, [layers, senders, links], and the positions at its ends,
         [links, 2], -1 of others.
         """
         ways, seated = self._ways, self._seated
         graph, chips = ways.graph, len(ways.ends)
-        busy_ns = np.zeros((len(bytes_each), graph.links, self._positions))
+        busy_ns = np.zeros((len(bytes_each), self._positions, graph.links))
         for end, sender in enumerate(seated):
             share = ways.share[:, end * chips : (end + 1) * chips]  # [links, receivers]
-            busy_ns[:, :, sender] = (share @ bytes_each[:, sender, seated].T).T
-        busy_ns *= (NS_PER_S / graph.bytes_per_s)[:, None]
-        used = busy_ns.any(axis=(0, 2))
+            busy_ns[:, sender] = (share @ bytes_each[:, sender, seated].T).T
+        busy_ns *= NS_PER_S / graph.bytes_per_s
+        used = busy_ns.any(axis=(0, 1))
         position = np.full(graph.nodes, -1, dtype=np.int64)
         position[ways.ends] = seated
         ends = position[np.stack([graph.source, graph.target], axis=1)]
-        return np.ascontiguousarray(busy_ns[:, used]), ends[used]
+        return np.ascontiguousarray(busy_ns[:, :, used]), ends[used]
 
 
 @lru_cache(maxsize=16)

@@ -258,6 +258,7 @@ def expert_room(tables: CountTables, given: GivenExperts) -> ExpertRoom:
         of_set=np.empty(len(tables.exchange.first_member) - 1),
         egress=np.empty((tiers, nodes)),
         ingress=np.empty((tiers, nodes)),
+        of_link=np.empty(len(tables.exchange.ends)),
     )
     return ExpertRoom(
         counts=ExpertCounts(

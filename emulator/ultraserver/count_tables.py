@@ -326,10 +326,9 @@ def _carried(exchange: TokenExchange) -> ExchangeTables | None:
 
 def _over_links(exchange: TokenExchange, links: Float64s, ends: Int64s) -> ExchangeTables:
     """No tiers: `links` and `ends` as in the tables."""
-    kinds, chips = exchange.received_bytes.shape
+    kinds, chips, _ = exchange.per_token.shape
     return _nothing(kinds, chips)._replace(
         carried=True,
-        received_bytes=exchange.received_bytes,
         stuck=exchange.stuck(),
         left_bytes=_leaving(exchange.per_token),
         latency_ns=exchange.longest_latency_ns,
@@ -412,6 +411,6 @@ def _nothing(kinds: int, chips: int) -> ExchangeTables:
         ns_per_byte=np.zeros((0, chips)),
         latency_ns=0.0,
         legs=np.zeros((0, 5), dtype=np.int64),
-        links=np.zeros((kinds, 0, chips)),
+        links=np.zeros((kinds, chips, 0)),
         ends=np.zeros((0, 2), dtype=np.int64),
     )

@@ -28,7 +28,7 @@ class ExchangeTables(NamedTuple):
     ns_per_byte: Float64s  # [tiers, chips and relays]
     latency_ns: float
     legs: Int64s  # [legs of detours, (sender, receiver, tier, leg's sender, leg's receiver)]
-    links: Float64s  # [kinds, links, senders]: ns of a link for one of a sender's tokens
+    links: Float64s  # [kinds, senders, links]: ns of a link for one of a sender's tokens
     ends: Int64s  # [links, 2]: chips at its ends, -1 for one that only forwards
 
 
@@ -44,6 +44,7 @@ class ExchangeRoom(NamedTuple):
     of_set: Float64s  # [sets]
     egress: Float64s  # [tiers, chips and relays]
     ingress: Float64s  # [tiers, chips and relays]
+    of_link: Float64s  # [links]: ns
 
 
 @compiled
@@ -123,14 +124,17 @@ def _over_lanes(exchange: ExchangeTables, room: ExchangeRoom, kind: int) -> floa
 def _over_links(exchange: ExchangeTables, room: ExchangeRoom, kind: int) -> float:
     """Raise `link_ns` to the busiest link at each chip; returns the time of the busiest of all."""
     links, ends, by_chip, link_ns = exchange.links, exchange.ends, room.by_chip, room.link_ns
+    of_link = room.of_link
+    of_link[:] = 0.0
+    for sender in range(len(by_chip)):  # links inside: none waits for the sum of another
+        tokens = by_chip[sender]
+        for link in range(len(of_link)):
+            of_link[link] += tokens * links[kind, sender, link]
     longest_ns = 0.0
-    for link in range(len(ends)):
-        busy_ns = 0.0
-        for sender in range(len(by_chip)):
-            busy_ns += by_chip[sender] * links[kind, link, sender]
-        longest_ns = max(longest_ns, busy_ns)
+    for link in range(len(of_link)):
+        longest_ns = max(longest_ns, of_link[link])
         for end in range(2):
             chip = ends[link, end]
             if chip >= 0:
-                link_ns[kind, chip] = max(link_ns[kind, chip], busy_ns)
+                link_ns[kind, chip] = max(link_ns[kind, chip], of_link[link])
     return longest_ns

@@ -188,7 +188,7 @@ class StepKernel:
             raise
 
     def _links(self, batch: StepBatch, loads: ExpertLoads | None) -> GivenExperts:
-        """Counted loads, and exchanges that are not between tiers' lanes alone."""
+        """Counted loads, and exchanges that are timed in Python."""
         experts = self._counter.experts
         if experts is None:
             return self._given

@@ -66,7 +66,7 @@ class TokenExchange:
 
     def links(self) -> tuple[Float64s, Int64s] | None:
         """Links that carry all bytes where chips forward by hardware alone: ns of each for one of
-        a sender's tokens, [kinds, links, senders], and its ends, [links, 2], -1 for a chip that
+        a sender's tokens, [kinds, senders, links], and its ends, [links, 2], -1 for a chip that
         only forwards.
         """
         paths = self._all_to_all.graph_paths

@@ -7,6 +7,7 @@ machines are walked, and some of their machines are simulated exactly.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from serving.commands.analysis_options import (
     print_answer,
 )
 from serving.commands.day import DayOptions, day_settings
-from serving.commands.pareto import assumed_systems
+from serving.commands.pareto import accepted_assumptions
 from serving.settings import AssumptionOptions
 from serving.traffic.engine_limits import PLANNED_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, option, read_options
@@ -55,24 +56,26 @@ class FleetOptions(PlotOptions, AssumptionOptions, SimulationOptions):
 
     def question(self) -> FleetQuestion:
         """The options and their file as a question; raises UltraServeError."""
+        from emulator.specs.systems import system_by_name
         from serving.analysis.fleet.fleet_plan import read_fleet_plan
         from serving.analysis.fleet.virtual_fleet import FleetQuestion
 
         plan = read_fleet_plan(self.plan)
-        assumed_systems(plan.systems, self.assumptions)  # refuses what none of them has
-        settings = {name: self._settings(plan, name) for name in plan.systems}
+        systems = [system_by_name(name) for name in plan.systems]
+        accepted = accepted_assumptions(systems, self.assumptions)
+        settings = {
+            system: self._settings(plan, system, assumptions)
+            for system, assumptions in zip(plan.systems, accepted, strict=True)
+        }
         return FleetQuestion(plan=plan, settings=settings, samples=self.sample)
 
-    def _settings(self, plan: FleetPlan, system: str) -> DaySettings:
+    def _settings(self, plan: FleetPlan, system: str, assumptions: Sequence[str]) -> DaySettings:
         """A day of one machine of the system, with the plan's traffic."""
-        from emulator.specs.assumptions import accepts
-        from emulator.specs.systems import system_by_name
-
-        traffic, catalog = plan.traffic, system_by_name(system)
+        traffic = plan.traffic
         options = DayOptions(
             model=traffic.model,
             system=system,
-            assumptions=[each for each in self.assumptions if accepts(catalog, each)],
+            assumptions=assumptions,
             slo=traffic.slo,
             trace=traffic.trace,
             days=traffic.days,

@@ -276,15 +276,29 @@ def assumed_systems(names: Sequence[str], assumptions: Sequence[str]) -> list[Sy
     """The machines "NAME[:NAME=VALUE...]", each with those of the assumptions and figures that it
     has, and with its own; raises ConfigError.
     """
-    from emulator.specs.assumptions import accepts, machine_named, with_assumptions
+    from emulator.specs.assumptions import machine_named
     from emulator.specs.systems import system_by_name
 
     named = [each.split(":") for each in names]
     catalog = [system_by_name(name) for name, *_ in named]
-    shared = [text for text in assumptions if any(accepts(system, text) for system in catalog)]
-    for system in catalog[:1]:  # which refuses, as any other would, what no system has
-        with_assumptions(system, [text for text in assumptions if text not in shared])
     return [
-        machine_named(system, [text for text in shared if accepts(system, text)], own)
-        for system, (_, *own) in zip(catalog, named, strict=True)
+        machine_named(system, shared, own)
+        for system, shared, (_, *own) in zip(
+            catalog, accepted_assumptions(catalog, assumptions), named, strict=True
+        )
     ]
+
+
+def accepted_assumptions(
+    systems: Sequence[SystemSpec], assumptions: Sequence[str]
+) -> list[list[str]]:
+    """Of each system those assumptions and figures that it has; raises ConfigError for one that
+    none has.
+    """
+    from emulator.specs.assumptions import accepts, with_assumptions
+
+    accepted = [[text for text in assumptions if accepts(each, text)] for each in systems]
+    known = {text for texts in accepted for text in texts}
+    for system in systems[:1]:  # which refuses, as any other would, what no system has
+        with_assumptions(system, [text for text in assumptions if text not in known])
+    return accepted

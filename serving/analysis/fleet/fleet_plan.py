@@ -136,11 +136,6 @@ class FleetRow(_FleetTable, frozen=True, kw_only=True):
         """Machines that work when none is out."""
         return self.machines - self.hot_spares - self.cold_spares
 
-    @property
-    def chips(self) -> int:
-        """Of all machines."""
-        return self.machines * system_by_name(self.system).chips.count
-
 
 class FleetBuilding(_FleetTable, frozen=True, kw_only=True):
     """`count` buildings that are alike; `cap_mw` at the meter, always or by hour of the day (or of
@@ -219,11 +214,6 @@ class FleetPlan(_FleetTable, frozen=True, kw_only=True):
     def machines(self) -> int:
         """Of all buildings."""
         return sum(row.machines for _, _, row in self.each_row())
-
-    @property
-    def chips(self) -> int:
-        """Of all buildings."""
-        return sum(row.chips for _, _, row in self.each_row())
 
     def each_row(self) -> Iterator[tuple[str, FleetBuilding, FleetRow]]:
         """Every row of every single building, with the building's name, in the file's order."""

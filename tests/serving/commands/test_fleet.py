@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from emulator.specs.systems import system_by_name
+from serving.analysis.fleet.row_week import RowTask
+from serving.analysis.fleet.virtual_fleet import FleetQuestion, row_tasks
 from serving.commands.fleet import FleetOptions
 from serving.main import command_parser, main
 from startup.typed_options import read_options
@@ -106,6 +108,35 @@ def test_a_fleet_is_asked_with_other_figures(tmp_path: Path) -> None:
     catalog, row = system_by_name("trn2-ultraserver"), question.plan.buildings[0].rows[0]
     figure = question.system_of(row).chip.hbm_bytes_per_s.value
     assert figure == 2 * catalog.chip.hbm_bytes_per_s.value
+
+
+def test_a_figure_of_one_system_changes_its_rows_alone(tmp_path: Path) -> None:
+    row = '{ system = "trn2-ultraserver", machines = 4 }'
+    assert row in PLAN
+    both = PLAN.replace(row, f'{row}, {{ system = "trn3-nl72x2", machines = 2 }}')
+
+    def told(*words: str) -> tuple[FleetQuestion, list[RowTask]]:
+        words = ("fleet", "--plan", plan(tmp_path, both), *words)
+        question = read_options(FleetOptions, command_parser("fleet").parse_args(words)).question()
+        return question, row_tasks(question)[1:]
+
+    def parts(tasks: list[RowTask]) -> list[float]:
+        caps = [task.cap_watts for task in tasks]
+        assert all(cap is not None for cap in caps)
+        first_hour = [float(cap[0]) for cap in caps if cap is not None]
+        return first_hour
+
+    question, plain = told()
+    watts = [question.system_of(task.row).provisioned_watts.value for task in plain]
+    share = 4 * watts[0] / (4 * watts[0] + 2 * watts[1])
+    assert parts(plain) == pytest.approx([50_000 * share, 50_000 * (1 - share)])
+    question, tasks = told("--set", "link_backplane_bytes_per_s=2x")  # which Trn2 has none of
+    rates = {task.row.system: question.system_of(task.row) for task in tasks}
+    assert rates["trn2-ultraserver"] == system_by_name("trn2-ultraserver")
+    assert rates["trn3-nl72x2"] != system_by_name("trn3-nl72x2")
+    assert parts(tasks) == parts(plain)
+    question, tasks = told("--set", "provisioned_watts=200000")  # which both have
+    assert parts(tasks) == pytest.approx([50_000 * 4 / 6, 50_000 * 2 / 6])
 
 
 @pytest.mark.parametrize(

@@ -418,6 +418,15 @@ def test_pools_that_are_not_held_up_serve_as_step_by_step(cached: bool) -> None:
         assert ahead.e2e_s.tolist() == one_by_one.e2e_s.tolist(), (seed, kv_blocks)
         assert ahead.served.steps == one_by_one.served.steps, (seed, kv_blocks)
         assert ahead.chip_watts == pytest.approx(one_by_one.chip_watts, rel=1e-9)
+
+        mask = np.arange(80) < 50
+        ahead = simulate(pools, traffic, judged=mask, logs=False)
+        one_by_one = simulate(pools, traffic, judged=mask, on_step=lambda *_, **__: None)
+        assert ahead.ttft_s.tolist() == one_by_one.ttft_s.tolist(), (seed, kv_blocks)
+        assert ahead.e2e_s.tolist() == one_by_one.e2e_s.tolist(), (seed, kv_blocks)
+        assert ahead.chip_watts == pytest.approx(one_by_one.chip_watts, rel=1e-9)
+        beyond = ahead.served.steps - one_by_one.served.steps
+        assert beyond == 0 if outcomes[-1] and decodes.count == 1 else beyond >= 0
     assert {*outcomes} == {False, True}
 
 
