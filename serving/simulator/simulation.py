@@ -42,8 +42,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
 
     Arguments:
         judged: a mask [requests] of the figures; the run ends with their last token. None judges
-            all. Engines that go ahead of others may make steps beyond it, which no figure has but
-            `served.steps`.
+            all. Where engines go ahead of others, some end at other steps than that, which no
+            figure shows but `served.steps`.
         window_s: of watts and shares; None takes the judged requests' arrivals, or without `judged`
             the whole run.
         levels: the run ends early once judged requests are certain to miss one of these.
