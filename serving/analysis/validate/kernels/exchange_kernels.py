@@ -1,4 +1,5 @@
-"""DeepEP's kernels beside the exchange that ships: no fit of this folder, one calibration.
+"""DeepEP's kernels beside the exchange that ships, whose constants low-latency ones took part in
+finding (`emulator.specs.stack_factors`).
 
 A row of a table is an exchange: a dispatch and a combine. Low-latency kernels send a token once to
 each of its experts, as engines do that decode. Normal ones send it once to each GPU that needs it,
