@@ -107,9 +107,9 @@ def exchange_scores(folder: Path) -> ExchangeScores:
         path = folder / mode.file
         if path.is_file():
             table = read_columns(path).where("system", _boxes())
-            found = _scores(mode, table)
-            scores += found[0]
-            excluded += found[1]
+            scored, others = _scores(mode, table)
+            scores += scored
+            excluded += others
     return ExchangeScores(scores=tuple(scores), excluded=tuple(excluded))
 
 
@@ -126,6 +126,7 @@ def _boxes() -> dict[str, str]:
 def _scores(
     mode: _Mode, table: KernelColumns
 ) -> tuple[list[ExchangeScore], list[ExcludedExchanges]]:
+    """Of a table of boxes of eight: scores, and what is excluded."""
     machines, tokens = table.text("system"), table.number("num_token")
     gpus = GPUS_OF_A_BOX * table.number("node_num").astype(np.int64)
     groups = sorted({*zip(machines.tolist(), gpus.tolist(), strict=True)})
