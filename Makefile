@@ -60,7 +60,7 @@ test-slow: .venv/.installed gateway-deps ## run the tests that take minutes, and
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-slow-chips test-slow-others
 
 test-slow-chips: .venv/.installed
-	$(BIN)/pytest -m "slow and not hours and (engine or fleet)" $(SPREAD) $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -m "slow and not hours and (engine or fleet)" $(ARGS) || test $$? -eq 5
 
 test-slow-others: .venv/.installed
 	@out=$$(mktemp); failed=0; { \

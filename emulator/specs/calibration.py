@@ -22,8 +22,6 @@ class Calibration:
             KV.
         exchange_share: of the links' rate, in dispatch and combine of routed experts.
         exchange_ns: launching and synchronising each dispatch or combine.
-        domain_exchange_rate, domain_exchange_start: multiply exchange_share and exchange_ns where
-            all chips of an exchange share a scale-up domain.
         computing_share: of the cores, which compute prompts while the others move the tokens of
             another half batch.
         collective_ns: launching and synchronising each other collective, for every doubling of its
@@ -52,8 +50,6 @@ class Calibration:
     link_share: Figure
     exchange_share: Figure
     exchange_ns: Figure
-    domain_exchange_rate: Figure
-    domain_exchange_start: Figure
     computing_share: Figure
     collective_ns: Figure
     step_ns: Figure
@@ -77,14 +73,12 @@ class Calibration:
         if not 0 <= self.turn_taking.value <= 1:
             raise ConfigError(f"{self.name}.turn_taking", self.turn_taking.value, "0 to 1")
 
-    def of_work(self, *, fp4: bool, drafts: bool, one_domain: bool) -> Self:
-        """The overheads of a model with experts in 4 bits, of steps with drafts, and exchanges in
-        one scale-up domain: multiplied in.
-        """
+    def of_work(self, *, fp4: bool, drafts: bool) -> Self:
+        """The overheads of a model with experts in 4 bits, of steps with drafts: multiplied in."""
         factor = (self.fp4_overhead.value if fp4 else 1.0) * (
             self.draft_overhead.value if drafts else 1.0
         )
-        made = replace(
+        return replace(
             self,
             **{
                 name: replace(getattr(self, name), value=factor * getattr(self, name).value)
@@ -92,16 +86,6 @@ class Calibration:
             },
             fp4_overhead=_same(_MULTIPLIED),
             draft_overhead=_same(_MULTIPLIED),
-        )
-        return made._in_one_domain() if one_domain else made
-
-    def _in_one_domain(self) -> Self:
-        return replace(
-            self,
-            exchange_share=_times(self.exchange_share, self.domain_exchange_rate),
-            exchange_ns=_times(self.exchange_ns, self.domain_exchange_start),
-            domain_exchange_rate=_same(_MULTIPLIED),
-            domain_exchange_start=_same(_MULTIPLIED),
         )
 
     def beside_exchanges(self) -> Self:
@@ -131,13 +115,6 @@ def _none() -> Figure:
     return Figure(0.0, "ns", _NOT_COUNTED)
 
 
-def _times(figure: Figure, factor: Figure) -> Figure:
-    if factor.value == 1:
-        return figure
-    source = f"{factor.value:.3g} x {figure.value:,g}: {factor.source}; {figure.source}"
-    return Figure(factor.value * figure.value, figure.unit, source)
-
-
 def _same(source: str) -> Figure:
     return Figure(1.0, "x", source)
 
@@ -150,8 +127,6 @@ ROOFLINE: Final = Calibration(
     link_share=_share(),
     exchange_share=_share(),
     exchange_ns=_none(),
-    domain_exchange_rate=_same(_PEAK),
-    domain_exchange_start=_same(_NOT_COUNTED),
     computing_share=_share(),
     collective_ns=_none(),
     step_ns=_none(),

@@ -125,11 +125,3 @@ def check_partition(
                 f"a divisor of the {groups} head groups ({heads} heads) of {name}: "
                 f"{', '.join(map(str, fitting))} would fit on {partition.chips} chips",
             )
-
-
-def in_one_domain(system: SystemSpec, partition: Partition) -> bool:
-    """Whether each expert group's chips share a scale-up domain."""
-    width, group = system.chips.count // system.units, partition.expert_group
-    end = partition.first_chip + partition.chips
-    firsts = range(partition.first_chip, end, group)
-    return all(first // width == (first + group - 1) // width for first in firsts)

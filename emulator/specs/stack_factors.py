@@ -20,11 +20,6 @@ _DEEPEP: Final = (
     "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
     "DeepEP publishes; 7 % median error"
 )
-_IN_A_BOX: Final = (
-    "fitted to DeepEP's kernels in one box, whose cores fill the links with stores: low-latency "
-    "ones of H100 and H200 (aiconfigurator's tables, 9 % median error), low-latency and normal "
-    "ones of H800 (DeepEP's README)"
-)
 _TRAINING: Final = (
     "fitted to the 28 published training runs with known recipes (published_trainings); without "
     "any one machine or model 0.451 to 0.474 and 143 to 161 us"
@@ -37,8 +32,6 @@ _LAUNCHES: Final = (
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "exchange_share": Figure(0.874, "of peak", _DEEPEP),
     "exchange_ns": Figure(17.5e3, "ns", _DEEPEP),
-    "domain_exchange_rate": Figure(0.71, "x", _IN_A_BOX),
-    "domain_exchange_start": Figure(0.79, "x", _IN_A_BOX),
     "exchange_cores": Figure(
         20.0,
         "cores",
@@ -109,8 +102,8 @@ class StackFactors:
         memory_share, tensor_share, link_share, layer_ns, request_ns, collective_ns,
             front_end_request_ns, fp4_overhead, draft_overhead: see `Calibration`.
         exchange_skew: how many times longer the measured deployments' exchanges take than even
-            ones over network cards. Their routing is uneven, and nothing replicates busy experts;
-            it belongs to their traffic, and to no calibration.
+            ones. Their routing is uneven, and nothing replicates busy experts; it belongs to their
+            traffic, and to no calibration.
     """
 
     name: str
@@ -140,8 +133,6 @@ class StackFactors:
             link_share=self._share(min(_SHARE_MAX, self.link_share)),
             exchange_share=constants["exchange_share"],
             exchange_ns=constants["exchange_ns"],
-            domain_exchange_rate=_in_a_domain(chip_by_name(chip), "domain_exchange_rate"),
-            domain_exchange_start=_in_a_domain(chip_by_name(chip), "domain_exchange_start"),
             computing_share=_computing_share(chip_by_name(chip)),
             collective_ns=self._time(on.overhead * self.collective_ns),
             step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
@@ -174,16 +165,6 @@ class StackFactors:
                 figure = Figure(getattr(on, name), "x", self.source)
                 named.append((f"{generation} {name}", figure))
         return (*named, *NAMED_CONSTANTS.items())
-
-
-def _in_a_domain(chip: ChipSpec, name: str) -> Figure:
-    if chip.dma_engines is not None:
-        return Figure(1.0, "x", "assumed: DMA engines fill links as network cards do")
-    if chip.maker != "NVIDIA":
-        return Figure(
-            1.0, "x", f"assumed: no kernel of an exchange inside {chip.name}'s box is known"
-        )
-    return NAMED_CONSTANTS[name]
 
 
 def _computing_share(chip: ChipSpec) -> Figure:

@@ -23,7 +23,7 @@ from emulator.specs.calibration import Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
-from emulator.specs.partition import Partition, check_partition, in_one_domain
+from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
@@ -149,12 +149,10 @@ class StepCostModel:
         )
 
     def of_work(self, calibration: Calibration) -> Calibration:
-        """Another calibration with the overheads of this model, its drafts and its exchanges."""
+        """Another calibration with the overheads of this model and its drafts."""
         factors = self.overhead_factors
         return calibration.of_work(
-            fp4="fp4_overhead" in factors,
-            drafts="draft_overhead" in factors,
-            one_domain=in_one_domain(self.system, self.partition),
+            fp4="fp4_overhead" in factors, drafts="draft_overhead" in factors
         )
 
     @property

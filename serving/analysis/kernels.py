@@ -5,6 +5,7 @@ seconds. It prints the files of which they are made: while those stay as they ar
 """
 
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -35,13 +36,20 @@ from serving.simulator.lockstep_schedulers import LockstepSchedulers
 SYSTEM: Final = "trn3-nl72x2"
 MODEL: Final = "qwen3-30b-a3b"
 PARTITION: Final = Partition(chips=2, ep=2)
+REQUESTS: Final = 12
+"""More than run at once in three blocks a rank."""
 
 
 def keep_kernels() -> None:
     """Compile what is not kept already."""
-    prompt_tokens = np.full(1, 20)
-    plain = Traffic(arrival_s=np.zeros(1), prompt_tokens=prompt_tokens, output_tokens=np.full(1, 3))
-    cached = replace(plain, blocks=PromptBlocks.of([[0]], tokens=32, prompt_tokens=prompt_tokens))
+    prompt_tokens = np.full(REQUESTS, 20)
+    plain = Traffic(
+        arrival_s=np.zeros(REQUESTS),
+        prompt_tokens=prompt_tokens,
+        output_tokens=np.full(REQUESTS, 40),
+    )
+    blocks = PromptBlocks.of([[0]] * REQUESTS, tokens=32, prompt_tokens=prompt_tokens)
+    cached = replace(plain, blocks=blocks)
     drafts = SchedulerLimits(speculative_tokens=1, draft_method="ngram", acceptance=(0.5,))
     by_hits = ReplicaSet(count=2, router="prefix-aware")
     by_load = ReplicaSet(count=2, router="least-loaded")
@@ -56,7 +64,10 @@ def keep_kernels() -> None:
         (one,) = LockstepSchedulers.replicas(traffic, several.limits, PARTITION.ranks, 1)
         one.abort(0)
     one_engine = SimulatedDeployment.of(SYSTEM, MODEL, PARTITION)
-    simulate(replace(one_engine, prefill=replace(one_engine, replicas=by_load)), plain, logs=False)
+    few_blocks = replace(one_engine, limits=replace(one_engine.limits, kv_blocks_per_rank=3))
+    for traffic, router in product((plain, cached), (by_hits, by_load)):
+        for engine in (one_engine, few_blocks):  # which lets the other pool go ahead, or does not
+            simulate(replace(engine, prefill=replace(engine, replicas=router)), traffic, logs=False)
     _cost_steps()
     _run_loop()
     load_kept()

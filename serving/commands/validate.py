@@ -92,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_kernels(args: argparse.Namespace) -> int:
     """Fit and print the laws of kernels; returns 0. Raises ConfigError."""
-    from serving.analysis.validate.kernels.exchange_kernels import exchange_scores
     from serving.analysis.validate.kernels.kernel_report import as_data, report_lines
     from serving.analysis.validate.kernels.kernel_validation import (
         kernel_validation,
@@ -104,13 +103,13 @@ def _run_kernels(args: argparse.Namespace) -> int:
     if args.refit is not None:
         check_folder("refit", args.refit)
     folder = kernels_folder(None if args.kernels == _IN_MEASUREMENTS else Path(args.kernels))
-    scores, exchanges = kernel_validation(folder), exchange_scores(folder)
+    found = kernel_validation(folder)
     if args.json:
-        print(json_text(as_data(scores, exchanges)))
+        print(json_text(as_data(found)))
     else:
-        print("\n".join(report_lines(scores, exchanges)))
+        print("\n".join(report_lines(found)))
     if args.refit is not None:
-        write_constants(scores, folder, args.refit)
+        write_constants(found, folder, args.refit)
         say(f"wrote {args.refit}")
     return 0
 

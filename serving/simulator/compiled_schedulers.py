@@ -67,12 +67,6 @@ def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int)
 
 
 @kept(SOURCES)
-def most_hit_tokens(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> int:
-    """`rank_queues.most_hit_tokens`."""
-    return rank_queues.most_hit_tokens(s, bounds, c, request)
-
-
-@kept(SOURCES)
 def held_tokens(s: SchedulerArrays) -> int:
     """`rank_queues.held_tokens`."""
     return rank_queues.held_tokens(s)
@@ -80,7 +74,7 @@ def held_tokens(s: SchedulerArrays) -> int:
 
 @kept(SOURCES)
 def tokens_left(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> int:
-    """`held_tokens`, less `most_hit_tokens`."""
+    """`held_tokens`, less `rank_queues.most_hit_tokens`."""
     return rank_queues.held_tokens(s) - rank_queues.most_hit_tokens(s, bounds, c, request)
 
 

@@ -182,7 +182,7 @@ class LockstepSchedulers:
         return self._load_tokens
 
     def tokens_left(self, request: int) -> int:
-        """`load_tokens`, less the `hit_tokens` of `request`."""
+        """`load_tokens`, less the prompt tokens of `request` in the cache of the rank with most."""
         left = kernel.tokens_left(self.arrays, self.bounds, self.cache, request)
         return int(left) + self._inbox_tokens
 
@@ -206,10 +206,6 @@ class LockstepSchedulers:
     def turned_away(self) -> int:
         """Requests that wait until a rank is open, or for `move` to end them if none is up."""
         return 0 if self.is_open else len(self._inbox)
-
-    def hit_tokens(self, request: int) -> int:
-        """Prompt tokens of `request` in the cache of the rank that has most of them."""
-        return int(kernel.most_hit_tokens(self.arrays, self.bounds, self.cache, request))
 
     @property
     def queues(self) -> tuple[RankQueues, ...]:

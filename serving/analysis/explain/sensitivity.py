@@ -61,8 +61,6 @@ def _of_calibration(question: StepQuestion, counted: CountedSteps) -> Iterator[S
         others = [getattr(each, name).value for each in question.left_out]
         low, high = min(others, default=figure.value), max(others, default=figure.value)
         why = f"{len(others)} fits without one machine"
-        if low == high == 1 and figure.unit == "x":
-            continue  # multiplies another figure by nothing of its own
         if low == high:
             low, high, why = *_either_way(figure.value, MOVED_SHARE), f"+-{MOVED_SHARE:.0%}"
         low, high = (_allowed(name, value) for value in (low, high))

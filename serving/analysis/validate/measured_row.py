@@ -17,7 +17,8 @@ from emulator.errors import ConfigError
 
 ENVIRONMENT: Final = "ULTRASERVE_MEASUREMENTS"
 ROWS_FILES: Final = "inferencex_*.csv"
-POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
+_DIVISION_COLUMNS: Final = ("tp", "ep", "dp_attention")
+POOL_COLUMNS: Final = ("gpu", *_DIVISION_COLUMNS, "num_workers")
 METRICS: Final = {
     "tpot": "tpot_s",
     "ttft": "ttft_s",
@@ -307,14 +308,14 @@ def _row(cells: _Cells) -> MeasuredRow:
 
 
 def _pools(cells: _Cells, *, disaggregated: bool) -> tuple[PoolColumns, PoolColumns]:
-    """Of prompts and of decoding: where they are one, a row may leave out either, and how many
-    GPUs and workers there are.
+    """Of prompts and of decoding: where they are one, a row may leave out how either is divided,
+    and how many GPUs and workers there are.
     """
     names = ["prefill", "decode"]
     if disaggregated:
         return _pool(cells, names[0]), _pool(cells, names[1])
     for own, other in (names, names[::-1]):
-        if all(cells.blank(_column(own, name)) for name in POOL_COLUMNS):
+        if all(cells.blank(_column(own, name)) for name in _DIVISION_COLUMNS):
             pool = _pool(cells, other, counted=False)
             return pool, pool
     return _pool(cells, names[0], counted=False), _pool(cells, names[1], counted=False)

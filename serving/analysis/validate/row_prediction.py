@@ -145,24 +145,16 @@ def unknown_results(rows: int) -> RowResults:
 
 def as_deployed(factors: StackFactors, stack: Stack) -> Calibration:
     """A measured deployment's: its overheads, and the uneven routing of its exchanges."""
-    return measured_calibration(factors, stack.machine).of_work(
-        fp4=stack.fp4, drafts=stack.drafts, one_domain=False
-    )
+    return measured_calibration(factors, stack.machine).of_work(fp4=stack.fp4, drafts=stack.drafts)
 
 
 def measured_calibration(factors: StackFactors, machine: str) -> Calibration:
-    """Of the measured deployments of a machine, by their exchanges; of no work yet.
-
-    `exchange_skew` takes in what a box's exchanges lose: of the rows it cannot be told apart.
-    """
+    """Of the measured deployments of a machine, by their exchanges; of no work yet."""
     made = factors.calibration(machine)
     share, start, skew = made.exchange_share, made.exchange_ns, factors.exchange_skew
     skewed = f"times exchange_skew {skew:.3g}, {factors.source}"
-    taken_in = Figure(1.0, "x", f"taken in by exchange_skew {skew:.3g}, {factors.source}")
     return replace(
         made,
         exchange_share=Figure(share.value / skew, share.unit, f"{share.source}; {skewed}"),
         exchange_ns=Figure(start.value * skew, start.unit, f"{start.source}; {skewed}"),
-        domain_exchange_rate=taken_in,
-        domain_exchange_start=taken_in,
     )

@@ -22,7 +22,8 @@ _EVERY_TIME: Final = (
     "requests every 30 decode steps, every 10 below 16 users; TensorRT-LLM's prompts wait up to 60 "
     "steps for those of the other attention ranks, and of two pools a decode rank holds the next "
     "lower power of two of its users, unless they are 1.5 times as many. Both decide a step while "
-    "the one before it runs (overlap schedulers), but for TensorRT-LLM's pools for prompts.",
+    "the one before it runs (overlap schedulers), but for TensorRT-LLM's pools for prompts. ATOM "
+    "does not; that a framework without such scripts does, where it decodes, is assumed.",
     "Assumed: a request passes two front ends where there are two pools, goes to the engine with "
     "the fewest requests, and prompts go whole into a step, up to 16,384 tokens (8,192 a rank with "
     "TensorRT-LLM).",
@@ -34,9 +35,9 @@ _EVERY_TIME: Final = (
     "NVIDIA; 1 with attention DP in TensorRT-LLM's one pool, in its two pools with more than 50 "
     "sequences a rank, and in SGLang's pools of AMD or of more than 8 GPUs (public launch "
     "scripts). Rows of MI300X and MI325X that are named mtp and are older than 2026-06-14 draft "
-    "nothing, since their launchers ran the plain script until then; they are not fitted. How many "
-    "drafts are right is published (82 % of the first, 0.89 times as "
-    "many of each further one); what drafts add to the overheads is fitted.",
+    "nothing, since their launchers ran the plain script until then; they are not fitted. A row "
+    "without a date is assumed to be later. How many drafts are right is published (82 % of the "
+    "first, 0.89 times as many of each further one); what drafts add to the overheads is fitted.",
     "Experts are liked unevenly (the one of rank r as r^-0.6, assumed), so that a batch needs "
     "fewer of them and one chip has more than its part; a layer waits for the expected largest "
     "load of a chip, and an exchange takes exchange_skew times as long as an even one. That factor "

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
-from emulator.specs.partition import Partition, check_partition, in_one_domain, shown_lnc
+from emulator.specs.partition import Partition, check_partition, shown_lnc
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 
@@ -182,15 +182,3 @@ def test_a_chip_s_logical_cores_are_named_unless_all_its_processors_are_one(
     assert [shown_lnc(lnc) is None for lnc in chip.lnc_sizes] == [one_core] * len(chip.lnc_sizes)
     division = Partition(chips=2, tp=2, ep=1, lnc=chip.default_lnc.count).division
     assert ("lnc" in division) != one_core
-
-
-@pytest.mark.parametrize(
-    ("chips", "ep", "first", "inside"),
-    [(16, 8, 0, True), (16, 16, 0, False), (8, 8, 4, False), (8, 4, 4, True), (8, 2, 1, False)],
-)
-def test_groups_of_experts_in_boxes_of_eight_by_hand(
-    chips: int, ep: int, first: int, inside: bool
-) -> None:
-    boxes = SYSTEMS["dgx-h100"].cluster(3)
-
-    assert in_one_domain(boxes, Partition(chips=chips, ep=ep, first_chip=first)) == inside

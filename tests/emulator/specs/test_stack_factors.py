@@ -42,16 +42,14 @@ def test_no_share_exceeds_what_a_stack_can_reach() -> None:
 def test_narrow_experts_and_drafts_change_the_engines_overheads_alone_and_once() -> None:
     wide = FACTORS.calibration("h200")
 
-    narrow = wide.of_work(fp4=True, drafts=False, one_domain=False)
+    narrow = wide.of_work(fp4=True, drafts=False)
 
     assert narrow.collective_ns.value == wide.collective_ns.value / 2
     assert narrow.tensor_share == wide.tensor_share
     assert narrow.exchange_ns == wide.exchange_ns
-    assert (
-        wide.of_work(fp4=True, drafts=True, one_domain=False).request_ns.value == 6_000 * 0.5 * 1.5
-    )
-    assert narrow.of_work(fp4=True, drafts=True, one_domain=False) == narrow
-    assert wide.of_work(fp4=False, drafts=False, one_domain=False).layer_ns == wide.layer_ns
+    assert wide.of_work(fp4=True, drafts=True).request_ns.value == 6_000 * 0.5 * 1.5
+    assert narrow.of_work(fp4=True, drafts=True) == narrow
+    assert wide.of_work(fp4=False, drafts=False).layer_ns == wide.layer_ns
 
 
 def test_what_was_never_fitted_has_the_shared_factors_alone() -> None:
@@ -69,25 +67,3 @@ def test_every_factor_is_listed_once_with_its_source() -> None:
     assert len(names) == len(set(names))
     assert {"memory_share", "draft_overhead", "hopper compute", "turn_taking"} <= set(names)
     assert all(figure.source for _, figure in FACTORS.figures())
-
-
-def test_exchanges_in_one_nvlink_domain_have_a_rate_and_a_start_of_their_own_once() -> None:
-    made = FACTORS.calibration("h200")
-
-    inside = made.of_work(fp4=False, drafts=False, one_domain=True)
-
-    assert inside.exchange_share.value == pytest.approx(0.874 * 0.71)
-    assert inside.exchange_ns.value == pytest.approx(17_500 * 0.79)
-    assert "DeepEP" in inside.exchange_share.source
-    assert inside.of_work(fp4=False, drafts=False, one_domain=True) == inside
-    assert inside.link_share == made.link_share
-
-
-@pytest.mark.parametrize("chip", ["trainium3", "mi355x"])
-def test_other_chips_exchange_in_a_domain_as_over_network_cards(chip: str) -> None:
-    made = FACTORS.calibration(chip)
-
-    inside = made.of_work(fp4=False, drafts=False, one_domain=True)
-
-    assert (inside.exchange_share, inside.exchange_ns) == (made.exchange_share, made.exchange_ns)
-    assert made.domain_exchange_rate.source.startswith("assumed")

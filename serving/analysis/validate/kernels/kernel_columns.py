@@ -2,14 +2,14 @@
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from emulator.arrays import Bools, Float64s, Int64s
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from serving.analysis.validate.kernels.law_fit import Strings
 
@@ -46,26 +46,23 @@ class KernelColumns:
 
     def lines(self) -> Strings:
         """Each row's place: file and line; the header is line 1."""
-        return np.array([f"{self.path.name}:{row + 2}" for row in self.rows.tolist()])
+        places = [f"{self.path.name}:{row + 2}" for row in self.rows.tolist()]
+        return np.array(places, dtype=np.str_)
 
-    def where(self, name: str, refusal: Callable[[str], str | None]) -> "KernelColumns":
-        """Without rows for whose text in a column there is a refusal, which is their reason.
-
-        Raises ConfigError with the first reason where none is left.
-        """
+    def where(self, name: str, known: Collection[str]) -> "KernelColumns":
+        """Rows whose text in a column is known, if any; the others are counted."""
         texts = self.text(name)
-        reasons = {text: refusal(text) for text in np.unique(texts).tolist()}
-        refused = Counter(reason for text in texts.tolist() if (reason := reasons[text]))
-        if not refused:
-            return self
-        kept: Bools = np.array([reasons[text] is None for text in texts.tolist()])
-        if not kept.any():
-            raise ConfigError("kernels", self.path.name, f"rows that are known: {min(refused)}")
+        kept = np.isin(texts, list(known))
+        unknown = Counter(texts[~kept].tolist())
+        expected = f"expected one of {', '.join(known)}"
         return replace(
             self,
             texts={column: each[kept] for column, each in self.texts.items()},
             rows=self.rows[kept],
-            excluded={**self.excluded, **refused},
+            excluded={
+                **self.excluded,
+                **{f"{name} {text}: {expected}": count for text, count in unknown.items()},
+            },
         )
 
 

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from emulator.errors import ConfigError
 from emulator.specs.chips import chip_by_name
 from emulator.timing.laws.silicon import Silicon
 from emulator.timing.product_rate import ProductRate
@@ -38,25 +37,16 @@ MACHINES: Final = {
 }
 
 
-def unknown_machine(name: str) -> str | None:
-    """Why no machine of MACHINES is called `name`; None for one of them."""
-    return None if name in MACHINES else f"system {name}: expected one of {', '.join(MACHINES)}"
-
-
-def machine_named(name: str) -> KernelMachine:
-    """The machine that tables call `name`; raises ConfigError that lists the known names."""
-    if name not in MACHINES:
-        raise ConfigError("system", name, f"one of {', '.join(MACHINES)}")
-    return MACHINES[name]
-
-
 def silicon_of(systems: Strings, rates: Sequence[ProductRate]) -> Silicon:
-    """Each row's chip with products at its rate; a rate that a chip lacks is its next wider one."""
+    """Each row's chip with products at its rate; a rate that a chip lacks is its next wider one.
+
+    `systems`: of MACHINES, as here below.
+    """
     known: dict[tuple[str, ProductRate], Silicon] = {}
     each = []
     for system, rate in zip(systems.tolist(), rates, strict=True):
         if (system, rate) not in known:
-            chip = chip_by_name(machine_named(system).chip)
+            chip = chip_by_name(MACHINES[system].chip)
             known[system, rate] = Silicon.of(chip, rate)
         each.append(known[system, rate])
     return Silicon.columns(each)
@@ -64,9 +54,9 @@ def silicon_of(systems: Strings, rates: Sequence[ProductRate]) -> Silicon:
 
 def generations(systems: Strings) -> Strings:
     """Each row's generation."""
-    return np.array([machine_named(system).generation for system in systems.tolist()])
+    return np.array([MACHINES[system].generation for system in systems.tolist()], dtype=np.str_)
 
 
 def fabrics(systems: Strings) -> Strings:
     """Each row's fabric."""
-    return np.array([machine_named(system).fabric for system in systems.tolist()])
+    return np.array([MACHINES[system].fabric for system in systems.tolist()], dtype=np.str_)

@@ -7,9 +7,9 @@ from typing import Any, Final
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
 from serving.analysis.validate.kernels.exchange_kernels import (
-    ExchangeScore,
     exchange_data,
     exchange_table,
+    excluded_exchange_lines,
 )
 from serving.analysis.validate.kernels.kernel_scores import (
     ALL,
@@ -18,16 +18,16 @@ from serving.analysis.validate.kernels.kernel_scores import (
     FamilyScores,
     KernelScore,
 )
+from serving.analysis.validate.kernels.kernel_validation import KernelValidation
 
 _POOLED: Final = (ALL, WITH_EXCLUDED)
 
 
-def report_lines(
-    scores: Sequence[FamilyScores], exchanges: tuple[ExchangeScore, ...]
-) -> Iterator[str]:
+def report_lines(found: KernelValidation) -> Iterator[str]:
     """Errors with machines left out against the bars, prices, other levels, exchanges, what was
     excluded, constants.
     """
+    scores, exchanges = found.families, found.exchanges
     yield "Median error of kernels of a machine that was left out of the fit"
     yield from table_lines(_unseen_table(scores, "machine", bars=True))
     yield ""
@@ -37,39 +37,45 @@ def report_lines(
         yield ""
         yield f"Median error with a {level} left out"
         yield from table_lines(_unseen_table(scores, level))
-    if exchanges:
+    if exchanges.scores:
         yield ""
         yield "DeepEP's kernels by the calibration that ships"
-        yield from table_lines(exchange_table(exchanges))
+        yield from table_lines(exchange_table(exchanges.scores))
     yield ""
     yield from _excluded_lines(scores)
+    for name, excluded in found.unknown.items():
+        for reason, count in excluded.items():
+            yield f"excluded from {name}, of which none is left: {count:,}, {reason}"
+    yield from excluded_exchange_lines(exchanges.excluded)
     yield ""
     yield "Constants of a machine and stack that were not fitted"
     yield from table_lines(_constant_table(scores))
 
 
-def as_data(
-    scores: Sequence[FamilyScores], exchanges: tuple[ExchangeScore, ...]
-) -> list[dict[str, Any]]:
-    """All of it for JSON: an object for each family, and one for exchanges where there are any."""
+def as_data(found: KernelValidation) -> dict[str, Any]:
+    """All of it for JSON."""
 
-    def plain(found: dict[str, KernelScore]) -> dict[str, Any]:
-        return {name: asdict(score) for name, score in found.items()}
+    def plain(scores: dict[str, KernelScore]) -> dict[str, Any]:
+        return {name: asdict(score) for name, score in scores.items()}
 
     families = [
         {
             "family": each.family.name,
             "bar": each.family.bar,
             "known": plain(each.known),
-            "left_out": {level: plain(found) for level, found in each.unseen.items()},
+            "left_out": {level: plain(unseen) for level, unseen in each.unseen.items()},
             "excluded": each.excluded,
             "excluded_lines": list(each.excluded_lines),
             "excluded_score": None if each.excluded_score is None else asdict(each.excluded_score),
             "constants": each.fitted.as_data(),
         }
-        for each in scores
+        for each in found.families
     ]
-    return [*families, exchange_data(exchanges)] if exchanges else families
+    return {
+        "families": families,
+        "unknown": found.unknown,
+        "exchanges": exchange_data(found.exchanges),
+    }
 
 
 def _unseen_table(scores: Sequence[FamilyScores], level: str, *, bars: bool = False) -> Table:

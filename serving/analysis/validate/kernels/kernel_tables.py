@@ -5,7 +5,7 @@ the context of a decode is `isl` + `step` tokens), MoE, all-reduce and NCCL. Tim
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +21,10 @@ from emulator.timing.laws.product_law import ProductShape
 from emulator.timing.product_rate import ProductRate
 from serving.analysis.validate.kernels.kernel_columns import KernelColumns, joined, read_columns
 from serving.analysis.validate.kernels.kernel_machines import (
+    MACHINES,
     fabrics,
     generations,
     silicon_of,
-    unknown_machine,
 )
 from serving.analysis.validate.kernels.law_fit import KernelRows, Strings
 
@@ -47,13 +47,17 @@ FORMATS: Final = {
     "w4a16_mxfp4": (0.53125, ProductRate.PLAIN),
     "w4a8_mxfp4_mxfp8": (0.53125, ProductRate.FP8),
 }
+CACHED: Final = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0}
+"""Bytes of a value of KV; of queries too."""
+SENT: Final = {"bfloat16": 2.0, "half": 2.0, "int8": 1.0}
+"""Bytes of an element of a collective."""
 
 Table = Callable[[Path], KernelRows]
 
 
 def products(folder: Path) -> KernelRows:
     """gemm.csv."""
-    table = _read(folder / "gemm.csv", formats="gemm_dtype")
+    table = _read(folder / "gemm.csv", gemm_dtype=FORMATS)
     stored, rates = _formats(table.text("gemm_dtype"))
     quantised = np.array([rate.quantised for rate in rates], dtype=float)
     shape = ProductShape(
@@ -68,7 +72,7 @@ def products(folder: Path) -> KernelRows:
 
 def decode_mla(folder: Path) -> KernelRows:
     """generation_mla.csv: absorbed queries on a latent, in 8 bits where it is cached in 8."""
-    table = _read(folder / "generation_mla.csv")
+    table = _read(folder / "generation_mla.csv", kv_cache_dtype=CACHED)
     narrow = table.text("kv_cache_dtype") == "fp8"
     ones = np.ones(len(table))
     shape = DecodeAttentionShape(
@@ -76,7 +80,7 @@ def decode_mla(folder: Path) -> KernelRows:
         context_tokens=table.number("isl") + table.number("step"),
         heads=table.number("num_heads"),
         kv_heads=ones,
-        token_bytes=LATENT_WIDTH * np.where(narrow, 1.0, 2.0),
+        token_bytes=LATENT_WIDTH * _bytes(table, "kv_cache_dtype", CACHED),
         width=(LATENT_WIDTH + LATENT_VALUES) * ones,
     )
     rates = [ProductRate.FP8 if each else ProductRate.PLAIN for each in narrow.tolist()]
@@ -85,15 +89,14 @@ def decode_mla(folder: Path) -> KernelRows:
 
 def decode_gqa(folder: Path) -> KernelRows:
     """generation_attention.csv: grouped queries, some with a window."""
-    table = _read(folder / "generation_attention.csv")
-    stored = np.where(table.text("kv_cache_dtype") == "fp8", 1.0, 2.0)
+    table = _read(folder / "generation_attention.csv", kv_cache_dtype=CACHED)
     width = 2 * table.number("head_dim")
     shape = DecodeAttentionShape(
         requests=table.number("batch_size"),
         context_tokens=np.minimum(table.number("isl") + table.number("step"), _window(table)),
         heads=table.number("num_heads"),
         kv_heads=table.number("num_key_value_heads"),
-        token_bytes=width * stored,
+        token_bytes=width * _bytes(table, "kv_cache_dtype", CACHED),
         width=width,
     )
     rates = [ProductRate.PLAIN] * len(table)
@@ -102,7 +105,7 @@ def decode_gqa(folder: Path) -> KernelRows:
 
 def prefill_mla(folder: Path) -> KernelRows:
     """context_mla.csv: keys and values expanded for every head."""
-    table = _read(folder / "context_mla.csv")
+    table = _read(folder / "context_mla.csv", kv_cache_dtype=CACHED)
     ones = np.ones(len(table))
     shape = PrefillAttentionShape(
         prompts=table.number("batch_size"),
@@ -110,7 +113,7 @@ def prefill_mla(folder: Path) -> KernelRows:
         heads=table.number("num_heads"),
         kv_heads=table.number("num_heads"),
         width=PROMPT_WIDTH * ones,
-        cache_bytes=np.where(table.text("kv_cache_dtype") == "fp8", 1.0, 2.0),
+        cache_bytes=_bytes(table, "kv_cache_dtype", CACHED),
         window=np.inf * ones,
     )
     rates = [ProductRate.PLAIN] * len(table)
@@ -119,7 +122,8 @@ def prefill_mla(folder: Path) -> KernelRows:
 
 def prefill_gqa(folder: Path) -> KernelRows:
     """context_attention.csv."""
-    table = _read(folder / "context_attention.csv")
+    path = folder / "context_attention.csv"
+    table = _read(path, kv_cache_dtype=CACHED, attn_dtype=CACHED)
     narrow = table.text("attn_dtype") == "fp8"
     shape = PrefillAttentionShape(
         prompts=table.number("batch_size"),
@@ -127,7 +131,7 @@ def prefill_gqa(folder: Path) -> KernelRows:
         heads=table.number("num_heads"),
         kv_heads=table.number("num_key_value_heads"),
         width=2 * table.number("head_dim"),
-        cache_bytes=np.where(table.text("kv_cache_dtype") == "fp8", 1.0, 2.0),
+        cache_bytes=_bytes(table, "kv_cache_dtype", CACHED),
         window=_window(table),
     )
     rates = [ProductRate.FP8 if each else ProductRate.PLAIN for each in narrow.tolist()]
@@ -139,7 +143,7 @@ def experts(folder: Path) -> KernelRows:
     """moe.csv, and tables of wide expert parallelism where they are there."""
     names = ("moe.csv", "wideep_generation_moe.csv", "wideep_moe.csv")
     found = [folder / name for name in names if (folder / name).is_file()]
-    tables = [_read(path, formats="moe_dtype") for path in found]
+    tables = [_read(path, moe_dtype=FORMATS) for path in found]
     if not tables:
         raise ConfigError("kernels", folder, f"a folder with {names[0]}")
     return _together([_experts(table) for table in tables])
@@ -169,14 +173,13 @@ def collectives(folder: Path) -> KernelRows:
     """nccl.csv and custom_allreduce.csv; sizes are elements."""
     found = []
     for name, format_column in (("nccl", "nccl_dtype"), ("custom_allreduce", "allreduce_dtype")):
-        table = _read(folder / f"{name}.csv")
+        table = _read(folder / f"{name}.csv", **{format_column: SENT})
         operation, backend = table.text("op_name"), table.text("kernel_source")
         if "backend" in table.texts:
             backend = np.where(table.text("backend") == "", backend, table.text("backend"))
-        element_bytes = np.where(table.text(format_column) == "int8", 1.0, 2.0)
         shape = CollectiveShape(
             chips=table.number("num_gpus"),
-            payload_bytes=table.number("message_size") * element_bytes,
+            payload_bytes=table.number("message_size") * _bytes(table, format_column, SENT),
             reduces_all=(operation == "all_reduce").astype(float),
         )
         rates = [ProductRate.PLAIN] * len(table)
@@ -184,22 +187,24 @@ def collectives(folder: Path) -> KernelRows:
     return _together(found)
 
 
-def _read(path: Path, *, formats: str | None = None) -> KernelColumns:
-    """A table's rows of known machines, and of known formats in its column `formats`.
+def _read(path: Path, **formats: Collection[str]) -> KernelColumns:
+    """A table's rows of known machines and, by column, of known formats.
 
     The others are counted: a machine or a format that the catalog lacks spoils no other row.
     """
-    table = read_columns(path).where("system", unknown_machine)
-    return table if formats is None else table.where(formats, _unknown_format)
+    table = read_columns(path).where("system", MACHINES)
+    for column, known in formats.items():
+        table = table.where(column, known)
+    return table
 
 
-def _unknown_format(name: str) -> str | None:
-    return None if name in FORMATS else f"format {name}: expected one of {', '.join(FORMATS)}"
+def _bytes(table: KernelColumns, column: str, known: Mapping[str, float]) -> Float64s:
+    return np.array([known[form] for form in table.text(column).tolist()], dtype=float)
 
 
 def _formats(form: Strings) -> tuple[Float64s, list[ProductRate]]:
     each = [FORMATS[name] for name in form.tolist()]
-    return np.array([stored for stored, _ in each]), [rate for _, rate in each]
+    return np.array([stored for stored, _ in each], dtype=float), [rate for _, rate in each]
 
 
 def _window(table: KernelColumns) -> Float64s:

@@ -135,7 +135,6 @@ def test_the_strongest_come_first_and_what_moves_nothing_is_left_out() -> None:
     names = by_name(found.sensitivities)
     assert "front_end_token_ns" not in names  # it delays a client, and no step
     assert "draft_overhead" not in names
-    assert "domain_exchange_start" not in names  # a Trainium's is 1: exchange_ns says it all
 
 
 def test_layouts_are_all_others_of_the_same_chips_fastest_first() -> None:

@@ -50,7 +50,12 @@ def test_a_layout_says_workers_chips_and_how_experts_and_attention_are_divided(
 
 def test_one_pool_may_leave_out_what_it_does_not_need(tmp_path: Path) -> None:
     prompts = dict.fromkeys(required_columns()[6:11], "")  # the columns of a pool for prompts
-    rows = [{}, {**prompts, "date": ""}, {"num_decode_gpu": "", "decode_num_workers": ""}]
+    rows = [
+        {},
+        {**prompts, "date": ""},
+        {**prompts, "num_prefill_gpu": "0", "prefill_num_workers": "0"},
+        {"num_decode_gpu": "", "decode_num_workers": ""},
+    ]
     assert next(iter(prompts)) == "num_prefill_gpu"
 
     found, excluded = usable_rows(read_rows(write_rows(tmp_path / "rows.csv", rows)))

@@ -9,11 +9,11 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.timing.laws.shipped_laws import LAWS
-from serving.analysis.validate.expert_parallel_rates import low_latency_us
-from serving.analysis.validate.kernels.exchange_kernels import exchange_scores
+from serving.analysis.validate.expert_parallel_rates import low_latency_us, normal_us
+from serving.analysis.validate.kernels.exchange_kernels import ExchangeScores, exchange_scores
 from serving.analysis.validate.kernels.kernel_families import FAMILIES, KernelFamily
 from serving.analysis.validate.kernels.kernel_scores import scores_of
-from serving.analysis.validate.kernels.kernel_validation import kernels_folder
+from serving.analysis.validate.kernels.kernel_validation import kernel_validation, kernels_folder
 from serving.main import main
 from tests.serving.analysis.validate.kernels.synthetic_kernels import write_kernels, write_table
 
@@ -37,6 +37,16 @@ def changed(folder: Path, to: Path, name: str, **cells: str) -> Path:
             rows[0].update(cells)
         write_table(to / path.name, rows)
     return to
+
+
+def of_unknown_machines(folder: Path, to: Path, *names: str) -> Path:
+    """A copy of the folder with some tables of machines that nobody knows."""
+    copy = changed(folder, to / "unknown", "nothing")
+    for path in [copy / f"{name}.csv" for name in names]:
+        with path.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        write_table(path, [{**row, "system": "abacus"} for row in rows])
+    return copy
 
 
 def test_every_law_has_a_family_with_a_prior_for_each_constant() -> None:
@@ -98,32 +108,72 @@ def test_a_table_of_which_many_beat_the_silicon_is_excluded_whole(
     assert found.excluded == {reason: len(wrong)}
 
 
-@pytest.mark.parametrize("cells", [{"system": "abacus"}, {"gemm_dtype": "int3"}])
+@pytest.mark.parametrize(
+    ("kernels", "table", "cells"),
+    [
+        ("GEMM", "gemm", {"system": "abacus"}),
+        ("GEMM", "gemm", {"gemm_dtype": "int3"}),
+        ("MLA decode", "generation_mla", {"kv_cache_dtype": "int8"}),
+        ("GQA decode", "generation_attention", {"kv_cache_dtype": "int8"}),
+        ("MLA prefill", "context_mla", {"kv_cache_dtype": "int8"}),
+        ("GQA prefill", "context_attention", {"attn_dtype": "int8"}),
+        ("MoE", "moe", {"moe_dtype": "int3"}),
+        ("collectives", "nccl", {"nccl_dtype": "int3"}),
+        ("collectives", "custom_allreduce", {"allreduce_dtype": "int3"}),
+    ],
+)
 def test_a_kernel_of_an_unknown_machine_or_format_is_counted_and_spoils_no_other(
-    folder: Path, tmp_path: Path, cells: dict[str, str]
+    folder: Path, tmp_path: Path, kernels: str, table: str, cells: dict[str, str]
 ) -> None:
-    whole = family("GEMM").read(folder)
-    (word,) = cells.values()
+    whole = family(kernels).read(folder)
+    ((column, word),) = cells.items()
 
-    rows = family("GEMM").read(changed(folder, tmp_path / "x", "gemm", **cells))
+    rows = family(kernels).read(changed(folder, tmp_path / "x", table, **cells))
 
     ((reason, count),) = rows.excluded.items()
-    assert word in reason
-    assert "expected one of" in reason
+    assert reason.startswith(f"{column} {word}: expected one of ")
     assert count == 1
-    assert rows.lines.tolist() == whole.lines.tolist()[1:]
-    assert scores_of(family("GEMM"), rows).excluded == {reason: 1}
+    assert rows.lines.tolist() == [line for line in whole.lines if line != f"{table}.csv:2"]
+    assert scores_of(family(kernels), rows).excluded == {reason: 1}
 
 
-def test_a_table_of_unknown_machines_alone_is_refused_with_those_that_are_known(
+def test_a_table_of_unknown_machines_alone_spoils_no_other_of_its_family(
     folder: Path, tmp_path: Path
 ) -> None:
-    path = changed(folder, tmp_path / "x", "nothing") / "gemm.csv"
-    with path.open(newline="") as lines:
-        write_table(path, [{**row, "system": "abacus"} for row in list(csv.DictReader(lines))])
+    whole = family("collectives").read(folder)
 
-    with pytest.raises(ConfigError, match=r"gemm.csv: expected rows.*abacus.*h100_sxm"):
-        family("GEMM").read(path.parent)
+    rows = family("collectives").read(of_unknown_machines(folder, tmp_path, "custom_allreduce"))
+
+    assert {line.split(":")[0] for line in rows.lines.tolist()} == {"nccl.csv"}
+    assert sum(rows.excluded.values()) == len(whole) - len(rows) > 0
+
+
+@pytest.mark.long
+def test_a_family_of_unknown_machines_alone_is_counted_and_the_others_are_fitted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    kernels = len(family("GEMM").read(folder))
+    unknown, output = of_unknown_machines(folder, tmp_path, "gemm"), tmp_path / "laws.json"
+
+    assert main(["validate", "--kernels", str(unknown), "--refit", str(output)]) == 2
+
+    printed = capsys.readouterr()
+    expected = f"excluded from GEMM, of which none is left: {kernels:,}, system abacus: expected"
+    assert expected in printed.out
+    assert "expected known kernels of every family" in printed.err
+    assert not output.exists()
+    found = kernel_validation(unknown)
+    assert [each.family.name for each in found.families] == list(LAWS)[1:]
+    assert sum(found.unknown["GEMM"].values()) == kernels
+
+
+def test_a_folder_of_unknown_machines_alone_is_refused_with_those_that_are_known(
+    folder: Path, tmp_path: Path
+) -> None:
+    unknown = of_unknown_machines(folder, tmp_path, *(path.stem for path in folder.glob("*.csv")))
+
+    with pytest.raises(ConfigError, match=r"kernels that are known; system abacus.*h100_sxm"):
+        kernel_validation(unknown)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +216,10 @@ def test_the_command_prints_errors_of_machines_left_out_and_writes_constants(
     assert list(json.loads(output.read_text())["families"]) == list(LAWS)
     assert main(["validate", "--kernels", str(folder), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert [each["family"] for each in shown] == list(LAWS)
-    assert shown[0]["left_out"]["machine"]["all"]["median"] < 0.15
+    assert [each["family"] for each in shown["families"]] == list(LAWS)
+    assert shown["families"][0]["left_out"]["machine"]["all"]["median"] < 0.15
+    assert shown["unknown"] == {}
+    assert shown["exchanges"]["scores"] == []
 
 
 def test_deepeps_kernels_are_held_against_the_exchange_that_ships(tmp_path: Path) -> None:
@@ -187,12 +239,52 @@ def test_deepeps_kernels_are_held_against_the_exchange_that_ships(tmp_path: Path
 
     found = exchange_scores(tmp_path)
 
-    assert [(each.machine, each.gpus, each.what) for each in found] == [
+    assert [(each.machine, each.gpus, each.what) for each in found.scores] == [
         ("h100_sxm", 64, "dispatch"),
         ("h100_sxm", 64, "combine"),
     ]
-    for each in found:
+    for each in found.scores:
         assert each.score.kernels == len(sizes)
         assert each.score.median == pytest.approx(0.5)
         assert each.score.bias == pytest.approx(-0.5)
-    assert exchange_scores(tmp_path / "nothing") == ()
+    known = "expected one of h100_sxm, h200_sxm, b200_sxm, b300_sxm"
+    assert {each.reason: each.exchanges for each in found.excluded} == {
+        f"low latency kernels, system {name}: {known}": len(sizes) for name in ("gb200", "abacus")
+    }
+    assert exchange_scores(tmp_path / "nothing") == ExchangeScores(scores=(), excluded=())
+
+
+@pytest.mark.long
+def test_normal_kernels_of_few_cores_or_tokens_are_scored_apart_in_print_and_json(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    kernels = changed(folder, tmp_path / "x", "nothing")
+    cores_and_tokens = [(20, 4_096), (20, 4_095), (24, 8_192), (19, 4_096), (4, 1), (8, 1)]
+    write_table(
+        kernels / "wideep_deepep_normal.csv",
+        [
+            {"system": "h200_sxm", "node_num": 1, "num_token": tokens}
+            | {
+                f"{what}_{column}": value
+                for what in ("dispatch", "combine")
+                for column, value in (
+                    ("sms", cores),
+                    ("notify_us", 0),
+                    ("transmit_us", normal_us("dgx-h200", 8, np.array([tokens]), what)[0]),
+                )
+            }
+            for cores, tokens in cores_and_tokens
+        ],
+    )
+
+    assert main(["validate", "--kernels", str(kernels)]) == 0
+    printed = capsys.readouterr().out
+    assert main(["validate", "--kernels", str(kernels), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["exchanges"]
+
+    start = "excluded from DeepEP's exchanges: "
+    for reason, count in (("on fewer than 20 cores", 3), ("of fewer than 4,096 tokens", 1)):
+        line = f"{start}{count}, normal kernels {reason} (median error 0.0%, bias +0%)"
+        assert line in printed.splitlines()
+    assert [each["exchanges"] for each in shown["excluded"]] == [3, 1]
+    assert [each["score"]["kernels"] for each in shown["scores"]] == [2, 2]
