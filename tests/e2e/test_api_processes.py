@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -95,9 +96,12 @@ async def stream(http: httpx.AsyncClient, tokens: int) -> tuple[int, int, bool]:
 
 
 async def refused(http: httpx.AsyncClient) -> None:
-    """Wait until the server takes nothing new."""
+    """Wait until the server takes nothing new. A process that is killed meanwhile has no answer."""
     async with asyncio.timeout(SOON_WALL_S):
-        while (await stream(http, 1))[0] != HTTPStatus.SERVICE_UNAVAILABLE:
+        while True:
+            with suppress(httpx.RemoteProtocolError):
+                if (await stream(http, 1))[0] == HTTPStatus.SERVICE_UNAVAILABLE:
+                    return
             await asyncio.sleep(0.1)
 
 
