@@ -73,7 +73,7 @@ class Guard:
         where fewer would be out than train.
         """
         late = observed.queue > 0 or bool(self._missed(observed))
-        now = self.needed_now(observed) if late else self._staying(observed)
+        now = self._for_load(observed) if late else self._staying(observed)
         held = self._held(observed, wanted, now)
         if observed.groups - held.serving_groups >= observed.job_groups_min:
             return held

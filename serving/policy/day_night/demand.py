@@ -2,7 +2,7 @@
 
 Every six hours each of some hundred rules, fixed splits among them, is replayed on the days before
 (`rule_replay`), and the best one is followed until then. What the past did not show is met as it
-comes: requests that wait or miss a limit take groups back.
+comes: while requests wait or miss a limit, as many serve as the load needs with headroom.
 """
 
 from dataclasses import dataclass, field, replace
@@ -63,9 +63,9 @@ class DemandPolicy(Policy):
         return (
             f"{self}: every {duration_text(CHOICE_S)} follows the rule, or the fixed split, that "
             f"would have trained most on the days before with {self.confidence:.4g} of the "
-            "requests in time, the cost of its changes included; requests that wait or miss a "
-            "limit take groups back; assumed: that the day is like those before, and a change "
-            "stops the job as long as a group takes to come back"
+            "requests in time, the cost of its changes included; while requests wait or miss a "
+            "limit, as many serve as the load needs; assumed: that the day is like those before, "
+            "and a change stops the job as long as a group takes to come back"
         )
 
 

@@ -168,17 +168,6 @@ def test_a_burst_takes_groups_back_once_requests_wait_or_are_late() -> None:
         assert policy.decide(replace(quiet, **{late: 0.99})).serving_groups == 1
 
 
-def test_a_missed_limit_calls_a_group_more_where_the_load_seems_to_need_none() -> None:
-    # Of 10/s assumed for a group a fifth is left at 8, and yet they are late.
-    seen = observed(np.full(2 * DAY, 5.0), serving_groups=1, load_per_s=8.0, tpot_attainment=0.5)
-    policy = DemandPolicy()
-
-    decision = policy.decide(seen)
-    assert (decision.serving_groups, decision.reason) == (2, "TPOT met by 50.0%, below 99.0%")
-    on_its_way = replace(seen, serving_groups=2, since_change_s=seen.restore_s / 2)
-    assert policy.decide(on_its_way).serving_groups == 2
-
-
 @given(seen=observations, job_groups_min=st.integers(1, 9), since_s=st.sampled_from((0.0, 1e6)))
 @settings(max_examples=30)
 def test_as_many_are_out_as_train_or_none(
