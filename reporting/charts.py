@@ -93,6 +93,11 @@ def logarithmic(low: float, high: float, *, clamp: bool = True) -> dict[str, Any
     }
 
 
+def whole_axis(most: int, title: str) -> alt.Axis:
+    """Ticks at whole numbers alone, of values from 0 to `most`."""
+    return alt.Axis(title=title, format=",d", tickCount=min(10, most))
+
+
 def colour(
     field: str,
     names: Sequence[str],

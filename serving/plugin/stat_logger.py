@@ -128,10 +128,10 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
     def _take_times(self, emulated_s: float, stats: IterationStats, batch: set[str]) -> None:
         finished = stats.finished_requests
-        # Of a single token there is no time per further one.
-        several = [request for request in finished if request.num_generation_tokens > 1]
         if not (stats.time_to_first_tokens_iter or finished):
             return
+        # Of a single token there is no time per further one.
+        several = [request for request in finished if request.num_generation_tokens > 1]
         self.on_times(
             RequestTimes(
                 emulated_s=emulated_s,

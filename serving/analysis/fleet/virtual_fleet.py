@@ -154,10 +154,11 @@ def _cap_watts(
     cap_watts = building.cap_watts(first_hour=first_hour, hours=hours)
     if cap_watts is None:
         return None
-    watts = [
-        each.machines * question.system_of(each).provisioned_watts.value for each in building.rows
-    ]
-    part: Float64s = cap_watts * (watts[building.rows.index(row)] / sum(watts))
+
+    def watts(one: FleetRow) -> float:
+        return one.machines * question.system_of(one).provisioned_watts.value
+
+    part: Float64s = cap_watts * (watts(row) / sum(map(watts, building.rows)))
     return part
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import altair as alt
 
-from reporting.charts import BLUE, GREY, ORANGE, Row, TitledChart, chart_of, titled
+from reporting.charts import BLUE, GREY, ORANGE, Row, TitledChart, chart_of, titled, whole_axis
 from serving.analysis.plan.plan_growth import MachineOrder
 
 _KINDS: Final = {"needed": BLUE, "to be ordered": ORANGE}
@@ -16,8 +16,7 @@ def growth_chart(
 ) -> TitledChart:
     """For a plan's page; `growth` in words, `machines` of months 0 (now) to the last one."""
     x = alt.X("month:Q", title="months from now")
-    whole = alt.Axis(tickCount=min(10, max(machines)), format=",d")
-    y = alt.Y("machines:Q", title="machines", axis=whole)
+    y = alt.Y("machines:Q", axis=whole_axis(max(machines), "machines"))
     color = alt.Color(
         "what:N",
         scale=alt.Scale(domain=list(_KINDS), range=list(_KINDS.values())),

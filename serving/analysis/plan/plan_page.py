@@ -17,6 +17,7 @@ from reporting.charts import (
     TitledChart,
     chart_of,
     titled,
+    whole_axis,
 )
 from reporting.document import Document, FigureRow
 from serving.analysis.plan.plan import Plan
@@ -77,12 +78,13 @@ def _sizes(plan: Plan) -> TitledChart:
             rows.append({"chips": check.chips, "ratio": ratio, "it": _verdict(check)})
     axis = alt.Axis(format=".0%", title="of the limit that it comes closest to, or misses most")
     most = max((each.chips for each in plan.choice.tried), default=1)
-    chips = alt.Axis(format=",d", title="chips in service", tickCount=min(10, most))
     points = (
         chart_of(rows)
         .mark_point(filled=True, size=70, opacity=0.7)
         .encode(
-            x=alt.X("chips:Q", axis=chips, scale=alt.Scale(zero=True)),
+            x=alt.X(
+                "chips:Q", axis=whole_axis(most, "chips in service"), scale=alt.Scale(zero=True)
+            ),
             y=alt.Y("ratio:Q", axis=axis, scale=alt.Scale(type="log", nice=False)),
             color=alt.Color(
                 "it:N",

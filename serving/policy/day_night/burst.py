@@ -1,6 +1,6 @@
 """Groups that the load needs now: a burst at night takes chips back."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -69,15 +69,11 @@ class Guard:
 
     def rescued(self, observed: Observation, wanted: Decision) -> Decision:
         """The same, but the present load takes groups back only once requests wait or are late;
-        those that it needs without headroom stay, since requests would be late again. All serve
-        where fewer would be out than train.
+        those that it needs without headroom stay, since requests would be late again.
         """
         late = observed.queue > 0 or bool(self._missed(observed))
         now = self._for_load(observed) if late else self._staying(observed)
-        held = self._held(observed, wanted, now)
-        if observed.groups - held.serving_groups >= observed.job_groups_min:
-            return held
-        return replace(held, serving_groups=observed.groups)
+        return self._held(observed, wanted, now)
 
     def _staying(self, observed: Observation) -> Decision:
         load_per_s = observed.load_per_s

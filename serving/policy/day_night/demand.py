@@ -46,7 +46,7 @@ class DemandPolicy(Policy):
         return f"{self.name}:{options}" if options else self.name
 
     def decide(self, observed: Observation) -> Decision:
-        """What the rule wants, and what waiting and late requests need."""
+        """What the rule wants, and what waiting and late requests need; all where no job could."""
         history = observed.history
         if len(history) * history.bucket_s < self.warm_s:
             reason = f"less than {duration_text(self.warm_s)} of history"
@@ -56,7 +56,8 @@ class DemandPolicy(Policy):
         if rule is None:
             reason = "no rule would have kept the requests in time"
             return Decision(serving_groups=observed.groups, reason=reason)
-        return self.guard.rescued(observed, _decided(rule, history, terms))
+        held = self.guard.rescued(observed, _decided(rule, history, terms))
+        return replace(held, serving_groups=int(terms.useful(np.array(held.serving_groups))))
 
     def describe(self) -> str:
         """State what it does and assumes."""

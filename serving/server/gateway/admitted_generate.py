@@ -40,7 +40,7 @@ _Generate = Callable[..., AsyncGenerator[Any, None]]
 class _Generation:
     """One call of `generate`, and its running sequences: tokens by vLLM's names.
 
-    `batch_ended` is told of each sequence of batch work that the engine ends.
+    `batch_ended` is called for each sequence of batch work that the engine ends.
     """
 
     __slots__ = ("_batch_ended", "_made_tokens", "_permit", "_watch")

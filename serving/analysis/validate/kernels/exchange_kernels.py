@@ -7,7 +7,7 @@ over network cards once to each box, and take cores: those with COMMON_CORES or 
 PROMPT_TOKENS or more are scored, as prompts are exchanged; the others beside them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -103,11 +103,12 @@ def exchange_scores(folder: Path) -> ExchangeScores:
     """
     scores: list[ExchangeScore] = []
     excluded: list[ExcludedExchanges] = []
+    boxes = _boxes()
     for mode in _MODES:
         path = folder / mode.file
         if path.is_file():
-            table = read_columns(path).where("system", _boxes())
-            scored, others = _scores(mode, table)
+            table = read_columns(path).where("system", boxes)
+            scored, others = _scores(mode, table, boxes)
             scores += scored
             excluded += others
     return ExchangeScores(scores=tuple(scores), excluded=tuple(excluded))
@@ -124,14 +125,14 @@ def _boxes() -> dict[str, str]:
 
 
 def _scores(
-    mode: _Mode, table: KernelColumns
+    mode: _Mode, table: KernelColumns, boxes: Mapping[str, str]
 ) -> tuple[list[ExchangeScore], list[ExcludedExchanges]]:
-    """Of a table of boxes of eight: scores, and what is excluded."""
+    """Of a table of `boxes`, of eight: scores, and what is excluded."""
     machines, tokens = table.text("system"), table.number("num_token")
     gpus = GPUS_OF_A_BOX * table.number("node_num").astype(np.int64)
     groups = sorted({*zip(machines.tolist(), gpus.tolist(), strict=True)})
     masks = {each: (machines == each[0]) & (gpus == each[1]) for each in groups}
-    boxes, predicted_us = _boxes(), {what: np.zeros(len(table)) for what in HALVES}
+    predicted_us = {what: np.zeros(len(table)) for what in HALVES}
     for (machine, count), own in masks.items():
         for what, us in predicted_us.items():
             us[own] = mode.predicted_us(boxes[machine], count, tokens[own], what)

@@ -205,7 +205,7 @@ def test_a_part_that_the_trace_has_not_is_refused() -> None:
 
 
 def test_demand_leaves_a_rate_where_tpot_ends_it() -> None:
-    """Monday's rate is 1.15 times what Sunday's split of one group serves: nobody waits, TTFT is
+    """Monday's rate is 1.15 times what Sunday's split of one group serves: none waits, TTFT is
     met, and TPOT is missed all at once.
     """
     at_once = replace(

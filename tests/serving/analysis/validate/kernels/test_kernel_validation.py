@@ -40,7 +40,7 @@ def changed(folder: Path, to: Path, name: str, **cells: str) -> Path:
 
 
 def of_unknown_machines(folder: Path, to: Path, *names: str) -> Path:
-    """A copy of the folder with some tables of machines that nobody knows."""
+    """A copy of the folder with some tables of unknown machines."""
     copy = changed(folder, to / "unknown", "nothing")
     for path in [copy / f"{name}.csv" for name in names]:
         with path.open(newline="") as lines:
