@@ -39,7 +39,11 @@ _ACTIONS: Final[Mapping[str, tuple[Rpc[Any], str, tuple[str, ...]]]] = {
         (),
     ),
     "roles": (control_call.GET_RANK_ROLES, "say which ranks prefill, decode, or do both", ()),
-    "set_role": (control_call.SET_RANK_ROLE, "give a rank another role", ("rank", "role")),
+    "set_role": (
+        control_call.SET_RANK_ROLE,
+        "give a rank, or replica, another role",
+        ("rank", "role"),
+    ),
     "reset_prefix_cache": (
         control_call.RESET_PREFIX_CACHE,
         "forget the prefixes that the KV cache holds",
@@ -73,7 +77,10 @@ _FIELDS: Final[Mapping[str, dict[str, Any]]] = {
         "action": "store_true",
         "help": "put running requests back, to be computed again",
     },
-    "rank": {"type": int, "required": True, "help": "its number, from 0 on"},
+    "rank": {
+        "type": int,
+        "help": "its number, from 0 on (default: all of --replica, of a service with roles)",
+    },
     "role": {
         "choices": tuple(RankRole),
         "required": True,
@@ -127,7 +134,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("wait", args.wait, "a number above 0")
     rpc, _, fields = _ACTIONS[args.action]
     with connect(args) as client:
-        answer = client.call(rpc, **{field: getattr(args, field) for field in fields})
+        given = {field: getattr(args, field) for field in fields}
+        if rpc is control_call.SET_RANK_ROLE:
+            given["all_ranks"] = args.rank is None
+        answer = client.call(rpc, **given)
         if args.wait is not None:
             answer = wait_until_empty(client, answer, args.wait)
     print(json_text(answer or {}) if args.json else "\n".join(_answer_lines(answer)))

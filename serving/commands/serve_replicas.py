@@ -49,10 +49,10 @@ class ServiceOptions:
     replica_roles: str | None = option(
         None,
         "what the replicas do, in this order: so many compute prompts, and hand the KV to those "
-        "that decode, or that do both: prefill=1,decode=2 (default: each does all, alone)",
+        "that decode, or that do both: prefill=1,decode=2; from there on by the load: "
+        "auto,prefill=1,decode=2, or auto, half of each (default: each does all, alone)",
         metavar="ROLE=N,...",
     )
-
     replica_silence: float = option(
         300.0,
         "wall seconds without an answer of its engine after which a replica is killed and started "
@@ -76,9 +76,10 @@ def serve_service(
     context: int,
     block_tokens: int,
     seats: int,
+    step_tokens: int,
 ) -> int:
     """Serve by replicas until a signal; the exit code. `context` is --max-model-len, 0 for none,
-    `block_tokens` --block-size, `seats` --max-num-seqs.
+    `block_tokens` --block-size, `seats` --max-num-seqs, `step_tokens` --max-num-batched-tokens.
 
     Raises ConfigError or PortInUse before anything has started, ServerFailed where no replica can
     start.
@@ -94,11 +95,12 @@ def serve_service(
     roles = parse_roles(options.replica_roles, options.replicas)
     if roles is not None:
         _check_exchange(deployment)
+    follows_load = roles is not None and roles.follow_load
     places = replica_places(
         settings,
         deployment.system,
         options.replicas,
-        roles=roles,
+        roles=None if roles is None else roles.first,
         control_port=args.control_port,
         console_port=console_port(args),
     )
@@ -131,6 +133,7 @@ def serve_service(
             silence_s_max=options.replica_silence,
             batches=batches,
             replica_seats=seats * settings.ranks,
+            replica_step_tokens=step_tokens * settings.ranks if follows_load else None,
             kv_routing=_kv_routing(options, deployment, block_tokens, args.unknown),
         )
     )

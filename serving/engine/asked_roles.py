@@ -26,6 +26,9 @@ class AskedRoles:
         Raises ConfigError for one that leaves no rank to prefill or decode, and where roles do not
         change.
         """
+        if isinstance(request, SetRoleRequest) and request.all_ranks:
+            expected = "a rank, as this is no replica of a service with --replica-roles"
+            raise ConfigError("all_ranks", True, expected)
         if not heard:
             raise ConfigError("prefill_ranks", 0, "a server with --prefill-ranks, for roles")
         roles = heard

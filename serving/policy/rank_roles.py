@@ -1,4 +1,5 @@
 """What the ranks of an engine do: compute prompts, decode, or both; and how many of them prefill.
+The same of the replicas of a service.
 
 No more ranks prefill than prompts need, since each one less leaves the others fewer decodes, and
 shorter steps. One more does while prompts wait for several full steps, as long as the seats of the
@@ -58,17 +59,17 @@ def first_roles(prefill_ranks: int | str, ranks: int) -> Roles:
     return (RankRole.PREFILL,) * count + (RankRole.DECODE,) * (ranks - count)
 
 
-def with_role(roles: Roles, rank: int, role: RankRole) -> Roles:
+def with_role(roles: Roles, rank: int, role: RankRole, *, of: str = "rank") -> Roles:
     """The roles with another one of a rank; raises ConfigError where no rank prefills, or decodes,
-    or the rank is none.
+    or the rank is none. `of`: what has the roles.
     """
     if not 0 <= rank < len(roles):
-        raise ConfigError("rank", rank, f"0 to {len(roles) - 1}")
+        raise ConfigError(of, rank, f"0 to {len(roles) - 1}")
     changed = (*roles[:rank], role, *roles[rank + 1 :])
     for other in (RankRole.PREFILL, RankRole.DECODE):
         if set(changed) == {other}:
             missing = "decodes" if other is RankRole.PREFILL else "prefills"
-            raise ConfigError("role", role.value, f"another one: no other rank {missing}")
+            raise ConfigError("role", role.value, f"another one: no other {of} {missing}")
     return changed
 
 

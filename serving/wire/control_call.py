@@ -77,10 +77,11 @@ class RolesRequest(ControlRequest, frozen=True, kw_only=True, tag="roles"):
 
 
 class SetRoleRequest(ControlRequest, frozen=True, kw_only=True, tag="set_role"):
-    """Gives a rank another role."""
+    """Gives a rank another role; `all_ranks`: the whole engine, as a replica with a role."""
 
     rank: Count
     role: RankRole
+    all_ranks: bool = False
 
 
 class RecordRequest(ControlRequest, frozen=True, kw_only=True, tag="record"):

@@ -469,17 +469,21 @@ class SetRankRoleRequest(_message.Message):
 
     RANK_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    ALL_RANKS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     role: _roles_pb2.RankRole.ValueType
+    all_ranks: _builtins.bool
+    """Gives it to the whole engine, a replica with a role, and `rank` is not read."""
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
         role: _roles_pb2.RankRole.ValueType = ...,
+        all_ranks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_ranks", b"all_ranks", "rank", b"rank", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -274,15 +274,17 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRankRoles(self, request, context):
-        """What each rank does: compute prompts, decode, or both.
+        """What each rank does: compute prompts, decode, or both. In a service with --replica-roles, all
+        ranks of a replica do the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetRankRole(self, request, context):
-        """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
-        one would prefill or decode, or the server has no --prefill-ranks.
+        """Gives a rank another role, between two steps, or a replica, from the next request on.
+        INVALID_ARGUMENT: there is no such rank, no other one, or no other replica, would prefill or
+        decode, or the server has no --prefill-ranks and the service no --replica-roles.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -74,10 +74,13 @@ class ControlServiceStub:
     Heal: _grpc.UnaryUnaryMultiCallable[_control_pb2.HealRequest, _control_pb2.HealResponse]
     """Repairs what faults have broken; the same errors as InjectFault."""
     GetRankRoles: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetRankRolesRequest, _control_pb2.GetRankRolesResponse]
-    """What each rank does: compute prompts, decode, or both."""
+    """What each rank does: compute prompts, decode, or both. In a service with --replica-roles, all
+    ranks of a replica do the same.
+    """
     SetRankRole: _grpc.UnaryUnaryMultiCallable[_control_pb2.SetRankRoleRequest, _control_pb2.SetRankRoleResponse]
-    """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
-    one would prefill or decode, or the server has no --prefill-ranks.
+    """Gives a rank another role, between two steps, or a replica, from the next request on.
+    INVALID_ARGUMENT: there is no such rank, no other one, or no other replica, would prefill or
+    decode, or the server has no --prefill-ranks and the service no --replica-roles.
     """
     RecordSteps: _grpc.UnaryUnaryMultiCallable[_control_pb2.RecordStepsRequest, _control_pb2.RecordStepsResponse]
     """Begins to record steps, or ends it. A recording that begins replaces the one before it.
@@ -174,10 +177,13 @@ class ControlServiceAsyncStub(ControlServiceStub):
     Heal: _aio.UnaryUnaryMultiCallable[_control_pb2.HealRequest, _control_pb2.HealResponse]  # type: ignore[assignment]
     """Repairs what faults have broken; the same errors as InjectFault."""
     GetRankRoles: _aio.UnaryUnaryMultiCallable[_control_pb2.GetRankRolesRequest, _control_pb2.GetRankRolesResponse]  # type: ignore[assignment]
-    """What each rank does: compute prompts, decode, or both."""
+    """What each rank does: compute prompts, decode, or both. In a service with --replica-roles, all
+    ranks of a replica do the same.
+    """
     SetRankRole: _aio.UnaryUnaryMultiCallable[_control_pb2.SetRankRoleRequest, _control_pb2.SetRankRoleResponse]  # type: ignore[assignment]
-    """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
-    one would prefill or decode, or the server has no --prefill-ranks.
+    """Gives a rank another role, between two steps, or a replica, from the next request on.
+    INVALID_ARGUMENT: there is no such rank, no other one, or no other replica, would prefill or
+    decode, or the server has no --prefill-ranks and the service no --replica-roles.
     """
     RecordSteps: _aio.UnaryUnaryMultiCallable[_control_pb2.RecordStepsRequest, _control_pb2.RecordStepsResponse]  # type: ignore[assignment]
     """Begins to record steps, or ends it. A recording that begins replaces the one before it.
@@ -331,7 +337,9 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.GetRankRolesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.GetRankRolesResponse, _abc.Awaitable[_control_pb2.GetRankRolesResponse]]:
-        """What each rank does: compute prompts, decode, or both."""
+        """What each rank does: compute prompts, decode, or both. In a service with --replica-roles, all
+        ranks of a replica do the same.
+        """
 
     @_abc_1.abstractmethod
     def SetRankRole(
@@ -339,8 +347,9 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.SetRankRoleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.SetRankRoleResponse, _abc.Awaitable[_control_pb2.SetRankRoleResponse]]:
-        """Gives a rank another role, between two steps. INVALID_ARGUMENT: there is no such rank, no other
-        one would prefill or decode, or the server has no --prefill-ranks.
+        """Gives a rank another role, between two steps, or a replica, from the next request on.
+        INVALID_ARGUMENT: there is no such rank, no other one, or no other replica, would prefill or
+        decode, or the server has no --prefill-ranks and the service no --replica-roles.
         """
 
     @_abc_1.abstractmethod

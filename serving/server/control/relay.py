@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from types import NoneType
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType, NoneType
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -67,11 +67,16 @@ Check = Callable[[int, str], None]
 """Raises CallRefused where a client's call may not go on to the server of this number."""
 
 
+Answer = Callable[[int, Message], Message]
+"""Answers a call to the server of this number in its place; raises ConfigError."""
+
+
 class ControlRelay:
     """The way to the servers at `addresses`, which know the key `key`.
 
     A gRPC generic handler for `ControlPorts`, and calls of this process's own. Of weights that are
     published or rolled back, `passed` hears once an outcome is known, also without the client.
+    Calls of `own`, by name, do not go on.
     """
 
     def __init__(
@@ -81,11 +86,13 @@ class ControlRelay:
         *,
         passed: Passed = lambda *_: None,
         check: Check = lambda *_: None,
+        own: Mapping[str, Answer] = MappingProxyType({}),
     ) -> None:
         self._addresses = addresses
         self._key = ("authorization", f"Bearer {key}")
         self._passed = passed
         self._check = check
+        self._own = own
         self._follows: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._channels: dict[int, grpc.aio.Channel] = {}
 
@@ -167,6 +174,8 @@ class ControlRelay:
             if named is None and name == DESCRIBE_SYSTEM.name:
                 return await self._any(name, request)
             number = self.number_of(named)
+            if (own := self._own.get(name)) is not None:
+                return own(number, request)
             self._check(number, name)
             action = key_of(metadata)
             if name in _FOLLOWED:

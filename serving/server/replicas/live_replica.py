@@ -1,14 +1,17 @@
 """One replica as the service sees it: its state, what it holds, which prompts it was sent."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
+from serving.policy.rank_roles import RankRole
 from serving.server.replicas.prefix_memory import PrefixMemory
 from serving.server.replicas.published_weights import PublishedWeights
 from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_roles import RequestPart
 
 
 class ReplicaState(StrEnum):
@@ -43,7 +46,13 @@ class LiveReplica:
     Attributes:
         url: of its HTTP server; another with each start.
         reason: why it takes no requests, in its words.
+        role: its place's at the start; None where replicas exchange no KV.
         load_tokens: estimated tokens of prompts, and tokens made, of the requests that it holds.
+        prompt_tokens: of prompts that it has yet to compute, for itself or another, as far as the
+            service knows: until their first token, without those that it has cached.
+        decodes: requests that decode there, or whose KV comes.
+        prompts: those that it computes for another, in the order in which they were sent: the
+            question, and its tokens. One that is cancelled is asked elsewhere.
         losses: requests that it lost, and another took over.
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
@@ -55,6 +64,8 @@ class LiveReplica:
     """
 
     place: ReplicaPlace
+    role: RankRole | None = field(init=False)
+    role_changes: int = 0
     url: str = ""
     state: ReplicaState = ReplicaState.STARTING
     reason: str = ""
@@ -63,6 +74,9 @@ class LiveReplica:
     requests: int = 0
     in_flight: int = 0
     load_tokens: int = 0
+    prompt_tokens: int = 0
+    decodes: int = 0
+    prompts: "dict[asyncio.Task[Any], int]" = field(default_factory=dict, repr=False)
     losses: int = 0
     fingerprint: str = ""
     is_prepared: bool = False
@@ -70,6 +84,9 @@ class LiveReplica:
     engine_asked_s: float = 0.0
     prefixes: HeldPrefixes = field(default_factory=PrefixMemory, repr=False)
     published: PublishedWeights = field(default_factory=PublishedWeights, repr=False)
+
+    def __post_init__(self) -> None:
+        self.role = self.place.role
 
     @property
     def is_ready(self) -> bool:
@@ -87,9 +104,13 @@ class LiveReplica:
         return is_other
 
     @contextlib.contextmanager
-    def holding(self, hashes: Sequence[int], tokens: int) -> Iterator["HeldTokens"]:
-        """Count a request of `tokens` prompt tokens while the block runs."""
-        held = HeldTokens(self, tokens)
+    def holding(
+        self, hashes: Sequence[int], tokens: int, part: RequestPart = RequestPart.WHOLE
+    ) -> Iterator["HeldTokens"]:
+        """Count a request's part, of `tokens` prompt tokens, while the block runs."""
+        computes = part is RequestPart.PROMPT
+        left = max(1, tokens - self.prefixes.hit_tokens(hashes)) if computes else 0
+        held = HeldTokens(self, tokens, prompt_tokens=left)
         self.prefixes.begin(hashes)
         self.requests += 1
         self.in_flight += 1
@@ -102,20 +123,42 @@ class LiveReplica:
 
 
 class HeldTokens:
-    """The tokens of one request on its replica."""
+    """The tokens of one request on its replica; it decodes once none of `prompt_tokens` is left to
+    compute.
+    """
 
-    __slots__ = ("_replica", "_tokens")
+    __slots__ = ("_prompt_tokens", "_replica", "_tokens")
 
-    def __init__(self, replica: LiveReplica, tokens: int) -> None:
+    def __init__(self, replica: LiveReplica, tokens: int, *, prompt_tokens: int = 0) -> None:
         self._replica = replica
         self._tokens = 0
-        self.add(tokens)
+        self._prompt_tokens = prompt_tokens
+        replica.prompt_tokens += prompt_tokens
+        replica.decodes += not prompt_tokens
+        self._add(tokens)
 
-    def add(self, tokens: int) -> None:
-        """Count more."""
-        self._tokens += tokens
-        self._replica.load_tokens += tokens
+    @property
+    def prompt_tokens(self) -> int:
+        """Of its prompt, to be computed there."""
+        return self._prompt_tokens
+
+    def made(self, tokens: int) -> None:
+        """Count more: its prompt is computed."""
+        self._decode()
+        self._add(tokens)
 
     def end(self) -> None:
         """Count none of them any more."""
-        self.add(-self._tokens)
+        self._decode()
+        self._replica.decodes -= 1
+        self._add(-self._tokens)
+
+    def _decode(self) -> None:
+        if self._prompt_tokens:
+            self._replica.prompt_tokens -= self._prompt_tokens
+            self._replica.decodes += 1
+            self._prompt_tokens = 0
+
+    def _add(self, tokens: int) -> None:
+        self._tokens += tokens
+        self._replica.load_tokens += tokens

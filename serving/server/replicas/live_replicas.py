@@ -110,16 +110,19 @@ class LiveReplicas:
         *,
         part: RequestPart = RequestPart.WHOLE,
         without: Collection[int] = (),
+        holder: int | None = None,
     ) -> LiveReplica | None:
         """The replica for a request's part, with a prompt of these block hashes; waits until one is
-        ready. Where none of its role is, each of them does all.
+        ready. Where none of its role is, each of them does all. The `holder` of the prompt's KV
+        would read from itself, and is chosen where there is no other.
 
         None where all of them are among `without`.
         """
         while not (ready := self.ready):
             await self._some_ready.wait()
-        of_role = [each for each in ready if part.is_of(each.place.role)] or ready
+        of_role = [each for each in ready if part.is_of(each.role)] or ready
         among = [each for each in of_role if each.place.number not in without]
+        among = [each for each in among if each.place.number != holder] or among
         if not among:
             return None
         number = routed(self._router, hashes, among, arrived=self._chosen[part])
@@ -134,7 +137,7 @@ class LiveReplicas:
     @property
     def ready_to_decode(self) -> list[LiveReplica]:
         """Ready ones that clients get tokens from."""
-        return [each for each in self.ready if each.place.role is not RankRole.PREFILL]
+        return [each for each in self.ready if each.role is not RankRole.PREFILL]
 
     async def hashes_of(self, body: bytes) -> Sequence[int]:
         """The blocks of a prompt, where a replica is chosen by them."""
@@ -157,7 +160,9 @@ class LiveReplicas:
         if self.feed is not None:
             self.feed.start(self.all)
         self._tasks = [
-            asyncio.create_task(self._keep_or_fail(replica, process))
+            asyncio.create_task(
+                self.or_fail(self._keep(replica, process), f"replica {replica.place.number} is")
+            )
             for replica, process in zip(self.all, self._processes, strict=True)
         ]
 
@@ -177,15 +182,14 @@ class LiveReplicas:
             process.signal(signal.SIGKILL)
             await process.ended()
 
-    async def _keep_or_fail(self, replica: LiveReplica, process: ReplicaProcess) -> None:
-        """As `_keep`; an exception is `failed`: nobody would start the replica again."""
+    async def or_fail(self, watch: Awaitable[None], what: str) -> None:
+        """Watch; an exception is `failed`: nobody would watch again."""
         try:
-            await self._keep(replica, process)
+            await watch
         except Exception as error:
-            number = replica.place.number
-            logger.exception("replica %d is not watched any more", number)
+            logger.exception("%s not watched any more", what)
             if not self.failed.done():
-                words = f"replica {number} is not watched any more: {type(error).__name__}: {error}"
+                words = f"{what} not watched any more: {type(error).__name__}: {error}"
                 self.failed.set_exception(ServerFailed(words))
 
     async def _keep(self, replica: LiveReplica, process: ReplicaProcess) -> None:

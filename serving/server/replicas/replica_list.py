@@ -71,7 +71,7 @@ def _report(each: LiveReplica, figures: ReplicaFigures | None) -> ReplicaReport:
     return ReplicaReport(
         replica=place.number,
         state=each.state,
-        role=place.role,
+        role=each.role,
         reason=each.reason,
         ultraserver=place.ultraserver,
         first_chip=place.first_chip,

@@ -69,10 +69,14 @@ class ReplicaMetrics:
             replicas.SENT: lambda each: each.requests,
             replicas.LOST: lambda each: each.losses,
             replicas.RESTARTS: lambda each: each.restarts,
+            replicas.ROLE_CHANGES: lambda each: each.role_changes,
         }
         for family, figure in figures.items():
             rows = [((str(each.place.number),), float(figure(each))) for each in live.all]
             page.add(family, rows)
+        if live.have_roles:
+            roles = [((str(each.place.number), str(each.role)), 1.0) for each in live.all]
+            page.add(replicas.ROLE, roles)
         page.add(replicas.REPLAYS, [((how,), float(n)) for how, n in self._replays.items()])
         page.one(replicas.BROKEN, float(self._broken))
         return page.text()

@@ -14,7 +14,7 @@ from serving.settings import Settings
 class ReplicaPlace:
     """One replica's place; `visible_cores` are its logical cores as the Neuron runtime spells them.
 
-    A port of 0 is none; a `role` of None is that of replicas that exchange no KV.
+    A port of 0 is none; `role` is the first one, None that of replicas that exchange no KV.
     """
 
     number: int
@@ -25,6 +25,7 @@ class ReplicaPlace:
     control_port: int
     console_port: int
     role: RankRole | None = None
+    ranks: int = 1
 
 
 def replica_places(
@@ -66,6 +67,7 @@ def replica_places(
                 control_port=control_port and control_port + 2 * (number + 1),
                 console_port=console_port and console_port + 2 * (number + 1),
                 role=None if roles is None else roles[number],
+                ranks=settings.ranks,
             )
         )
     return tuple(places)

@@ -128,7 +128,7 @@ class _Request:
     `begun` once its client has got any of its answer's body; `is_refused` where that is an error,
     for which nothing was computed; `refused_by` and `rested` are replicas that have answered 429
     and 503. `prompt` is the body for a replica that prefills, and `kv_params` say where the KV then
-    is, None before.
+    is, None before; `holder` is the replica that has it.
     """
 
     method: str
@@ -146,6 +146,7 @@ class _Request:
     last: _Answer | None = None
     prompt: bytes | None = None
     kv_params: dict[str, Any] | None = None
+    holder: int | None = None
     counts: dict[bytes, int] = field(default_factory=dict)
 
     @property
@@ -253,13 +254,15 @@ class ReplicaProxy:
         """Send the request, or its prompt, to one replica; whether it is answered."""
         passed_over = request.refused_by | request.rested
         part = request.part
-        replica = await self._replicas.choose(request.hashes, part=part, without=passed_over)
+        replica = await self._replicas.choose(
+            request.hashes, part=part, without=passed_over, holder=request.holder
+        )
         if replica is None:
             return await _refused_by_all(request, send)
         try:
-            with replica.holding(request.hashes, request.prompt_tokens) as held:
+            with replica.holding(request.hashes, request.prompt_tokens, part) as held:
                 if part is RequestPart.PROMPT and self._prefills_for_another(replica):
-                    request.kv_params = await self._prefilled(replica, request)
+                    await self._prefill(replica, request, held)
                     return False
                 await self._ask(replica, request, held, send)
                 return True
@@ -294,7 +297,22 @@ class ReplicaProxy:
         return True
 
     def _prefills_for_another(self, replica: LiveReplica) -> bool:
-        return replica.place.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
+        return replica.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
+
+    async def _prefill(self, replica: LiveReplica, request: _Request, held: HeldTokens) -> None:
+        """Have a prompt computed, unless others are to share it (`role_changes`). Raises as
+        `_ask`.
+        """
+        question = asyncio.create_task(self._prefilled(replica, request))
+        replica.prompts[question] = held.prompt_tokens
+        try:
+            await asyncio.wait({question})
+        finally:
+            question.cancel()
+            await asyncio.gather(question, return_exceptions=True)
+            del replica.prompts[question]
+        if not question.cancelled():
+            request.kv_params, request.holder = question.result(), replica.place.number
 
     async def _prefilled(self, replica: LiveReplica, request: _Request) -> dict[str, Any]:
         """Have a prompt computed; where its KV is held. A request that is refused for what it says
@@ -318,7 +336,7 @@ class ReplicaProxy:
             request.stream.again()
         request.counts.clear()
         if not keeps_kv:
-            request.kv_params = None
+            request.kv_params = request.holder = None
         self._counters.replayed(begun=request.begun)
 
     async def _give_up(self, request: _Request, lost: Exception, send: Send) -> None:
@@ -339,8 +357,8 @@ class ReplicaProxy:
 
         Raises _Unserved, ReplicaFailed, or what _LOST has where it did not come to its end.
         """
-        decodes = replica.place.role is not RankRole.PREFILL
-        body = with_kv(request.sent.body, (decodes and request.kv_params) or {})
+        reads = replica.role is not RankRole.PREFILL and replica.place.number != request.holder
+        body = with_kv(request.sent.body, (reads and request.kv_params) or {})
         async with self._asked(replica, request, body) as response:
             headers = _headers(response, replica)
             if response.content_type != _EVENTS or response.status != HTTPStatus.OK:
@@ -403,7 +421,7 @@ async def _pass_events(
             if request.permit is not None:
                 _begin(request.permit)
             await send({"type": "http.response.body", "body": part, "more_body": True})
-        held.add(len(parts))
+        held.made(len(parts))
     if stream is not None and not stream.done:
         raise ReplicaFailed(b"the stream has no end")
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -29,6 +29,7 @@ from serving.access.secret import draw_secret
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import Client
+from serving.policy.rank_roles import RoleDecider
 from serving.server.batch.batch_api import BatchApi
 from serving.server.batch.batch_parts import make_batches
 from serving.server.batch.batch_runner import BatchRunner
@@ -60,7 +61,8 @@ from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_process import CONTROL_KEY_FLAG, ReplicaProcess
 from serving.server.replicas.replica_proxy import ReplicaProxy
 from serving.server.replicas.replica_readiness import ReplicaReadiness
-from serving.server.replicas.replica_roles import role_words
+from serving.server.replicas.replica_roles import exchange_words
+from serving.server.replicas.role_changes import RoleChanges
 from serving.server.replicas.service_control import ControlPlace, ServiceControl
 from serving.telemetry.gateway_metrics import GatewayMetrics
 
@@ -91,6 +93,8 @@ class ServiceSettings:
         control: where the control service and the console are; None: nowhere.
         batches: of the service; without a directory none.
         replica_seats: sequences that a replica has room for, by which batches are sent.
+        replica_step_tokens: prompt tokens that a replica computes in a step, by which roles follow
+            the load; None: they do not.
         silence_s_max: wall seconds without an answer of its engine until a replica is killed.
         kv_routing: None: a router that goes by prompts guesses what replicas hold.
     """
@@ -108,6 +112,7 @@ class ServiceSettings:
     silence_s_max: float = ENGINE_SILENT_S_MAX
     batches: BatchSettings = field(default_factory=BatchSettings)
     replica_seats: int = 1
+    replica_step_tokens: int | None = None
 
 
 def serve_replicas(settings: ServiceSettings) -> int:
@@ -151,7 +156,7 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
                 more=[
                     *(CONTROL_KEY_FLAG, str(key_file)),
                     *([] if feed is None else feed.words(place.number)),
-                    *([] if place.role is None else role_words(place.role, str(kv_key_file))),
+                    *([] if place.role is None else exchange_words(str(kv_key_file))),
                 ],
             )
             for place in settings.places
@@ -211,7 +216,20 @@ class ReplicaService:
         gateway, registry = settings.gateway, CollectorRegistry()
         self._live = live
         self._drain_wall_s_max = gateway.drain_wall_s_max
-        self._control = ServiceControl(settings.control, gateway, live.all, session, key=key)
+        decider = None
+        if settings.replica_step_tokens is not None:
+            decider = RoleDecider(
+                step_tokens=settings.replica_step_tokens, seats=settings.replica_seats
+            )
+        self.roles = RoleChanges(live, decider, dilation=settings.dilation)
+        self._control = ServiceControl(
+            settings.control,
+            gateway,
+            live.all,
+            session,
+            key=key,
+            change_role=self.roles.change if live.have_roles else None,
+        )
         live.prepare = self._control.publish_again
         live.engine_age_s = self._control.engine_age_s
         self._keys = KeyRing(
@@ -278,12 +296,14 @@ class ReplicaService:
         reload = KeyReload(self._keys)
         await reload.start()
         self._live.failed.add_done_callback(lambda _: self._leave())
+        roles = loop.create_task(self._live.or_fail(self.roles.follow_load(), "roles are"))
         try:
             await self._control.start(self._keys)
             if self._batches is not None:
                 await self._batches.start()
             await self._server.serve()
         finally:
+            roles.cancel()
             await self._stop_batches()
             await self._control.stop()
             await reload.stop()

@@ -6,7 +6,7 @@ on the replica's next process before it takes requests.
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -14,12 +14,15 @@ from typing import Final
 import aiohttp
 from google.protobuf.message import Message
 
+from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
+from serving.policy.rank_roles import RankRole
 from serving.server.control.call_failure import not_now
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_guard import LOOK_WALL_S_MAX, GuardLimits
+from serving.server.control.control_messages import respond, word_of
 from serving.server.control.control_ports import ControlPorts, PortsAccess
 from serving.server.control.relay import ANSWER_WALL_S_MAX, REPLICA_SILENT, ControlRelay
 from serving.server.gateway.gateway_settings import GatewaySettings
@@ -31,7 +34,15 @@ from serving.server.replicas.published_weights import Publication
 from serving.server.replicas.replica_figures import ReplicaFigures, machine_figures
 from serving.server.replicas.replica_list import ServicePorts, replica_list
 from serving.server.replicas.service_console import ConsoleSources
-from serving.wire.control_call import GET_STATE, PUBLISH, ROLLBACK
+from serving.wire.control_call import (
+    GET_RANK_ROLES,
+    GET_STATE,
+    PUBLISH,
+    ROLLBACK,
+    SET_RANK_ROLE,
+    RankWithRole,
+    RolesReport,
+)
 
 FIGURES_AGE_S_MAX: Final = 1.0
 """Of what the list says of machines, in wall seconds: asking them is a call to each engine."""
@@ -52,7 +63,8 @@ class ControlPlace:
 
 class ServiceControl:
     """The replicas' control services as one; `key` is theirs, which nobody else has, so that all
-    calls come this way. Without a `place` there is none, and no figures.
+    calls come this way. Without a `place` there is none, and no figures. `change_role` gives a
+    replica another role, where they have any; it raises ConfigError.
 
     Raises ConfigError or PortInUse in `start`.
     """
@@ -65,7 +77,10 @@ class ServiceControl:
         session: aiohttp.ClientSession,
         *,
         key: str,
+        change_role: Callable[[int, RankRole], None] | None = None,
     ) -> None:
+        self._change_role = change_role
+        roles = {GET_RANK_ROLES.name: self._roles, SET_RANK_ROLE.name: self._set_role}
         self._place = place
         self._key = key
         self._settings = settings
@@ -79,6 +94,7 @@ class ServiceControl:
             key,
             passed=self._note,
             check=self._check,
+            own={} if change_role is None else roles,
         )
 
     def open(self) -> str | None:
@@ -179,6 +195,27 @@ class ServiceControl:
             number, PUBLISH, weights_dir=publication.weights_dir, note=publication.note
         )
         return report.version
+
+    def _roles(self, number: int, _: Message) -> Message:
+        return respond(pb.GetRankRolesResponse, self._ranks(number))
+
+    def _set_role(self, number: int, request: Message) -> Message:
+        assert isinstance(request, pb.SetRankRoleRequest)
+        assert self._change_role is not None
+        word = word_of(request, "role")
+        if word not in tuple(RankRole):
+            raise ConfigError("role", word, f"one of {', '.join(RankRole)}")
+        if not request.all_ranks:
+            raise ConfigError("rank", request.rank, "none: all of a replica have its role")
+        self._change_role(number, RankRole(word))
+        return respond(pb.SetRankRoleResponse, self._ranks(number))
+
+    def _ranks(self, number: int) -> RolesReport:
+        """The replica's ranks, which all have its role."""
+        replica = self._replicas[number]
+        assert replica.role is not None
+        ranks = range(replica.place.ranks)
+        return RolesReport(ranks=tuple(RankWithRole(rank=r, role=replica.role) for r in ranks))
 
     def _check(self, number: int, name: str) -> None:
         """Raises CallRefused for weights that would come between those published again."""

@@ -37,6 +37,17 @@ RESTARTS: Final = Family(
     kind="counter",
     labels=_REPLICA,
 )
+ROLE: Final = Family(
+    "ultraserve_replica_role",
+    "1 for the role that the replica has, of prefill, decode and both; none without roles.",
+    labels=("replica", "role"),
+)
+ROLE_CHANGES: Final = Family(
+    "ultraserve_replica_role_changes",
+    "Changes of the replica's role, by an operator or the load.",
+    kind="counter",
+    labels=_REPLICA,
+)
 REPLAYS: Final = Family(
     "ultraserve_replays",
     "Requests that were sent to another replica, by whether their client had a part of the answer.",
@@ -48,4 +59,6 @@ BROKEN: Final = Family(
     "Streams that had begun and could not go on on another replica.",
     kind="counter",
 )
-REPLICAS: Final = (READY, IN_FLIGHT, LOAD_TOKENS, SENT, LOST, RESTARTS, REPLAYS, BROKEN)
+REPLICAS: Final = (
+    *(READY, IN_FLIGHT, LOAD_TOKENS, SENT, LOST, RESTARTS, ROLE, ROLE_CHANGES, REPLAYS, BROKEN),
+)

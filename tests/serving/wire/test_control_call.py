@@ -40,7 +40,7 @@ A_FAULT = Fault(kind=FaultKind.SLOW_CHIP, chip=3, factor=2.5)
         (HealRequest(), {"method": "heal", "chip": None, "rack": None}),
         (
             SetRoleRequest(rank=3, role=RankRole.DECODE),
-            {"method": "set_role", "rank": 3, "role": "decode"},
+            {"method": "set_role", "rank": 3, "role": "decode", "all_ranks": False},
         ),
         (HealRequest(chip=3), {"method": "heal", "chip": 3, "rack": None}),
         (

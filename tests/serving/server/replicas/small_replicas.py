@@ -25,6 +25,7 @@ from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.replica_place import ReplicaPlace
 from serving.server.replicas.replica_roles import parse_roles
 from serving.server.replicas.replica_service import ReplicaService, ServiceSettings
+from serving.server.replicas.role_changes import RoleChanges
 from tests.e2e.server_process import HOST, free_port
 
 DILATION = 2.0
@@ -184,6 +185,7 @@ async def _send(response: web.StreamResponse, said: dict[str, Any]) -> None:
 class SmallService:
     replicas: Sequence[SmallReplica]
     live: LiveReplicas
+    roles: RoleChanges
     http: httpx.AsyncClient
     running: "asyncio.Task[int]"
     ends: list[int] = field(default_factory=list)
@@ -208,10 +210,14 @@ async def small_service(
     batches: Path | None = None,
     silence_s_max: float = 60.0,
     roles: str | None = None,
+    step_tokens: int = 100,
+    dilation: float = DILATION,
     **gateway: Any,
 ) -> AsyncIterator[SmallService]:
-    """A running service; `gateway` are its GatewaySettings."""
-    role_of = parse_roles(roles, count) or (None,) * count
+    """A running service; `gateway` are its GatewaySettings, `step_tokens` a replica's."""
+    asked = parse_roles(roles, count)
+    role_of = (None,) * count if asked is None else asked.first
+    follows_load = asked is not None and asked.follow_load
     places = tuple(
         ReplicaPlace(
             number=number,
@@ -232,10 +238,11 @@ async def small_service(
         places=places,
         words=("serve",),
         router=router,
-        dilation=DILATION,
+        dilation=dilation,
         context_tokens=512,
         batches=BatchSettings(batch_directory=batches),
         replica_seats=4,
+        replica_step_tokens=step_tokens if follows_load else None,
     )
     replicas = [SmallReplica(number) for number in range(count)]
     key = {"Authorization": "Bearer us-internal"}
@@ -252,7 +259,9 @@ async def small_service(
         running = asyncio.create_task(service.run())
         url = f"http://{HOST}:{settings.port}"
         async with httpx.AsyncClient(base_url=url, timeout=20.0, trust_env=False) as http:
-            made = SmallService(replicas=replicas, live=live, http=http, running=running)
+            made = SmallService(
+                replicas=replicas, live=live, roles=service.roles, http=http, running=running
+            )
             if ready:
                 await made.ready(count)
             try:

@@ -58,7 +58,7 @@ def test_a_prefix_does_not_outweigh_a_longer_wait() -> None:
 def test_a_request_counts_until_its_end_with_what_it_has_made() -> None:
     one = replica(0)
     with one.holding((), 10) as held:
-        held.add(3)
+        held.made(3)
         assert (one.load_tokens, one.in_flight) == (13, 1)
     assert (one.load_tokens, one.in_flight, one.requests) == (0, 0, 1)
 

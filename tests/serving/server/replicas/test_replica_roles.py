@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.policy.rank_roles import RankRole
 from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
-from serving.server.replicas.replica_roles import parse_roles
+from serving.server.replicas.replica_roles import ReplicaRoles, parse_roles
 from tests.e2e.server_process import HOST, free_port
 from tests.serving.server.replicas.small_replicas import SmallReplica, made_text, small_service
 from tests.serving.server.replicas.test_replica_service import (
@@ -24,6 +24,7 @@ from tests.serving.server.replicas.test_replica_service import (
     streamed,
 )
 
+P, D = RankRole.PREFILL, RankRole.DECODE
 ROLES = "prefill=2,decode=2"
 
 
@@ -235,11 +236,16 @@ def test_whatever_comes_stays_whole_or_is_asked_for_one_token(said: bytes) -> No
 
 
 def test_roles_are_of_the_replicas_in_their_order() -> None:
-    assert parse_roles("prefill=1,decode=2", 3) == (
-        *(RankRole.PREFILL, RankRole.DECODE, RankRole.DECODE),
-    )
-    assert parse_roles("both=1, prefill=1", 2) == (RankRole.BOTH, RankRole.PREFILL)
+    assert parse_roles("prefill=1,decode=2", 3) == ReplicaRoles(first=(P, D, D))
+    assert parse_roles("both=1, prefill=1", 2) == ReplicaRoles(first=(RankRole.BOTH, P))
     assert parse_roles(None, 2) is None
+
+
+def test_roles_that_follow_the_load_begin_as_said_or_half() -> None:
+    assert parse_roles("auto, prefill=1,decode=2", 3) == ReplicaRoles(
+        first=(P, D, D), follow_load=True
+    )
+    assert parse_roles("auto", 5) == ReplicaRoles(first=(P, P, D, D, D), follow_load=True)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +257,9 @@ def test_roles_are_of_the_replicas_in_their_order() -> None:
         ("prefil=1,decode=2", "prefill=1,decode=2"),
         ("prefill=-1,decode=4", "prefill=1,decode=2"),
         ("prefill,decode=2", "prefill=1,decode=2"),
+        ("prefill=1,decode=2,auto", "prefill=1,decode=2.*, after auto"),
+        ("auto,prefill=1,both=2", "prefill and decode alone with auto"),
+        ("auto,prefill=1,decode=1", "3 replicas in all"),
     ],
 )
 def test_roles_that_do_not_fit_are_refused(text: str, expected: str) -> None:

@@ -1,0 +1,109 @@
+"""Roles of replicas that change while the service runs: as an operator asks, or by the load.
+
+A role is the router's choice alone, and so another one holds from the next request on: nothing is
+drained, and what a replica has begun ends there. KV that it holds is read as before. A replica that
+comes to prefill takes a share of the prompts that wait for the others.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from serving.policy.rank_roles import (
+    LOOK_EVERY_S,
+    RankRole,
+    RoleDecider,
+    RoleLoad,
+    with_role,
+)
+from serving.server.replicas.live_replica import LiveReplica
+from serving.server.replicas.live_replicas import LiveReplicas
+
+logger = logging.getLogger("ultraserve.replicas")
+
+_LOOK_WALL_S_MIN: Final = 0.01
+
+
+class RoleChanges:
+    """Changes the roles of `live`, a decided one with `decider`; `dilation`: wall seconds of an
+    emulated one.
+    """
+
+    def __init__(self, live: LiveReplicas, decider: RoleDecider | None, *, dilation: float) -> None:
+        self._live = live
+        self._decider = decider
+        self._dilation = dilation
+
+    def change(self, number: int, role: RankRole) -> None:
+        """Give a replica another role; raises ConfigError where no other ready one prefills, or
+        decodes.
+        """
+        replica = self._live.all[number]
+        if role is replica.role:
+            return
+        there = [each for each in self._live.all if each.is_ready or each is replica]
+        with_role(_roles(there), there.index(replica), role, of="replica")
+        self._give(replica, role, "as asked")
+
+    async def follow_load(self) -> None:
+        """Let the decider change roles, for ever; does nothing without one."""
+        while self._decider is not None:
+            await asyncio.sleep(max(_LOOK_WALL_S_MIN, LOOK_EVERY_S * self._dilation))
+            self._look(self._decider)
+
+    def _look(self, decider: RoleDecider) -> None:
+        ready, now_s = self._live.ready, time.monotonic() / self._dilation
+        load = RoleLoad(
+            prompt_tokens=sum(each.prompt_tokens for each in ready),
+            decodes=sum(each.decodes for each in ready),
+        )
+        if load == _IDLE or not decider.is_due(now_s):
+            return  # as an engine, whose ranks are looked at with its steps
+        roles = _roles(ready)
+        words = f"{load.prompt_tokens:,} prompt tokens wait, {load.decodes:,} requests decode"
+        for replica, role in zip(ready, decider.decide(roles, load, now_s), strict=True):
+            if role is not replica.role:
+                self._give(replica, role, words)
+
+    def _give(self, replica: LiveReplica, role: RankRole, why: str) -> None:
+        number = replica.place.number
+        logger.info("replica %d: %s, after %s: %s", number, role, replica.role, why)
+        replica.role = role
+        replica.role_changes += 1
+        if role is RankRole.PREFILL:
+            share_prompts([each for each in self._live.ready if each.role is RankRole.PREFILL])
+
+
+_IDLE: Final = RoleLoad(prompt_tokens=0, decodes=0)
+
+
+def _roles(replicas: Sequence[LiveReplica]) -> tuple[RankRole, ...]:
+    return tuple(each.role for each in replicas if each.role is not None)
+
+
+def share_prompts(prefilling: Sequence[LiveReplica]) -> None:
+    """Have prompts that replicas have yet to compute asked for anew, so that others take them."""
+    held = [tuple(each.prompts.values()) for each in prefilling]
+    for replica, count in zip(prefilling, above_share(held), strict=True):
+        newest = list(replica.prompts)[len(replica.prompts) - count :]
+        for question in newest:
+            question.cancel()
+
+
+def above_share(held: Sequence[Sequence[int]]) -> list[int]:
+    """How many of each replica's last prompts, which it begins last, are above an equal share.
+
+    `held`: their tokens, in order, [replicas][prompts].
+    """
+    share = sum(map(sum, held)) / max(1, len(held))
+    counts = []
+    for prompts in held:
+        left, count = sum(prompts), 0
+        for tokens in reversed(prompts):
+            if left - tokens < share:
+                break
+            left, count = left - tokens, count + 1
+        counts.append(count)
+    return counts
