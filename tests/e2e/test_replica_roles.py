@@ -1,6 +1,7 @@
 """`ultraserve serve --replica-roles auto,prefill=1,decode=2`: real engines, KV between them.
 
-Few and short prompts leave the roles as they are. Three engines start, and so slow: the routing is tested every day, before small replicas.
+Few and short prompts leave the roles as they are. Three engines start, and so slow: the routing is
+tested every day, before small replicas.
 """
 
 import asyncio

@@ -37,15 +37,11 @@ class RoleChanges:
         self._dilation = dilation
 
     def change(self, number: int, role: RankRole) -> None:
-        """Give a replica another role; raises ConfigError where no other ready one prefills, or
-        decodes.
+        """Give a replica another role; raises ConfigError where no other one prefills, or decodes.
+        One that is not ready has it once it is.
         """
-        replica = self._live.all[number]
-        if role is replica.role:
-            return
-        there = [each for each in self._live.all if each.is_ready or each is replica]
-        with_role(_roles(there), there.index(replica), role, of="replica")
-        self._give(replica, role, "as asked")
+        with_role(_roles(self._live.all), number, role, of="replica")
+        self._give(self._live.all[number], role, "as asked")
 
     async def follow_load(self) -> None:
         """Let the decider change roles, for ever; does nothing without one."""
@@ -64,10 +60,11 @@ class RoleChanges:
         roles = _roles(ready)
         words = f"{load.prompt_tokens:,} prompt tokens wait, {load.decodes:,} requests decode"
         for replica, role in zip(ready, decider.decide(roles, load, now_s), strict=True):
-            if role is not replica.role:
-                self._give(replica, role, words)
+            self._give(replica, role, words)
 
     def _give(self, replica: LiveReplica, role: RankRole, why: str) -> None:
+        if role is replica.role:
+            return
         number = replica.place.number
         logger.info("replica %d: %s, after %s: %s", number, role, replica.role, why)
         replica.role = role

@@ -53,6 +53,16 @@ def test_each_replica_has_its_chips_and_the_service_its_clock(
 def test_replicas_have_their_roles_in_order(started: list[ServiceSettings]) -> None:
     assert run(*CLOCK, *ROLES) == 7
     assert [place.role for place in started[0].places] == ["prefill", "decode"]
+    assert started[0].replica_step_tokens is None
+
+
+def test_roles_follow_the_load_by_the_tokens_of_a_replicas_step(
+    started: list[ServiceSettings],
+) -> None:
+    for given in ((), ("--max-num-batched-tokens", "512")):
+        assert run(*CLOCK, "--replica-roles", "auto", *given) == 7
+    assert [place.role for place in started[0].places] == ["prefill", "decode"]
+    assert [each.replica_step_tokens for each in started] == [2 * 2_048, 2 * 512], "two ranks"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +77,7 @@ def test_replicas_have_their_roles_in_order(started: list[ServiceSettings]) -> N
         ((*CLOCK, "--kv-events-config", "{}"), "kv_events_config=--kv-events-config"),
         ((*CLOCK, "--kv-transfer-config", "{}"), "kv_transfer_config=--kv-transfer-config"),
         ((*CLOCK, "--replica-roles", "prefill=2"), "replica_roles=prefill=2: .*that decodes"),
+        ((*CLOCK, "--replica-roles", "auto", "--replicas", "1"), "replica_roles=auto: .*prefills"),
         ((*CLOCK, *ROLES, "--engine", "fast", "--weights", "none"), "engine=fast"),
         ((*CLOCK, *ROLES, "--chips", "2", "--prefill-ranks", "1"), "prefill_ranks=1"),
         ((*CLOCK, *ROLES, "--speculative-config", NGRAM), "num_speculative_tokens=3"),

@@ -111,3 +111,5 @@ def test_a_role_that_leaves_nobody_to_prefill_or_decode_is_refused() -> None:
         with_role((P, D), 0, D)
     with pytest.raises(ConfigError, match="rank=2: expected 0 to 1"):
         with_role((P, D), 2, P)
+    with pytest.raises(ConfigError, match="no other replica prefills"):
+        with_role((P, D), 0, D, of="replica")

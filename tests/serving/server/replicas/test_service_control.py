@@ -1,7 +1,8 @@
-"""Weights and engines of replicas, by a relay before servers that answer as a test says."""
+"""Weights, roles and engines of replicas, by a relay before servers that answer as a test says."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,10 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
+from protos.ultraserve.v1 import roles_pb2
+from serving.policy.rank_roles import RankRole
 from serving.server.control import relay
 from serving.server.control.call_failure import engine_busy, outcome_unknown
 from serving.server.control.control_address import ControlAddress
@@ -157,3 +161,44 @@ def test_an_engine_is_young_where_its_replica_is_silent_alone() -> None:
 
     assert asyncio.run(age_s(CallRefused(silent))) == 0.0
     assert asyncio.run(age_s(engine_busy(1.5))) is None
+
+
+def test_a_replicas_role_is_the_services_to_say_and_to_change() -> None:
+    replica = LiveReplica(place=replace(PLACE, role=RankRole.PREFILL, ranks=2))
+
+    def change(number: int, role: RankRole) -> None:
+        if role is RankRole.BOTH:
+            raise ConfigError("role", role, "another one")
+        assert number == 0
+        replica.role = role
+
+    async def use() -> None:
+        async with aiohttp.ClientSession() as session:
+            control = ServiceControl(
+                ControlPlace(address=ControlAddress(port=2), console_port=0),
+                GatewaySettings(),
+                [replica],
+                session,
+                key="k",
+                change_role=change,
+            )
+
+            async def answer(request: Message) -> list[tuple[int, int]]:
+                name = request.DESCRIPTOR.name.removesuffix("Request")
+                response = await control._relay._called(name)(request, CONTEXT)
+                return [(each.rank, each.role) for each in response.report.ranks]
+
+            prefill, decode = roles_pb2.RANK_ROLE_PREFILL, roles_pb2.RANK_ROLE_DECODE
+            assert await answer(pb.GetRankRolesRequest()) == [(0, prefill), (1, prefill)]
+            asked = pb.SetRankRoleRequest(role=decode, all_ranks=True)
+            assert await answer(asked) == [(0, decode), (1, decode)]
+            assert await answer(pb.GetRankRolesRequest()) == [(0, decode), (1, decode)]
+            with pytest.raises(ConfigError, match="rank=1: expected none"):
+                await answer(pb.SetRankRoleRequest(rank=1, role=prefill))
+            with pytest.raises(ConfigError, match="role=unspecified: expected one of prefill, dec"):
+                await answer(pb.SetRankRoleRequest(all_ranks=True))
+            with pytest.raises(ConfigError, match="role=both"):
+                await answer(pb.SetRankRoleRequest(role=roles_pb2.RANK_ROLE_BOTH, all_ranks=True))
+            assert replica.role is RankRole.DECODE
+
+    asyncio.run(use())
