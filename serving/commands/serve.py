@@ -89,8 +89,7 @@ def run(args: argparse.Namespace) -> int:
         if day_night is not None:
             expected = "none with --day-night, which lends chips of one engine"
             raise ConfigError("replicas", args.replicas, expected)
-        step_tokens = SchedulerLimits.max_num_batched_tokens
-        step_tokens = _peeked(args.unknown, "--max-num-batched-tokens", step_tokens)
+        tokens = SchedulerLimits.max_num_batched_tokens
         with held_batches(batches):
             return serve_service(
                 args,
@@ -100,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
                 context=_peeked(args.unknown, "--max-model-len", 0),
                 block_tokens=_peeked(args.unknown, "--block-size", SchedulerLimits.block_tokens),
                 seats=seats,
-                step_tokens=max(1, step_tokens),
+                step_tokens=max(1, _peeked(args.unknown, "--max-num-batched-tokens", tokens)),
             )
     check_ports(args)
     os.environ |= _environment(args, gateway)

@@ -27,7 +27,7 @@ class AskedRoles:
         change.
         """
         if isinstance(request, SetRoleRequest) and request.all_ranks:
-            expected = "a rank, as this is no replica of a service with --replica-roles"
+            expected = "one rank, as this is no replica of a service with --replica-roles"
             raise ConfigError("all_ranks", True, expected)
         if not heard:
             raise ConfigError("prefill_ranks", 0, "a server with --prefill-ranks, for roles")

@@ -65,12 +65,14 @@ class RoleChanges:
     def _give(self, replica: LiveReplica, role: RankRole, why: str) -> None:
         if role is replica.role:
             return
-        number = replica.place.number
-        logger.info("replica %d: %s, after %s: %s", number, role, replica.role, why)
-        replica.role = role
+        before, replica.role = replica.role, role
         replica.role_changes += 1
+        number, shared = replica.place.number, 0
         if role is RankRole.PREFILL:
-            share_prompts([each for each in self._live.ready if each.role is RankRole.PREFILL])
+            ready = self._live.ready
+            shared = share_prompts([each for each in ready if each.role is RankRole.PREFILL])
+        words = f"; {shared:,} prompts are sent anew" if shared else ""
+        logger.info("replica %d: %s, after %s: %s%s", number, role, before, why, words)
 
 
 _IDLE: Final = RoleLoad(prompt_tokens=0, decodes=0)
@@ -80,13 +82,15 @@ def _roles(replicas: Sequence[LiveReplica]) -> tuple[RankRole, ...]:
     return tuple(each.role for each in replicas if each.role is not None)
 
 
-def share_prompts(prefilling: Sequence[LiveReplica]) -> None:
-    """Have prompts that replicas have yet to compute asked for anew, so that others take them."""
+def share_prompts(prefilling: Sequence[LiveReplica]) -> int:
+    """Have prompts that replicas have yet to compute sent anew, so that others take them; how many."""
     held = [tuple(each.prompts.values()) for each in prefilling]
-    for replica, count in zip(prefilling, above_share(held), strict=True):
+    counts = above_share(held)
+    for replica, count in zip(prefilling, counts, strict=True):
         newest = list(replica.prompts)[len(replica.prompts) - count :]
         for question in newest:
             question.cancel()
+    return sum(counts)
 
 
 def above_share(held: Sequence[Sequence[int]]) -> list[int]:
