@@ -59,7 +59,7 @@ def parse_roles(text: str | None, replicas: int) -> ReplicaRoles | None:
     if (RankRole.PREFILL in roles) != (RankRole.DECODE in roles or RankRole.BOTH in roles):
         raise ConfigError(_FIELD, text, "one that prefills, and one that decodes (decode, both)")
     if follow_load and RankRole.BOTH in roles:
-        raise ConfigError(_FIELD, text, f"prefill and decode alone with {AUTO}, and two replicas")
+        raise ConfigError(_FIELD, text, f"prefill and decode alone with {AUTO}")
     return ReplicaRoles(first=tuple(roles), follow_load=follow_load)
 
 

@@ -83,7 +83,7 @@ def _roles(replicas: Sequence[LiveReplica]) -> tuple[RankRole, ...]:
 
 
 def share_prompts(prefilling: Sequence[LiveReplica]) -> int:
-    """Have prompts that replicas have yet to compute sent anew, so that others take them; how many."""
+    """Have prompts that wait there sent anew, so that others of them take some; how many."""
     held = [tuple(each.prompts.values()) for each in prefilling]
     counts = above_share(held)
     for replica, count in zip(prefilling, counts, strict=True):
