@@ -202,6 +202,16 @@ def _server_config(app: HttpGateway, settings: ServiceSettings) -> uvicorn.Confi
     return config
 
 
+def _role_changes(settings: ServiceSettings, live: LiveReplicas) -> RoleChanges:
+    """An operator's, and the load's where it is to change roles."""
+    decider = None
+    if settings.replica_step_tokens is not None:
+        decider = RoleDecider(
+            step_tokens=settings.replica_step_tokens, seats=settings.replica_seats
+        )
+    return RoleChanges(live, decider, dilation=settings.dilation)
+
+
 class ReplicaService:
     """The gateway before `live`, and its end; `key` is what replicas ask of this process alone."""
 
@@ -216,19 +226,10 @@ class ReplicaService:
         gateway, registry = settings.gateway, CollectorRegistry()
         self._live = live
         self._drain_wall_s_max = gateway.drain_wall_s_max
-        decider = None
-        if settings.replica_step_tokens is not None:
-            decider = RoleDecider(
-                step_tokens=settings.replica_step_tokens, seats=settings.replica_seats
-            )
-        self.roles = RoleChanges(live, decider, dilation=settings.dilation)
+        self.roles = _role_changes(settings, live)
+        change = self.roles.change if live.have_roles else None
         self._control = ServiceControl(
-            settings.control,
-            gateway,
-            live.all,
-            session,
-            key=key,
-            change_role=self.roles.change if live.have_roles else None,
+            settings.control, gateway, live.all, session, key=key, change_role=change
         )
         live.prepare = self._control.publish_again
         live.engine_age_s = self._control.engine_age_s
