@@ -308,9 +308,9 @@ class ReplicaProxy:
         try:
             await asyncio.wait({question})
         finally:
+            del replica.prompts[question]
             question.cancel()
             await asyncio.gather(question, return_exceptions=True)
-            del replica.prompts[question]
         if not question.cancelled():
             request.kv_params, request.holder = question.result(), replica.place.number
 
