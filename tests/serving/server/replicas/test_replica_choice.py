@@ -15,6 +15,7 @@ from serving.server.replicas.prefix_memory import (
     block_hashes,
 )
 from serving.server.replicas.replica_place import ReplicaPlace
+from serving.server.replicas.replica_roles import RequestPart
 
 
 def replica(number: int) -> LiveReplica:
@@ -61,6 +62,20 @@ def test_a_request_counts_until_its_end_with_what_it_has_made() -> None:
         held.made(3)
         assert (one.load_tokens, one.in_flight) == (13, 1)
     assert (one.load_tokens, one.in_flight, one.requests) == (0, 0, 1)
+
+
+def test_a_prompt_is_to_be_computed_until_its_first_token_but_for_what_is_cached() -> None:
+    one, tokens = replica(0), 9 * BLOCK_TOKENS
+    hashes = hashes_of(LONG)
+    with one.holding(hashes, tokens, RequestPart.PROMPT) as held:
+        assert (one.prompt_tokens, one.decodes) == (tokens, 0)
+        held.made(1)
+        assert (one.prompt_tokens, one.decodes) == (0, 1)
+    cached_tokens = one.prefixes.hit_tokens(hashes)
+    assert cached_tokens >= 8 * BLOCK_TOKENS
+    with one.holding(hashes, tokens, RequestPart.PROMPT), one.holding((), 5, RequestPart.REST):
+        assert (one.prompt_tokens, one.decodes) == (tokens - cached_tokens, 1)
+    assert (one.prompt_tokens, one.decodes) == (0, 0)
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=6), max_size=20), st.integers(1, 8))
