@@ -111,12 +111,7 @@ def install_project() -> None:
     pip_install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     # What the build leaves behind would be found as a second distribution of the same name.
     shutil.rmtree(ROOT / "ultraserve.egg-info", ignore_errors=True)
-    python = str(VENV / "bin" / "python")
-    run((python, "-m", "pip", "check", "--quiet"), {})
-    # As pip does with all that it copies: otherwise each process that starts first does it again.
-    include = tomllib.loads(PYPROJECT.read_text())["tool"]["setuptools"]["packages"]["find"]
-    packages = (pattern.removesuffix("*") for pattern in include["include"])
-    run((python, "-m", "compileall", "-q", "-j", "0", *packages), {})
+    run((str(VENV / "bin" / "python"), "-m", "pip", "check", "--quiet"), {})
 
 
 def kernel_stamp(files: Sequence[str]) -> str:
