@@ -4,6 +4,7 @@ A missing or misshapen tensor is one clear line before serving starts.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import ModelFamily
 from emulator.compute.families.registry import FAMILIES, family_of
-from emulator.compute.tensors import Tensors
+from emulator.compute.safetensors_file import FileState
+from emulator.compute.tensors import Tensors, weight_files
 from emulator.compute.weights import (
     DenseWeights,
     ExpertSet,
@@ -46,6 +48,13 @@ def check_weights(directory: Path) -> Architecture:
     or FP8 without its scales.
     """
     arch = read_architecture(directory)
+    _check_shapes(directory, arch, weight_files(directory))
+    return arch
+
+
+@lru_cache(maxsize=16)  # a server checks the same files several times as it starts
+def _check_shapes(directory: Path, arch: Architecture, files: tuple[FileState, ...]) -> None:
+    del files  # they say when there is something to check again
     family = FAMILIES[arch.family]
     tensors = Tensors(directory, arch.fp8_block)
     tensors.check("model.embed_tokens.weight", (arch.vocab, arch.hidden))
@@ -57,7 +66,6 @@ def check_weights(directory: Path) -> Architecture:
         if layer not in arch.dense_layers:
             family.check_experts(tensors, arch, layer)
     tensors.check("model.norm.weight", (arch.hidden,))
-    return arch
 
 
 def check_drafts(directory: Path) -> None:

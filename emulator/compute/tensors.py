@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, mapped_matrices
-from emulator.compute.safetensors_file import SafetensorsFile
+from emulator.compute.safetensors_file import FileState, SafetensorsFile
 from emulator.compute.scaled_rows import Fp8Rows, Mxfp4Rows, Rows
 from emulator.errors import CheckpointError
 from emulator.formats.mx_blocks import BLOCK
@@ -25,6 +25,7 @@ Cut = Any
 """A stored tensor that is cut, reshaped and turned as an array is: an array, or `Fp8Rows`."""
 
 _ONE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
 _FP8_SCALES = "_scale_inv"  # after the matrix's name, as in DeepSeek-V3's checkpoints
 _UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
 
@@ -34,14 +35,21 @@ MAPPED_BYTES_MIN = 64 << 20
 call for many of them is faster, and hosts have room for copies."""
 
 
-def stored_bytes(directory: Path) -> int:
-    """Bytes of the files that hold the checkpoint's tensors; raises CheckpointError."""
+def weight_files(directory: Path) -> tuple[FileState, ...]:
+    """The files with the checkpoint's tensors, after their index; raises CheckpointError."""
     try:
         file_of = _shard_index(directory)
-        paths = {directory / _ONE_FILE} if file_of is None else set(file_of.values())
-        return sum(path.stat().st_size for path in paths)
+        if file_of is None:
+            return (FileState.of(directory / _ONE_FILE),)
+        paths = (directory / _INDEX, *sorted(set(file_of.values())))
+        return tuple(map(FileState.of, paths))
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be read ({error})") from error
+
+
+def stored_bytes(directory: Path) -> int:
+    """Bytes of the files that hold the checkpoint's tensors; raises CheckpointError."""
+    return sum(file.size for file in weight_files(directory) if file.path.name != _INDEX)
 
 
 def is_mapped(directory: Path) -> bool:
@@ -214,7 +222,7 @@ def whole_array(rows: Cut) -> NDArray[Any]:
 
 def _shard_index(directory: Path) -> dict[str, Path] | None:
     """The file of each tensor, by the index of shards; None where one file has them all."""
-    index = directory / "model.safetensors.index.json"
+    index = directory / _INDEX
     if not index.exists():
         if not (directory / _ONE_FILE).exists():
             raise CheckpointError(f"{directory}: no model.safetensors and no index of shards")

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +50,9 @@ class Page:
             Link(target=target, picture=bool(mark)) for mark, target in _LINK.findall(self.prose)
         ]
 
-    def anchors(self) -> set[str]:
+    def anchors(self) -> frozenset[str]:
         """Link targets after #, as GitHub makes them of headings."""
-        return {anchor(heading) for heading in _HEADING.findall(_FENCED.sub("", self.text))}
+        return _anchors(self.text)
 
     def commands(self) -> list[list[str]]:
         """The simple commands of its shell blocks as words, without redirections.
@@ -98,6 +99,11 @@ def simple_commands(line: str) -> Iterator[list[str]]:
             words, redirected = [], False
     if words:
         yield words
+
+
+@cache  # each link of a page asks for them
+def _anchors(text: str) -> frozenset[str]:
+    return frozenset(anchor(heading) for heading in _HEADING.findall(_FENCED.sub("", text)))
 
 
 def anchor(heading: str) -> str:

@@ -68,6 +68,7 @@ class TestTexts:
         make_draft_checkpoint(directory, own_ends=False, agrees=True)
         return directory
 
+    @pytest.mark.long
     @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
     @pytest.mark.parametrize(("chips", "tp"), [(1, 1), (4, 2)])
     def test_texts_are_those_without_drafts_in_fewer_steps(

@@ -26,6 +26,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return FamilyCheckpoints(tmp_path_factory.mktemp("families"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drafter", ["llama-tied", "gpt-oss-short-window", "deepseek-plain"])
 def test_guesses_are_the_greedy_text_of_transformers_after_each_text_so_far(
     drafter: str, checkpoints: Mapping[str, Path]
@@ -66,6 +67,7 @@ class TestTexts:
         steps = {len(of_request) for of_request in drafts.values()}
         assert steps == {1 + -(-(TOKENS - 1) // 4)}
 
+    @pytest.mark.long
     def test_another_model_s_drafts_change_no_text(
         self,
         chips: int,

@@ -144,6 +144,7 @@ def test_quantised_text_has_the_same_bits_however_chips_divide_it(precision: str
             assert (ours == first).all()
 
 
+@pytest.mark.long
 def test_a_cache_in_fp8_changes_logits_and_only_what_attends() -> None:
     prompts = {"prompt": list(range(300, 350))}
     found = []

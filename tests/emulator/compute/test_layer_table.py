@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from numba import njit
 
 from emulator.compute.attention_kernel import HeadWeights, Scoring
@@ -38,6 +39,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(np.array_equal(found, expected))
 
 
+@pytest.mark.long
 def test_a_layer_comes_out_as_it_went_in() -> None:
     rng = np.random.default_rng(0)
     layers = [random_layer(rng), random_layer(rng)]

@@ -55,6 +55,7 @@ def test_the_product_is_the_mathematical_one_within_float32(
     assert (np.abs(product - x.astype(np.float64) @ weight) <= 1e-5 * scale).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_a_row_alone_has_the_bits_that_it_has_in_any_batch_at_any_place(
     outputs: tuple[int, ...], inputs: int

@@ -52,6 +52,7 @@ def numbers(count: int, seed: int = 0) -> np.ndarray:
 
 
 class TestExponential:
+    @pytest.mark.long
     def test_it_is_within_a_unit_of_the_last_place_everywhere(self) -> None:
         x = np.linspace(-86.5, 88.72, 2_000_001).astype(np.float32)
         exact = np.exp(x.astype(np.float64))

@@ -87,6 +87,7 @@ def test_the_slow_reference_is_the_exact_sum_rounded_where_the_array_rounds(
             assert product[row, column] == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("inner", "columns"), WIDTHS)
 @pytest.mark.parametrize("depth", [128, 512])
 def test_the_fast_product_has_the_bits_of_the_slow_one(

@@ -77,6 +77,7 @@ def test_every_catalog_model_trains_on_an_ultraserver(name: str) -> None:
             best_recipes(ULTRASERVER, model, fewest - 1, space)
 
 
+@pytest.mark.long
 def test_a_model_too_large_for_one_machine_trains_on_several_of_equally_many_chips() -> None:
     space = replace(RecipeSpace(), virtual_stages=(1,), precision=("fp8",), sequences=(1,))
     model, domain = model_by_name("kimi-k2"), system_by_name("trn3-nl32x2")  # 64 chips

@@ -290,6 +290,7 @@ def test_bytes_that_go_around_a_cut_load_every_chip_on_their_way() -> None:
     assert_alike(around, cost_slowly(costs, batch))
 
 
+@pytest.mark.long
 def test_one_model_costs_steps_in_two_threads() -> None:
     machine = Machine(model="qwen3-30b-a3b", partition=Partition(chips=64, ep=64, lnc=2))
     costs = machine.costs(Overlap.NONE)

@@ -71,6 +71,7 @@ def of_part(terms: tuple[WaterfallTerm, ...], part: str) -> float:
     return sum(term.ns for term in terms if term.part == part)
 
 
+@pytest.mark.long
 @given(
     shape=st.sampled_from(SHAPES),
     moe=st.booleans(),

@@ -36,6 +36,7 @@ def test_json_has_terms_that_sum_with_their_sources(capsys: pytest.CaptureFixtur
     assert (least, most) == (known.least * data["step_ns"], known.most * data["step_ns"])
 
 
+@pytest.mark.long
 def test_a_drafting_model_adds_its_own_steps_and_lies_in_the_hbm(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

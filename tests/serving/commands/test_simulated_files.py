@@ -60,6 +60,7 @@ def test_report_reads_the_results_as_a_live_run_s(
     assert "not reported" not in said
 
 
+@pytest.mark.long
 def test_compare_names_what_two_simulations_have_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+from itertools import count
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -27,29 +29,35 @@ def test_a_reader_sees_nothing_then_the_newest_and_the_same_object_until_it_chan
     assert reader.read() == b"a longer one"
 
 
-def _write_on(path: Path, count: int) -> None:
+def _write_on(path: Path, enough: Event) -> None:
     writer = SharedRecordWriter(path)
-    for number in range(count):
+    for number in count():
         writer.write(str(number % 10).encode() * (1 + 997 * number % 8_000))
+        if enough.is_set():
+            return
 
 
 @pytest.mark.long
 def test_no_record_is_ever_seen_half_written(tmp_path: Path) -> None:
     path = tmp_path / "own" / "record"
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_write_on, args=(path, 100_000))
+    enough = context.Event()
+    process = context.Process(target=_write_on, args=(path, enough))
     process.start()
-    reader = SharedRecordReader(path)
-    seen = set()
-    while process.is_alive():
-        record = reader.read()
-        if record is not None:
-            seen.add(len(record))
-            assert record == record[:1] * len(record)
-    process.join()
+    try:
+        reader = SharedRecordReader(path)
+        seen = set[bytes]()
+        while len(seen) < 1_000 and process.is_alive():
+            record = reader.read()
+            if record is not None:
+                seen.add(record)
+                assert record == record[:1] * len(record)
+    finally:
+        enough.set()
+        process.join()
 
     assert process.exitcode == 0
-    assert len(seen) > 10, "it was read while it was written"
+    assert len(seen) == 1_000, "it was read while it was written"
 
 
 def test_the_file_goes_when_it_is_read_and_when_its_writer_goes(tmp_path: Path) -> None:

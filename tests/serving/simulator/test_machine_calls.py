@@ -105,6 +105,7 @@ def test_chips_leave_for_training_and_come_back() -> None:
     assert busy.between(2.5, 9.0) == set(range(8))
 
 
+@pytest.mark.long
 def test_chips_that_stay_wait_for_requests_that_come_much_later() -> None:
     wide = SimulatedDeployment.of("trn3-nl72x2", "qwen3-30b-a3b", replace(PARTITION, ep=8))
     leave = TimedCall(at_s=0.0, call=DrainRequest(chips=(6, 7), grace_s=0.0, purpose="maintenance"))

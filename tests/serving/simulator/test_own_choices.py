@@ -58,6 +58,7 @@ def test_a_policy_s_own_function_gives_the_policy_s_run(
     assert_same(run(OwnChoices(prefill=policy.budgets)), run(policy=name))
 
 
+@pytest.mark.long
 def test_a_function_may_be_compiled() -> None:
     @numba.njit
     def fewest(load_tokens: Int64s) -> int:

@@ -270,6 +270,7 @@ def test_a_preempted_request_computes_its_prompt_again_where_it_decodes() -> Non
     assert served.tokens == int(TRAFFIC.output_tokens.sum())
 
 
+@pytest.mark.long
 def test_chips_of_either_pool_may_be_lost() -> None:
     fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1))
     calls = [TimedCall(at_s=1.0, call=fault, replica=number) for number in (1, 2)]
@@ -316,6 +317,7 @@ def test_pools_serve_one_model() -> None:
         replace(POOLS, prefill=POOLS)
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 1_000),
     rate_per_s=st.sampled_from([5.0, 60.0, 400.0]),
@@ -397,6 +399,7 @@ def test_pools_go_ahead_with_blocks_for_what_is_unread(cached: bool, enough: int
     assert is_held_up(with_prefill_blocks(decode, enough), three)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cached", [False, True])
 def test_pools_that_are_not_held_up_serve_as_step_by_step(cached: bool) -> None:
     outcomes: list[bool] = []
@@ -446,6 +449,7 @@ def with_prefixes(random: np.random.Generator, *, requests: int, rate_per_s: flo
     )
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 1_000),
     rate_per_s=st.sampled_from([5.0, 60.0, 400.0]),

@@ -190,6 +190,7 @@ def timed_loop(requests: int, *, concurrency: float, ends_s: float) -> ClosedLoo
     return ClosedLoops(of=np.zeros(requests, dtype=np.int64), pacers=(pacer,))
 
 
+@pytest.mark.long
 @given(
     data=st.data(),
     concurrency=st.integers(1, 4),

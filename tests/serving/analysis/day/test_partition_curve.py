@@ -131,6 +131,7 @@ def an_engine(*, chips: int = 8, group_chips: int = 2) -> ReplicaUnderTest:
     return replace(replica(), sweep=sweep, candidate=choice.candidate, group_chips=group_chips)
 
 
+@pytest.mark.long
 def test_hand_overs_are_those_of_a_run_with_the_same_calls() -> None:
     engine = an_engine()
     found = partition_handover(engine)
@@ -144,6 +145,7 @@ def test_hand_overs_are_those_of_a_run_with_the_same_calls() -> None:
     assert 0.0 < found.still_s < 0.1
 
 
+@pytest.mark.long
 def test_groups_stay_without_which_the_experts_do_not_fit() -> None:
     engine = an_engine(chips=4, group_chips=1)
     assert partition_handover(engine).groups_min == 1

@@ -59,6 +59,7 @@ def test_hundreds_of_replicas_of_five_sizes_are_packed_at_once() -> None:
     assert [sum(each.machines * each.replicas[n] for each in packing) for n in range(5)] == counts
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     # Of a fifth to a half of a machine, largest first often is not the answer.

@@ -20,6 +20,8 @@ from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
 from serving.analysis.plan.plan_report import plan_document
 from tests.serving.analysis.plan.planned import CHECK, SWEEP, SYSTEM, question
 
+pytestmark = pytest.mark.long
+
 CHANGES = ("bf16_flops=4x", "hbm_bandwidth=2x", "pue=1.2")
 
 

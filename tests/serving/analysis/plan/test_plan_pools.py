@@ -126,6 +126,7 @@ def test_engines_for_prompts_alone_are_no_later_than_a_unit_that_has_them(kinds:
             assert 0 < early.value <= late.value
 
 
+@pytest.mark.long
 def test_units_whose_prompts_are_late_do_not_race(kinds: PoolKinds) -> None:
     settings = [
         Setting(option=option, policy="none", replicas=option.replicas)
@@ -226,6 +227,7 @@ def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     assert race.heats([roomy], first=True) == [roomy]
 
 
+@pytest.mark.long
 def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
     kinds: PoolKinds,
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_plan_needs_more_where_steps_are_slower_than_predicted() -> None:
     assert line.startswith(f"80 %:  {fewest:,}")
 
 
+@pytest.mark.long
 def test_a_roofline_plan_has_no_range() -> None:
     found = plan(question(check=replace(CHECK, judged=30)))
 

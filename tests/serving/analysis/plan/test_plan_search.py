@@ -112,6 +112,7 @@ def test_the_worst_limit_decides_and_then_how_far_it_is(race: Race) -> None:
         assert ratio == -max((term.reached_s or 0) / term.limit_s for term in check.terms)
 
 
+@pytest.mark.long
 def test_what_new_seeds_refute_does_not_come_back() -> None:
     race = Race(ASKED, THIS_PROCESS, lambda _: None)
     race.options = OPTIONS
@@ -127,6 +128,7 @@ def test_what_new_seeds_refute_does_not_come_back() -> None:
     assert not race.confirm([too_few])
 
 
+@pytest.mark.long
 def test_what_stood_before_the_time_was_over_is_kept() -> None:
     said: list[str] = []
 

@@ -26,6 +26,8 @@ from serving.analysis.plan.plan_sensitivity_chart import sensitivity_chart, sens
 from serving.analysis.plan.plan_steady import SteadyFleet, SteadySetting, Unable
 from tests.serving.analysis.plan.planned import CHECK, SWEEP, question
 
+pytestmark = pytest.mark.long
+
 QUICK = SearchTerms(policies=("balanced:64:256:1024",), tries=1)
 
 

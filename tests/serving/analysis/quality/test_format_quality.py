@@ -48,6 +48,7 @@ def test_perplexity_is_of_the_scored_tokens_alone() -> None:
     assert found.perplexity == pytest.approx(np.exp(-chosen.mean()), rel=1e-4)
 
 
+@pytest.mark.long
 def test_bytes_follow_the_format_and_agreement_falls() -> None:
     fp32, mxfp8, w4a8 = qualities("mxfp8", "w4a8+fp8-kv")
 

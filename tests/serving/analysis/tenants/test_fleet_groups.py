@@ -273,6 +273,7 @@ def _check_users(night: FleetGroups) -> None:
     assert all(night.serving(model) >= 1 for model in range(2))
 
 
+@pytest.mark.long
 @given(looks=LOOKS)
 @settings(max_examples=100, deadline=None)
 def test_numbers_are_kept_and_as_few_groups_move_as_can_be(

@@ -122,6 +122,7 @@ def test_first_groups_go_by_the_first_demand() -> None:
     assert first_groups(busy, 8) == (7, 1)
 
 
+@pytest.mark.long
 def test_a_deadline_comes_before_what_is_worth_more_when_it_presses() -> None:
     rich = job(GROUPS, name="rich", weight=100.0)
     # 5 groups of 10 tokens/s for 4 hours.

@@ -51,6 +51,7 @@ def test_one_job_on_groups_that_are_always_free_starts_once() -> None:
     assert 0.99 * most < value(walk) <= tenant_bound(walk)
 
 
+@pytest.mark.long
 def test_work_that_has_an_end_and_has_not_come_yet_is_no_worth() -> None:
     late = Submission(at_s=86_400 - 600.0, requests=1e6, due_s=86_400.0)
     walk = still(job(GROUPS, tokens=5_000.0), batch(GROUPS, late))

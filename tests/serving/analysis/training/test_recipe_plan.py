@@ -72,6 +72,7 @@ def test_more_failures_leave_less_goodput(plan: RecipePlan) -> None:
         assert recipe_plan(worse).goodput.useful_share < plan.goodput.useful_share
 
 
+@pytest.mark.long
 def test_a_model_takes_as_few_machines_as_hold_it() -> None:
     space = RecipeSpace(tp=(1, 2), precision=("fp8",), virtual_stages=(1,), sequences=(1,))
     question = replace(

@@ -37,6 +37,7 @@ def test_a_reading_changes_one_assumption_and_nothing_that_ships() -> None:
     assert calibration_for("trainium3") == shipped
 
 
+@pytest.mark.long
 def test_the_models_own_values_are_its_own_predictions() -> None:
     shipped = [trainium_ns(each) for each in TRAINIUM_POINTS]
     for each in law_readings():
@@ -53,6 +54,7 @@ def test_the_models_own_values_are_its_own_predictions() -> None:
         assert same.predict_ns() == pytest.approx(shipped)
 
 
+@pytest.mark.long
 def test_laws_that_say_faster_make_no_point_slower() -> None:
     shipped = np.array([trainium_ns(each) for each in TRAINIUM_POINTS])
     for each in law_readings():
@@ -70,6 +72,7 @@ def test_the_reading_of_a_full_tile_by_hand() -> None:
     assert found.law == pytest.approx(by_hand)
 
 
+@pytest.mark.long
 def test_the_report_has_a_line_for_each_assumption_and_its_source() -> None:
     text = "\n".join(reading_lines())
 

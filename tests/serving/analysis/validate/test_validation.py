@@ -199,6 +199,7 @@ def test_an_unknown_framework_is_predicted_as_a_known_one(tmp_path: Path) -> Non
     assert unknown == known
 
 
+@pytest.mark.long
 def test_a_row_without_a_result_is_predicted_and_not_scored(tmp_path: Path) -> None:
     found = validation_of([write_rows(tmp_path / "rows.csv", [{}, {"median_ttft": ""}])])
 

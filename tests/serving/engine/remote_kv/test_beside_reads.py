@@ -70,6 +70,7 @@ def test_a_heartbeat_is_heard_while_its_engine_waits_for_numbers() -> None:
         assert reader.read(holder.port, "held", blocks=5).reason is None, "a read is not behind it"
 
 
+@pytest.mark.long
 def test_a_heartbeat_is_heard_while_its_engine_takes_nothing() -> None:
     with Holder(limits=LONG, layout=WIDE) as holder:
         holder.hold("wide", random_kv(WIDE_BLOCKS, layout=WIDE), blocks=WIDE_BLOCKS)
@@ -91,6 +92,7 @@ def test_a_heartbeat_is_heard_while_its_engine_takes_nothing() -> None:
 PACKET_S = 0.02  # as over a slow link: here 100 MB take no longer than a cancellation may
 
 
+@pytest.mark.long
 def test_a_cancelled_read_is_not_sent_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     sent_bytes = 0
     send = KvConnection.send
@@ -130,6 +132,7 @@ def test_a_read_that_is_cancelled_before_its_numbers_are_there_ends_what_is_held
         wait_for(lambda: holder.offers.take_ended(0) == ["soon"])
 
 
+@pytest.mark.long
 def test_a_lease_that_lapses_by_the_wall_takes_no_other_with_it() -> None:
     offers, lease_ns, now_ns = KvOffers(), NS_PER_S // 5, 10
     for name in ("lapses", "renewed"):
@@ -172,6 +175,7 @@ def test_a_name_that_is_too_long_fails_its_own_read_alone() -> None:
         assert reader.came(first).reason is None, "no connection has ended"
 
 
+@pytest.mark.long
 def test_as_many_as_wait_are_renewed() -> None:
     longest = Waits(request_ids=["\N{OLD ITALIC LETTER A}" * 256] * WAITS_MAX)
     assert len(bytes_of(longest)) <= PACKET_BYTES_MAX
@@ -189,6 +193,7 @@ def test_as_many_as_wait_are_renewed() -> None:
             wait_for(lambda each=offer: each.until_ns is None)  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_heartbeats_are_as_frequent_as_the_shortest_lease_needs() -> None:
     limits = KvLimits()
     with Holder(limits=limits, lease_s=0.3) as holder:
@@ -275,6 +280,7 @@ def test_no_more_is_booked_than_was_held() -> None:
         assert sent.tokens == 5
 
 
+@pytest.mark.long
 def test_a_host_that_accepts_nothing_is_said_so() -> None:
     with socket.socket() as full, Reader() as reader:
         full.bind(("127.0.0.1", 0))

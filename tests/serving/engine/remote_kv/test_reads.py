@@ -264,6 +264,7 @@ def test_a_reader_that_does_not_end_has_the_blocks_for_one_lease() -> None:
         assert not holder.offers.take_sent()
 
 
+@pytest.mark.long
 def test_heartbeats_renew_a_lease_until_there_is_no_need() -> None:
     lease_ns = NS_PER_S
     with Holder() as holder, Reader() as reader:

@@ -66,6 +66,7 @@ def test_a_look_at_thousands_sees_some_hundreds_that_stand_for_all() -> None:
     assert time.process_time() - begun_s < 20 * 0.010  # all of them: some 30 ms a look
 
 
+@pytest.mark.long
 def test_who_waits_for_a_seat_waits_no_shorter_for_a_shorter_prompt() -> None:
     """Of prompts over 1,800 tokens 6 % were let in and 28 % of those under 200, by engines of which
     the seats are all taken: the seats had as little to do, and a fifth of the work was not done.

@@ -103,6 +103,7 @@ def test_demand_that_stopped_is_foretold_as_none() -> None:
     assert foretold.high_per_s == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("confidence", [0.9, 0.98])
 def test_what_is_foretold_covers_about_the_stated_share_of_requests(confidence: float) -> None:
     rates = days(6, seed=3, noise=0.05)

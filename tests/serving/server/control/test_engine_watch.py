@@ -373,6 +373,7 @@ def test_an_engine_that_answers_nonsense_ends_the_watch_and_is_said(
     assert client.call(control_call.GET_STATE).steps == 1234  # who does not watch is served
 
 
+@pytest.mark.long
 def test_an_engine_that_fails_to_say_is_asked_again(
     engine: SmallEngine, server: ControlServer, client: ControlClient
 ) -> None:

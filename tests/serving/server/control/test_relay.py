@@ -158,6 +158,7 @@ def test_a_refusal_comes_back_with_its_code_words_and_details(relayed: Relayed) 
     assert stranger.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.long
 def test_a_change_is_done_once_though_it_is_asked_for_again(relayed: Relayed) -> None:
     relayed.engines[0].silent = True
     with relayed.client(0) as client, pytest.raises(OutcomeUnknown) as raised:
@@ -171,6 +172,7 @@ def test_a_change_is_done_once_though_it_is_asked_for_again(relayed: Relayed) ->
     assert len([line for line in relayed.engines[0].lines if '"heal"' in line]) == 1
 
 
+@pytest.mark.long
 def test_streams_go_on_until_their_client_or_their_replica_ends(relayed: Relayed) -> None:
     with relayed.client(1) as client:
         looks = client.telemetry(0.25)

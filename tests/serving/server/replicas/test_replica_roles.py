@@ -68,6 +68,7 @@ async def test_round_robin_takes_turns_in_each_role() -> None:
         assert [len(each.answered) for each in service.replicas] == [2, 2, 2, 2]
 
 
+@pytest.mark.long
 @in_loop
 async def test_prompts_of_a_killed_replica_are_computed_by_another() -> None:
     async with small_service(count=4, roles=ROLES) as service:
@@ -89,6 +90,7 @@ async def test_prompts_of_a_killed_replica_are_computed_by_another() -> None:
         assert await service.metric('ultraserve_replays_total{begun="whole"}') == 3
 
 
+@pytest.mark.long
 @in_loop
 async def test_streams_of_a_killed_replica_that_decodes_are_prefilled_again_and_go_on() -> None:
     async with small_service(count=4, roles=ROLES) as service:
@@ -177,6 +179,7 @@ async def test_what_is_about_a_prompt_or_several_answers_stays_on_one_that_decod
         assert len(service.replicas[1].answered) == 1
 
 
+@pytest.mark.long
 @in_loop
 async def test_only_the_router_says_where_kv_is() -> None:
     params = {"do_remote_prefill": True, "remote_host": "10.0.0.1", "remote_port": 22}

@@ -70,6 +70,7 @@ async def batch_of(service: SmallService, count: int) -> AsyncIterator[dict[str,
             yield batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [{"seed": 3}, {"temperature": 0}, {}])
 @in_loop
 async def test_streams_of_a_killed_replica_go_on_and_each_token_comes_once(
@@ -119,6 +120,7 @@ async def test_a_replica_that_has_ended_is_started_again_and_used() -> None:
         assert await service.metric('ultraserve_replica_restarts_total{replica="0"}') == 1
 
 
+@pytest.mark.long
 @in_loop
 async def test_a_request_that_is_not_streamed_is_answered_by_another() -> None:
     async with small_service() as service:
@@ -133,6 +135,7 @@ async def test_a_request_that_is_not_streamed_is_answered_by_another() -> None:
         assert answer.json()["choices"][0]["text"] == made_text("a", 1, TOKENS)
 
 
+@pytest.mark.long
 @in_loop
 async def test_a_stream_that_nothing_decides_is_broken_off_with_an_error() -> None:
     async with small_service() as service:
@@ -300,6 +303,7 @@ async def test_a_batch_is_answered_by_all_replicas_and_once_though_one_is_killed
         assert await service.metric('ultraserve_batch_requests_total{outcome="completed"}') == 60
 
 
+@pytest.mark.long
 @in_loop
 async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> None:
     secret, file = draw_secret(), tmp_path / "keys.toml"
@@ -329,6 +333,7 @@ async def test_one_key_and_its_limits_hold_for_all_replicas(tmp_path: Path) -> N
         assert service.replicas[0].answered[0]["class"] == "interactive"
 
 
+@pytest.mark.long
 @in_loop
 async def test_a_client_that_goes_is_gone_for_its_replica() -> None:
     async with small_service() as service:
@@ -359,6 +364,7 @@ async def test_pages_are_of_the_service_and_of_all_replicas() -> None:
         assert (await service.http.post("/replicas")).status_code == 405
 
 
+@pytest.mark.long
 @in_loop
 async def test_without_a_ready_replica_a_request_is_refused() -> None:
     async with small_service() as service:
@@ -372,6 +378,7 @@ async def test_without_a_ready_replica_a_request_is_refused() -> None:
         assert (await service.http.get("/v1/models")).status_code == 503
 
 
+@pytest.mark.long
 @in_loop
 async def test_a_signal_lets_what_runs_end_and_nothing_new_begin() -> None:
     async with small_service(drain_wall_s_max=10.0) as service:
@@ -408,6 +415,7 @@ async def test_a_service_with_a_replica_that_nobody_watches_ends_and_says_so() -
             await asyncio.wait_for(service.running, 10.0)
 
 
+@pytest.mark.long
 @in_loop
 async def test_time_in_which_a_replica_is_prepared_is_no_silence_of_its_engine(
     monkeypatch: pytest.MonkeyPatch,

@@ -108,6 +108,7 @@ def test_a_table_of_which_many_beat_the_silicon_is_excluded_whole(
     assert found.excluded == {reason: len(wrong)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kernels", "table", "cells"),
     [

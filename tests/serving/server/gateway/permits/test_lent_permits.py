@@ -336,6 +336,7 @@ class Twice:
             self.begun = self.begun ^ {at} if (step == "end") == (at in self.begun) else self.begun
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=40)
 @given(steps=STEPS, desks=st.integers(1, 3))
 def test_counts_are_those_of_permits_given_at_home(
