@@ -31,7 +31,8 @@ from serving.analysis.plan.class_demand import (
     ClassesDemand,
     levels_of_all,
 )
-from serving.analysis.plan.plan_demand import PlanDemand, Share
+from serving.analysis.plan.plan_demand import PlanDemand
+from serving.analysis.plan.replica_share import Share
 from serving.analysis.plan.share_run import (
     ShareRun,
     has_one_of,
@@ -302,7 +303,7 @@ def _serve(
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
         calls=_losses(task.lost, at_s=share.judged_s[0]),
         progress=ends_at(task.ends_at),
-        logs=False,
+        logs=share.traffic.sessions is not None,
     )
     run = whole(timed)
     served = run.served
