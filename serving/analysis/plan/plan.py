@@ -9,6 +9,7 @@ that is simulated, and every queue with it.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -26,6 +27,7 @@ from serving.analysis.plan.plan_margins import Margins, margins_of
 from serving.analysis.plan.plan_options import NEAR, size_ends
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
+from serving.analysis.plan.plan_routers import RouterRace, routers_of
 from serving.analysis.plan.plan_spares import KeptLoss, kept_through
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS, SimulationWorkers
@@ -67,6 +69,7 @@ class Plan:
     `rates` are of tokens that are computed: prompts' without those found in caches. `range` and
     `margins` are None, too, where a signal ended the search, or no time was left, and
     `margins` where they are not asked for. `kept_loss`: of the loss asked for, the setting is its.
+    `routers`: None where a router has no choice that matters, or no time was left.
     """
 
     question: PlanQuestion
@@ -79,6 +82,7 @@ class Plan:
     range: PlanRange | None
     margins: Margins | None
     kept_loss: KeptLoss | None = None
+    routers: RouterRace | None = None
 
     @property
     def machines(self) -> int:
@@ -159,10 +163,12 @@ def plan(
         bought_chips=fleet.chips,
     )
     rates = _token_rates(demand.peak, demand.peak_rate_per_s, check.hit_share or 0.0)
-    margins = model_range = None
+    margins = model_range = routers = None
     if not choice.is_interrupted:
         try:
             race = Race(question, workers, progress, ends_s=ends_s)
+            with suppress(OutOfTime):
+                routers = routers_of(question, choice.setting, race, workers)
             if question.margins and time.monotonic() < rates_end_s:
                 progress("headroom, and what lost chips cost")
                 margins = margins_of(
@@ -190,6 +196,7 @@ def plan(
         range=model_range,
         margins=margins,
         kept_loss=kept_loss,
+        routers=routers,
     )
 
 

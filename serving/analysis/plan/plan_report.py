@@ -19,6 +19,7 @@ from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
 from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_routers_report import router_data, router_line, router_rows
 from serving.analysis.plan.plan_spares_report import (
     kept_loss_data,
     loss_assumptions,
@@ -119,6 +120,9 @@ def _margins(plan: Plan) -> Iterator[Lines]:
     if plan.kept_loss is not None:
         rows = tuple(loss_lines(plan.question, plan.kept_loss))
         yield Lines(title=f"a {plan.kept_loss.lost} lost, simulated:", rows=rows)
+    if plan.routers is not None:
+        routed = router_rows(plan.question, plan.choice.setting, plan.routers)
+        yield Lines(title="behind a router, on the same requests:", rows=tuple(routed))
     if plan.margins is not None:
         rate_per_s = plan.question.demand.peak_rate_per_s
         rows = tuple(margin_lines(plan.margins, rate_per_s))
@@ -135,6 +139,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     yield kind_line(plan)
     yield from least_lines(plan)
     yield from loss_line(plan.question, plan.kept_loss)
+    yield from router_line(plan.routers)
     yield from range_lines(plan)
     if bottleneck:
         yield f"step:  bottleneck of a full replica: {bottleneck}"
@@ -340,6 +345,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "model_error": plain_error(error),
         "range_80": range_data(plan),
         "margins": None if plan.margins is None else margin_data(plan.margins),
+        "routers": router_data(plan.routers),
         "kept_loss": None if plan.kept_loss is None else kept_loss_data(plan.kept_loss),
         "plan": {
             "minimised": choice.cost[0],
