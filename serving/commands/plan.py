@@ -294,6 +294,7 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
         prices=options.prices_on(machine.name),
         grid_gco2_per_kwh=options.grid_gco2_per_kwh(),
         minimise=Minimised(options.minimise),
+        narrow_kv=options.kv_cache_dtype == "auto",
     )
 
 

@@ -24,6 +24,7 @@ from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_cost import fleet_of, replicas_per_machine
 from serving.analysis.plan.plan_margins import Margins, margins_of
+from serving.analysis.plan.plan_narrow_kv import NarrowKv, narrow_kv_of
 from serving.analysis.plan.plan_options import NEAR, size_ends
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
@@ -69,7 +70,8 @@ class Plan:
     `rates` are of tokens that are computed: prompts' without those found in caches. `range` and
     `margins` are None, too, where a signal ended the search, or no time was left, and
     `margins` where they are not asked for. `kept_loss`: of the loss asked for, the setting is its.
-    `routers`: None where a router has no choice that matters, or no time was left.
+    `routers`: None where a router has no choice that matters, or no time was left; `narrow_kv`:
+    where it is not asked for, makes no difference, or no time was left.
     """
 
     question: PlanQuestion
@@ -83,6 +85,7 @@ class Plan:
     margins: Margins | None
     kept_loss: KeptLoss | None = None
     routers: RouterRace | None = None
+    narrow_kv: NarrowKv | None = None
 
     @property
     def machines(self) -> int:
@@ -163,7 +166,7 @@ def plan(
         bought_chips=fleet.chips,
     )
     rates = _token_rates(demand.peak, demand.peak_rate_per_s, check.hit_share or 0.0)
-    margins = model_range = routers = None
+    margins = model_range = routers = narrow_kv = None
     if not choice.is_interrupted:
         try:
             race = Race(question, workers, progress, ends_s=ends_s)
@@ -181,6 +184,11 @@ def plan(
                     rates_end_s=rates_end_s,
                 )
             model_range = plan_range(question, choice, workers, progress, ends_s)
+            if question.narrow_kv and kept_loss is None:
+                with suppress(OutOfTime):
+                    narrow_kv = narrow_kv_of(
+                        question, choice.setting, workers, progress, ends_s=ends_s
+                    )
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
     return Plan(
@@ -197,6 +205,7 @@ def plan(
         margins=margins,
         kept_loss=kept_loss,
         routers=routers,
+        narrow_kv=narrow_kv,
     )
 
 

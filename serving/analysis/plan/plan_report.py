@@ -16,6 +16,7 @@ from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_bill_report import day_price_words, least_lines, power_lines
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
+from serving.analysis.plan.plan_narrow_kv_report import narrow_kv_data, narrow_kv_line
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -141,6 +142,7 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     yield from loss_line(plan.question, plan.kept_loss)
     yield from router_line(plan.routers)
     yield from range_lines(plan)
+    yield from narrow_kv_line(plan.narrow_kv, lambda check: size_words(check, plan.question))
     if bottleneck:
         yield f"step:  bottleneck of a full replica: {bottleneck}"
     yield (
@@ -207,18 +209,14 @@ def range_lines(plan: Plan) -> Iterator[str]:
         verdict = f"the plan's {plan.fleet.replicas:,} keep the target at both ends"
     unit = f"{_unit(plan.choice.check)}{'s' * (max(sizes) != 1)}"
     yield (
-        f"{RANGE}:  {_both(map(_count, sizes))} {unit} on "
-        f"{_both(map(_count, machines))} {_kind(plan, max(machines))}, "
+        f"{RANGE}:  {_both(map('{:,}'.format, sizes))} {unit} on "
+        f"{_both(map('{:,}'.format, machines))} {_kind(plan, max(machines))}, "
         f"{_both(map(megawatts, watts))} provisioned, {factors}; {verdict}"
     )
 
 
 def _both(ends: Iterable[str]) -> str:
     return " to ".join(dict.fromkeys(ends))
-
-
-def _count(count: int) -> str:
-    return f"{count:,}"
 
 
 def range_data(plan: Plan) -> dict[str, Any] | None:
@@ -346,6 +344,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "range_80": range_data(plan),
         "margins": None if plan.margins is None else margin_data(plan.margins),
         "routers": router_data(plan.routers),
+        "narrow_kv": narrow_kv_data(plan.narrow_kv),
         "kept_loss": None if plan.kept_loss is None else kept_loss_data(plan.kept_loss),
         "plan": {
             "minimised": choice.cost[0],
