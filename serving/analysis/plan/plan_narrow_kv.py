@@ -70,7 +70,8 @@ def narrow_kv_of(
         is_whole = False
         if race.best is None:
             raise
-    return NarrowKv(check=race.best and race.checks[race.best], is_whole=is_whole)
+    check = None if race.best is None else race.checks[race.best]
+    return NarrowKv(check=check, is_whole=is_whole)
 
 
 def _sizes(chips: int) -> list[tuple[int, int]]:

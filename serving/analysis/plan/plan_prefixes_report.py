@@ -16,22 +16,9 @@ def sharing_lines(question: PlanQuestion) -> Iterator[str]:
         f"replicas are independent, each gets a random 1/n of the {_dealt(question)}; a replica "
         "stands where its chips lie the farthest apart"
     )
-    demand = question.demand
-    if isinstance(demand, SessionDemand):
-        yield (
-            f"sessions begin to arrive, and caches are empty, {demand.ramp_s:,.0f} s before the "
-            "judged requests: nearly all requests come within that time after their session's "
-            "begin, where every reply takes as long as the target allows; judged are those that "
-            "would come then"
-        )
+    yield from _warm_up(question)
     if prefixes is None:
         return
-    if not isinstance(demand, SessionDemand):
-        yield (
-            "prefix caches, one a rank, begin empty before the judged requests by the time in which "
-            f"new tokens fill them, or at most {prefixes.lead_s:,.0f} s, within which a cache without "
-            f"bounds finds {100 * prefixes.lead_share:.3g} % of its hits"
-        )
     if question.pools:
         yield (
             "a unit's prompts go to the engine with the fewest tokens, less those that it has "
@@ -42,6 +29,23 @@ def sharing_lines(question: PlanQuestion) -> Iterator[str]:
         "keeps while it computes prompts without a pause; a cache without bounds for all requests "
         f"so far finds {100 * prefixes.share:.3g} % of prompt tokens"
     )
+
+
+def _warm_up(question: PlanQuestion) -> Iterator[str]:
+    demand, prefixes = question.demand, question.demand.prefixes
+    if isinstance(demand, SessionDemand):
+        yield (
+            f"sessions begin to arrive, and caches are empty, {demand.ramp_s:,.0f} s before the "
+            "judged requests: nearly all requests come within that time after their session's "
+            "begin, where every reply takes as long as the target allows; judged are those that "
+            "would come then"
+        )
+    elif prefixes is not None:
+        yield (
+            "prefix caches, one a rank, begin empty before the judged requests by the time in "
+            f"which new tokens fill them, or at most {prefixes.lead_s:,.0f} s, within which a "
+            f"cache without bounds finds {100 * prefixes.lead_share:.3g} % of its hits"
+        )
 
 
 def _dealt(question: PlanQuestion) -> str:

@@ -199,6 +199,7 @@ def range_lines(plan: Plan) -> Iterator[str]:
         yield f"{RANGE}:  no size tried keeps the target {factors}"
         return
     machines = [plan.machines_for(size) for size in sizes]
+    counts, on = (_both(f"{each:,}" for each in ends) for ends in (sizes, machines))
     watts = [count * plan.provisioned_watts_per_machine for count in machines]
     most = plan.range.most
     if most is None:
