@@ -210,8 +210,7 @@ def range_lines(plan: Plan) -> Iterator[str]:
         verdict = f"the plan's {plan.fleet.replicas:,} keep the target at both ends"
     unit = f"{_unit(plan.choice.check)}{'s' * (max(sizes) != 1)}"
     yield (
-        f"{RANGE}:  {_both(map('{:,}'.format, sizes))} {unit} on "
-        f"{_both(map('{:,}'.format, machines))} {_kind(plan, max(machines))}, "
+        f"{RANGE}:  {counts} {unit} on {on} {_kind(plan, max(machines))}, "
         f"{_both(map(megawatts, watts))} provisioned, {factors}; {verdict}"
     )
 
