@@ -34,9 +34,9 @@ class RouterRun:
 class RouterRace:
     """The runs of the plan's replicas, the best first.
 
-    `enough`: the fewest replicas that keep the target behind the best router, by one such run, of
-    the plan's own, fewer and more; None where none of those tried did. `of_prompts`: they are a
-    unit's engines for prompts.
+    `enough`: the fewest replicas that surely keep the target behind the best router, by one such
+    run, of the plan's own, fewer and more; None where none of those tried did. `of_prompts`: they
+    are a unit's engines for prompts.
     """
 
     runs: tuple[RouterRun, ...]
@@ -73,23 +73,24 @@ def routers_of(
     runs = [RouterRun(router=name, check=of) for name, of in zip(ROUTERS, checks, strict=True)]
     runs.sort(key=lambda run: quality(run.check), reverse=True)
     best, of_prompts = runs[0], setting.option.is_pooled
-    enough = best.check if best.check.meets else None
+    is_enough = best.check.surely_meets
+    enough = best.check if is_enough else None
     if not of_prompts:
-        for other in _other_sizes(setting, race, meets=best.check.meets):
+        for other in _other_sizes(setting, race, fewer=is_enough):
             (check,) = check_sizes([_task(question, other, race, best.router)], workers)
-            if check.meets:
+            if check.surely_meets:
                 enough = check
-            if check.meets != best.check.meets:
+            if check.surely_meets != is_enough:
                 break
     return RouterRace(runs=tuple(runs), enough=enough, of_prompts=of_prompts)
 
 
-def _other_sizes(setting: Setting, race: Race, *, meets: bool) -> Iterator[Setting]:
-    """Fewer replicas, one by one, where these keep the target; else more."""
+def _other_sizes(setting: Setting, race: Race, *, fewer: bool) -> Iterator[Setting]:
+    """Fewer replicas, one by one, or more."""
     count = setting.replicas
     least = ceil(race.rate_per_s / setting.option.most_requests_per_s)
     counts: Sequence[int] = range(count + 1, ceil(MORE * count) + 1)
-    if meets:
+    if fewer:
         counts = range(count - 1, max(1, least) - 1, -1)
     return (replace(setting, replicas=each) for each in counts)
 

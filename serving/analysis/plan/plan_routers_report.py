@@ -36,15 +36,16 @@ def router_line(race: RouterRace | None) -> Iterator[str]:
         return
     check = race.best.check
     reached = ", ".join(term.reached_words for term in check.terms)
-    kept = "keeps the target" if check.meets else "MISSES the target"
     of = "for prompts " if race.of_prompts else ""
-    said = f"router: {race.best.router} {of}is the best of {len(race.runs)}, and {kept}: {reached}"
-    if race.enough is None:
-        yield f"{said}; so do all sizes of up to {MORE:g} times the replicas"
-    elif race.enough.replicas != check.replicas:
-        yield f"{said}; behind it {counted(race.enough.replicas, 'replica')} keep it, by one run"
-    else:
+    said = f"router: {race.best.router} {of}is the best of {len(race.runs)}: {check.verdict}"
+    said = f"{said}, {reached}"
+    if race.of_prompts:
         yield said
+    elif race.enough is None:
+        yield f"{said}; up to {MORE:g} times the replicas do not surely keep the target behind it"
+    else:
+        enough = counted(race.enough.replicas, "replica")
+        yield f"{said}; {enough} surely keep the target behind it, by one run"
 
 
 def router_rows(question: PlanQuestion, setting: Setting, race: RouterRace) -> Iterator[str]:
@@ -62,11 +63,12 @@ def router_data(race: RouterRace | None) -> dict[str, Any] | None:
     """In base units; None without a choice."""
     if race is None:
         return None
+    enough = race.enough
     return {
         "of_prompts": race.of_prompts,
         "best": race.best.router,
         "meets": race.best.check.meets,
-        "replicas_that_keep_the_target": None if race.enough is None else race.enough.replicas,
+        "replicas_that_surely_keep_the_target": enough and enough.replicas,
         "runs": [
             {
                 "router": run.router,

@@ -80,12 +80,12 @@ def test_every_router_gets_the_same_requests_and_the_best_is_named_first() -> No
 def test_behind_the_best_router_it_is_sought_how_many_replicas_are_enough() -> None:
     asked = question(demand=DEMAND.sped_up(2.0), slo=Slo.parse("ttft=300ms,tpot=20ms@p95"))
     plenty = routed(asked, 8)
-    assert plenty.best.check.meets
+    assert plenty.best.check.surely_meets
     assert plenty.enough is not None
     assert plenty.enough.replicas < 8
 
     few = routed(asked, plenty.enough.replicas - 1)
-    assert not few.best.check.meets
+    assert not few.best.check.surely_meets
     assert few.enough is None or few.enough.replicas >= plenty.enough.replicas
 
 
@@ -104,7 +104,7 @@ def test_the_router_is_named_with_a_command_that_serve_reads() -> None:
     words = serve_words(SESSIONS, setting(SESSIONS, 2), found.best.router).split()[1:]
     args, for_vllm = command_parser("serve").parse_known_args(words)
 
-    assert line.startswith(f"router: {found.best.router} is the best of 3, and ")
+    assert line.startswith(f"router: {found.best.router} is the best of 3: ")
     assert [row.split(":")[0] for row in rows] == [run.router for run in found.runs]
     assert served.endswith(" ".join(words))
     assert ServiceOptions(replicas=args.replicas, router=args.router).replicas == 2
