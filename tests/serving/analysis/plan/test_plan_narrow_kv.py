@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from emulator.specs.precisions import kv_dtype, with_kv_dtype
 from serving.analysis.plan.plan_narrow_kv import NarrowKv, narrow_kv_of
 from serving.analysis.plan.plan_narrow_kv_report import narrow_kv_data, narrow_kv_line
@@ -12,6 +14,8 @@ from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
+
+pytestmark = pytest.mark.long
 
 ASKED = question(
     demand=DEMAND.sped_up(2.0), search=SearchTerms(policies=("none", "capped:64"), tries=2)

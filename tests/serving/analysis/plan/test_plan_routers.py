@@ -24,6 +24,8 @@ from serving.simulator import THIS_PROCESS, ReplicaSet, simulate
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
 from tests.serving.analysis.plan.test_session_demand import demand, task
 
+pytestmark = pytest.mark.long
+
 (ONE_CHIP,) = [each for each in SWEEP.tasks() if each[1].partition.chips == 1]
 SESSIONS = question(demand=demand(rate_per_s=40.0), sweep=task().sweep)
 

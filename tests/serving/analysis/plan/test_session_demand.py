@@ -22,6 +22,8 @@ from serving.analysis.plan.session_demand import LatestReply, SessionDemand
 from serving.simulator import SimulatedDeployment, simulate
 from tests.serving.analysis.plan.planned import CHECK, MODEL, SWEEP, question
 
+pytestmark = pytest.mark.long
+
 SLO = Slo.parse("ttft=300ms,tpot=20ms@p95")
 LATEST = LatestReply(first_token_s=0.3, token_s=0.02)
 (ONE_CHIP,) = [candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1]
