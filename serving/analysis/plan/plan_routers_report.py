@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from emulator.specs.models import model_by_name
+from emulator.specs.precisions import kv_dtype
 from loadgen.records.plain_number import counted
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_routers import MORE, RouterRace
@@ -13,7 +15,7 @@ def serve_words(question: PlanQuestion, setting: Setting, router: str) -> str:
     """The command that serves them, each of which computes its own prompts."""
     partition, limits = setting.option.candidate.partition, setting.limits
     limits = limits or question.check.schedulers.batch
-    flags = {
+    flags: dict[str, object] = {
         "--model": question.sweep.model.name,
         "--system": question.sweep.system.name,
         "--replicas": setting.replicas,
@@ -27,6 +29,13 @@ def serve_words(question: PlanQuestion, setting: Setting, router: str) -> str:
         "--max-num-seqs": limits.max_num_seqs,
         "--max-num-batched-tokens": limits.max_num_batched_tokens,
     }
+    precision, kv = setting.option.point.precision, kv_dtype(question.sweep.model)
+    if precision != "stored":
+        flags["--quantization"] = precision
+    if kv != kv_dtype(model_by_name(question.sweep.model.name)):
+        flags["--kv-cache-dtype"] = kv
+    if partition.spares:
+        flags["--spares"] = partition.spares
     return "ultraserve serve " + " ".join(f"{flag} {value}" for flag, value in flags.items())
 
 

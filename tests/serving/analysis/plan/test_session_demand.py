@@ -114,6 +114,8 @@ def test_so_many_requests_are_judged_once_sessions_have_come_for_the_ramp(
     assert come_s[share.judged].max() == share.end_s
     between = (come_s >= share.begin_s) & (come_s < share.end_s)
     assert share.judged[between].all(), "none between them is left out"
+    # Sessions go on to come until then: chance leaves no gap of 20 means.
+    assert share.end_s + lead_s - 20 * replicas / 8.0 < share.traffic.arrival_s[-1]
     assert share.traffic.arrival_s[-1] <= share.end_s + lead_s
 
 
