@@ -72,7 +72,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
         *class_assumptions(question.demand),
-        *loss_assumptions(plan.kept_loss),
+        *loss_assumptions(question, plan.kept_loss),
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
