@@ -166,29 +166,13 @@ def plan(
         bought_chips=fleet.chips,
     )
     rates = _token_rates(demand.peak, demand.peak_rate_per_s, check.hit_share or 0.0)
-    margins = model_range = routers = narrow_kv = None
+    beside = _Beside()
     if not choice.is_interrupted:
+        race = Race(question, workers, progress, ends_s=ends_s)
         try:
-            race = Race(question, workers, progress, ends_s=ends_s)
-            with suppress(OutOfTime):
-                routers = routers_of(question, choice.setting, race, workers)
-            if question.margins and time.monotonic() < rates_end_s:
-                progress("headroom, and what lost chips cost")
-                margins = margins_of(
-                    question,
-                    choice.setting,
-                    race,
-                    workers,
-                    replicas_per_machine=per_machine,
-                    is_sure=check.surely_meets,
-                    rates_end_s=rates_end_s,
-                )
-            model_range = plan_range(question, choice, workers, progress, ends_s)
-            if question.narrow_kv and kept_loss is None:
-                with suppress(OutOfTime):
-                    narrow_kv = narrow_kv_of(
-                        question, choice.setting, workers, progress, ends_s=ends_s
-                    )
+            _simulate_beside(
+                beside, question, choice, race, workers, progress, rates_end_s=rates_end_s
+            )
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
     return Plan(
@@ -201,12 +185,53 @@ def plan(
         ),
         night=night,
         replicas_per_machine=per_machine,
-        range=model_range,
-        margins=margins,
+        range=beside.range,
+        margins=beside.margins,
         kept_loss=kept_loss,
-        routers=routers,
-        narrow_kv=narrow_kv,
+        routers=beside.routers,
+        narrow_kv=beside.narrow_kv,
     )
+
+
+@dataclass(slots=True)
+class _Beside:
+    """What is simulated beside the answer, each as far as time lasts."""
+
+    routers: RouterRace | None = None
+    margins: Margins | None = None
+    range: PlanRange | None = None
+    narrow_kv: NarrowKv | None = None
+
+
+def _simulate_beside(
+    found: _Beside,
+    question: PlanQuestion,
+    choice: Choice,
+    race: Race,
+    workers: SimulationWorkers,
+    progress: Progress,
+    *,
+    rates_end_s: float,
+) -> None:
+    """Note each as it is known, since an interrupt may come during the next."""
+    setting = choice.setting
+    if question.margins and time.monotonic() < rates_end_s:
+        with suppress(OutOfTime):
+            found.routers = routers_of(question, setting, race, workers)
+        progress("headroom, and what lost chips cost")
+        found.margins = margins_of(
+            question,
+            setting,
+            race,
+            workers,
+            replicas_per_machine=replicas_per_machine(question, setting.option),
+            is_sure=choice.check.surely_meets,
+            rates_end_s=rates_end_s,
+        )
+    found.range = plan_range(question, choice, workers, progress, race.ends_s)
+    if question.narrow_kv and question.lose is None:
+        with suppress(OutOfTime):
+            found.narrow_kv = narrow_kv_of(question, setting, workers, progress, ends_s=race.ends_s)
 
 
 def _leaving_time(question: PlanQuestion) -> PlanQuestion:
