@@ -15,6 +15,7 @@ from serving.analysis.plan.plan_options import NEAR, best_options, size_ends
 from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import Progress, Race, option_terms
+from serving.analysis.plan.plan_search import first_that_holds
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
@@ -30,8 +31,8 @@ TRIES: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NarrowKv:
-    """The fewest chips that keep the target with FP8 KV, of those below the plan's that were tried;
-    None where none does. Not `is_whole`: the time was over before.
+    """The fewest chips that keep the target with FP8 KV, by halves of the sizes below the plan's;
+    None where none tried does. Not `is_whole`: the time was over before.
     """
 
     check: Check | None
@@ -61,9 +62,8 @@ def narrow_kv_of(
     race.say(f"with KV of {NARROW}, sizes below {setting.chips:,} chips")
     is_whole = True
     try:
-        for above, most in _sizes(setting.chips):
-            if not race.run(race.settings(above, most), first=True):
-                break
+        sizes = _sizes(setting.chips)
+        first_that_holds(-1, len(sizes), lambda at: race.run(race.settings(*sizes[at]), first=True))
         while race.best is not None and not race.stands(race.best):
             pass
     except OutOfTime:
@@ -75,9 +75,9 @@ def narrow_kv_of(
 
 
 def _sizes(chips: int) -> list[tuple[int, int]]:
-    """Below so many chips, the largest first."""
+    """Below so many chips."""
     ends = size_ends(ceil(LEAST * chips) - 1, chips - 1, ratio=NEAR) if chips > 1 else []
-    return [*pairwise(ends)][::-1]
+    return [*pairwise(ends)]
 
 
 def _narrow(question: PlanQuestion, setting: Setting) -> PlanQuestion | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from serving.analysis.plan.plan_narrow_kv import NARROW, NarrowKv
+from serving.analysis.plan.plan_narrow_kv import LEAST, NARROW, NarrowKv
 from serving.analysis.plan.size_check import Check
 
 
@@ -18,7 +18,8 @@ def narrow_kv_line(found: NarrowKv | None, size_words: Callable[[Check], str]) -
         return
     reached = ", ".join(term.reached_words for term in check.terms)
     yield (
-        f"{said} {size_words(check)}: {check.verdict}, {reached}; what it does to replies is not "
+        f"{said} {size_words(check)}: {check.verdict}, {reached}, of engines "
+        f"with at least {100 * LEAST:g} % of the chips of the plan's; what it does to replies is not "
         "in the model (ultraserve quality measures how many agree), so that it is your choice"
     )
 
