@@ -18,9 +18,9 @@ def narrow_kv_line(found: NarrowKv | None, size_words: Callable[[Check], str]) -
         return
     reached = ", ".join(term.reached_words for term in check.terms)
     yield (
-        f"{said} {size_words(check)}: {check.verdict}, {reached}, of engines "
-        f"with at least {100 * LEAST:g} % of the chips of the plan's; what it does to replies is not "
-        "in the model (ultraserve quality measures how many agree), so that it is your choice"
+        f"{said} {size_words(check)}: {check.verdict}, {reached}; engines with at least "
+        f"{100 * LEAST:g} % of the plan's chips were tried; what it does to replies is not in the "
+        "model (ultraserve quality measures how many agree), so that it is your choice"
     )
 
 
