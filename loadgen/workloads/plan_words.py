@@ -23,7 +23,7 @@ def plan_words(
 ) -> str:
     """One line on at least one request, of their tokens; time alone limits `sessions` of None."""
     amount = _amount(np.asarray(input_tokens), np.asarray(output_tokens), sessions)
-    return "; ".join([_source(spec, trace), amount, *_laid_over(spec)])
+    return "; ".join([_source(spec, trace), amount, *laid_over(spec)])
 
 
 def _source(spec: WorkloadSpec, trace: Trace | None) -> str:
@@ -59,7 +59,8 @@ def _spread(tokens: Int64s) -> str:
     return f"{least:,} to {most:,} (mean {tokens.mean():,.0f})"
 
 
-def _laid_over(spec: WorkloadSpec) -> Iterator[str]:
+def laid_over(spec: WorkloadSpec) -> Iterator[str]:
+    """What sessions have beside the lengths of their requests, each as a phrase."""
     if spec.shared_prefix_tokens:
         groups = spec.shared_prefix_groups
         each = "a shared system prompt" if groups == 1 else f"one of {groups} shared system prompts"

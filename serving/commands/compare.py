@@ -15,6 +15,7 @@ from serving.commands.analysis_options import interrupted_by, print_answer, say
 from serving.commands.pareto import assumed_systems, lncs_of
 from serving.commands.plan import PlanOptions, question_by_system
 from serving.commands.plan_searched import SEARCHED
+from serving.commands.planned_sessions import add_session_arguments
 from serving.traffic.draft_options import DRAFT_LIMITS
 from serving.traffic.engine_limits import SchedulerLimits
 from startup.typed_options import add_options, option, read_options
@@ -71,6 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "deploy/prices/example.toml",
     )
     add_options(parser, CompareOptions, without=_NOT_HERE)
+    add_session_arguments(parser)
     add_options(parser, SchedulerLimits, without={*DRAFT_LIMITS, *SEARCHED})
     parser.set_defaults(run=run)
 

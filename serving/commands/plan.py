@@ -34,6 +34,11 @@ from serving.commands.drawn_lengths import drawn_lengths, mean_tokens
 from serving.commands.plan_outlook_options import OutlookOptions
 from serving.commands.plan_searched import SEARCHED, SearchedOptions
 from serving.commands.planned_classes import CLASS_KEYS, planned_classes
+from serving.commands.planned_sessions import (
+    add_session_arguments,
+    planned_sessions,
+    sessions_given,
+)
 from serving.policy.prefill_throttle import PREFILL_POLICIES, parse_prefill_policy
 from serving.traffic.draft_options import DRAFT_LIMITS
 from serving.traffic.engine_limits import SchedulerLimits
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from serving.analysis.plan.plan_difference import PlanAnswer
     from serving.analysis.plan.plan_page import PlanPage
     from serving.analysis.plan.plan_question import LostPart, PlanQuestion
+    from serving.analysis.plan.session_demand import SessionDemand
 
 _OF_RATE: Final = ("input", "output", "lengths")
 _OF_TRACE: Final = ("speedup", "scale", "peak_window")
@@ -79,7 +85,9 @@ class TrafficOptions(LengthOptions):
         "clients)",
         one_of="source",
     )
-    rate: float | None = option(None, "requests per second, Poisson", metavar="R", one_of="source")
+    rate: float | None = option(
+        None, "requests (or sessions) per second, Poisson", metavar="R", one_of="source"
+    )
     speedup: float | None = option(None, "of a trace: its times over X (default: 1)")
     scale: float | None = option(None, "of a trace: X times the requests, same times")
     peak_window: float | None = option(
@@ -185,6 +193,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
     add_options(parser, MixOptions)
+    add_session_arguments(parser)
     add_traffic_class_arguments(parser, own=CLASS_KEYS)
     add_options(parser, OutlookOptions)
     add_options(parser, SchedulerLimits, without={*DRAFT_LIMITS, *SEARCHED})
@@ -201,6 +210,9 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.plan.plan_report import plan_data, plan_document
 
     options, outlook = read_options(MixOptions, args), read_options(OutlookOptions, args)
+    if sessions_given(args) and (outlook.cold_start or outlook.surge is not None):
+        named, value = ("surge", outlook.surge) if outlook.surge else ("cold-start", True)
+        raise ConfigError(named, value, "nothing beside sessions, which go on where they began")
     if options.effort is not None:
         say("warning: --effort does nothing any more: --budget bounds the search")
     if options.disaggregated:
@@ -282,6 +294,7 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
         prices=options.prices_on(machine.name),
         grid_gco2_per_kwh=options.grid_gco2_per_kwh(),
         minimise=Minimised(options.minimise),
+        narrow_kv=options.kv_cache_dtype == "auto",
     )
 
 
@@ -351,8 +364,19 @@ def _demand(
     day = read_day(options.day) if options.day is not None else None
     model = model_by_name(options.model)
     classes = planned_classes(args, options)
-    if classes or options.trace is None:
-        drawn = _rate_demand(options, model, classes)
+    if classes or options.trace is None or sessions_given(args):
+        drawn: RateDemand | SessionDemand
+        if sessions_given(args):
+            drawn = planned_sessions(
+                args,
+                rate_per_s=options.rate,
+                slo=options.target(),
+                context_tokens=model.max_context_tokens,
+                seed=options.seed,
+                caches=prefix_caching,
+            )
+        else:
+            drawn = _rate_demand(options, model, classes)
         return drawn if part is None else part.of_rate(drawn), day or deepseek_day()
     recorded, words = _recorded(options.trace, model, part, seed=options.seed)
     blocks = recorded.blocks if prefix_caching else None

@@ -38,8 +38,8 @@ class SearchedOptions:
     )
     kv_cache_dtype: Literal["auto", "bf16", "fp8"] = option(
         "auto",
-        "format of KV, as vLLM names it: auto is the model's in the catalog; fp8 halves its bytes, "
-        "and what it does to replies is not in the model",
+        "format of KV, as vLLM names it: auto is the model's in the catalog, and says what fp8 "
+        "would save: it halves the bytes, and what it does to replies is not in the model",
     )
 
     def batch_limits(self) -> tuple[BatchLimits, ...]:

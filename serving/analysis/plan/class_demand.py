@@ -11,13 +11,14 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from emulator.arrays import Bools
 from emulator.errors import ConfigError
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
 from loadgen.records.arrays import Int64s
 from loadgen.workloads.length_pairs import LengthPairs
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.plan.plan_demand import Bools, PlanDemand, RateDemand
+from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 
 LIMITS_LONG: Final = 20
 """Times the loosest limit of TTFT that a long run lasts: a queue that grows by a twentieth of the

@@ -9,6 +9,7 @@ that is simulated, and every queue with it.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -23,9 +24,11 @@ from serving.analysis.plan.plan_check import check_sizes
 from serving.analysis.plan.plan_choice import Choice, choose
 from serving.analysis.plan.plan_cost import fleet_of, replicas_per_machine
 from serving.analysis.plan.plan_margins import Margins, margins_of
+from serving.analysis.plan.plan_narrow_kv import NarrowKv, narrow_kv_of
 from serving.analysis.plan.plan_options import NEAR, size_ends
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_race import LAST_TIMES, Progress, Race
+from serving.analysis.plan.plan_routers import RouterRace, routers_of
 from serving.analysis.plan.plan_spares import KeptLoss, kept_through
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS, SimulationWorkers
@@ -67,6 +70,8 @@ class Plan:
     `rates` are of tokens that are computed: prompts' without those found in caches. `range` and
     `margins` are None, too, where a signal ended the search, or no time was left, and
     `margins` where they are not asked for. `kept_loss`: of the loss asked for, the setting is its.
+    `routers`: None where a router has no choice that matters, or no time was left; `narrow_kv`:
+    where it is not asked for, makes no difference, or no time was left.
     """
 
     question: PlanQuestion
@@ -79,6 +84,8 @@ class Plan:
     range: PlanRange | None
     margins: Margins | None
     kept_loss: KeptLoss | None = None
+    routers: RouterRace | None = None
+    narrow_kv: NarrowKv | None = None
 
     @property
     def machines(self) -> int:
@@ -159,22 +166,13 @@ def plan(
         bought_chips=fleet.chips,
     )
     rates = _token_rates(demand.peak, demand.peak_rate_per_s, check.hit_share or 0.0)
-    margins = model_range = None
+    beside = _Beside()
     if not choice.is_interrupted:
+        race = Race(question, workers, progress, ends_s=ends_s)
         try:
-            race = Race(question, workers, progress, ends_s=ends_s)
-            if question.margins and time.monotonic() < rates_end_s:
-                progress("headroom, and what lost chips cost")
-                margins = margins_of(
-                    question,
-                    choice.setting,
-                    race,
-                    workers,
-                    replicas_per_machine=per_machine,
-                    is_sure=check.surely_meets,
-                    rates_end_s=rates_end_s,
-                )
-            model_range = plan_range(question, choice, workers, progress, ends_s)
+            _simulate_beside(
+                beside, question, choice, race, workers, progress, rates_end_s=rates_end_s
+            )
         except KeyboardInterrupt:  # the plan itself is known
             workers.stop()
     return Plan(
@@ -187,10 +185,53 @@ def plan(
         ),
         night=night,
         replicas_per_machine=per_machine,
-        range=model_range,
-        margins=margins,
+        range=beside.range,
+        margins=beside.margins,
         kept_loss=kept_loss,
+        routers=beside.routers,
+        narrow_kv=beside.narrow_kv,
     )
+
+
+@dataclass(slots=True)
+class _Beside:
+    """What is simulated beside the answer, each as far as time lasts."""
+
+    routers: RouterRace | None = None
+    margins: Margins | None = None
+    range: PlanRange | None = None
+    narrow_kv: NarrowKv | None = None
+
+
+def _simulate_beside(
+    found: _Beside,
+    question: PlanQuestion,
+    choice: Choice,
+    race: Race,
+    workers: SimulationWorkers,
+    progress: Progress,
+    *,
+    rates_end_s: float,
+) -> None:
+    """Note each as it is known, since an interrupt may come during the next."""
+    setting = choice.setting
+    if question.margins and time.monotonic() < rates_end_s:
+        with suppress(OutOfTime):
+            found.routers = routers_of(question, setting, race, workers)
+        progress("headroom, and what lost chips cost")
+        found.margins = margins_of(
+            question,
+            setting,
+            race,
+            workers,
+            replicas_per_machine=replicas_per_machine(question, setting.option),
+            is_sure=choice.check.surely_meets,
+            rates_end_s=rates_end_s,
+        )
+    found.range = plan_range(question, choice, workers, progress, race.ends_s)
+    if question.narrow_kv and question.lose is None:
+        with suppress(OutOfTime):
+            found.narrow_kv = narrow_kv_of(question, setting, workers, progress, ends_s=race.ends_s)
 
 
 def _leaving_time(question: PlanQuestion) -> PlanQuestion:

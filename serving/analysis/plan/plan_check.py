@@ -31,7 +31,8 @@ from serving.analysis.plan.class_demand import (
     ClassesDemand,
     levels_of_all,
 )
-from serving.analysis.plan.plan_demand import PlanDemand, Share
+from serving.analysis.plan.plan_demand import PlanDemand
+from serving.analysis.plan.replica_share import Share
 from serving.analysis.plan.share_run import (
     ShareRun,
     has_one_of,
@@ -104,7 +105,8 @@ class SizeTask:
     traffic surrounds the judged requests, or `before_s` are before them if that is more; a full
     replica takes `most_requests_per_s`. As the judged requests begin to arrive, engines lose so
     many chips of `lost`, by their numbers: those for prompts have the last, and what has no number
-    there loses none. What runs at `ends_at`, in Unix seconds, raises OutOfTime.
+    there loses none. What runs at `ends_at`, in Unix seconds, raises OutOfTime. With a `router` all
+    replicas are simulated together behind it, or, of one unit, its engines for prompts are.
     """
 
     sweep: Sweep
@@ -121,6 +123,12 @@ class SizeTask:
     lost: tuple[int, ...] = ()
     before_s: float = 0.0
     ends_at: float = float("inf")
+    router: str | None = None
+
+    @property
+    def together(self) -> int:
+        """Replicas that are simulated at once, behind the router."""
+        return 1 if self.router is None else self.replicas
 
 
 def check_size(task: SizeTask) -> Check:
@@ -215,7 +223,7 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     task, seed = given
     judged, lead_s, before_s = task.terms.judged, task.lead_s, task.before_s
     shares = task.demand.shares(
-        task.replicas, judged=judged, lead_s=lead_s, seed=seed, before_s=before_s
+        task.replicas // task.together, judged=judged, lead_s=lead_s, seed=seed, before_s=before_s
     )
     deployment = deployment_of(task, shares[0].traffic)
     if task.prompts_alone:
@@ -254,7 +262,7 @@ def _check(task: SizeTask, of_seeds: Sequence[Sequence[ShareRun]]) -> Check:
             name: tuple(_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
             for name, each in times_s.items()
         },
-        replica_chip_watts=float(np.mean([run.chip_watts for run in runs])),
+        replica_chip_watts=float(np.mean([run.chip_watts for run in runs])) / task.together,
         busy_share=float(np.mean([run.busy_share for run in runs])),
         throttled_share=float(np.mean([run.throttled_share for run in runs])),
         hit_share=None if task.demand.prefixes is None else hit_share,
@@ -267,11 +275,13 @@ def _check(task: SizeTask, of_seeds: Sequence[Sequence[ShareRun]]) -> Check:
 
 
 def deployment_of(task: SizeTask, traffic: Traffic) -> SimulatedDeployment:
-    """One replica, or one unit of pools, for such traffic."""
+    """One replica, or one unit of pools, for such traffic; with a router all replicas."""
     deployment = _deployment(task, task.candidate)
+    if task.prefill is None and task.router is not None:
+        return replace(deployment, replicas=ReplicaSet(count=task.replicas, router=task.router))
     if task.prefill is None:
         return deployment
-    router = LEAST_LOADED if traffic.blocks is None else "prefix-aware"
+    router = task.router or (LEAST_LOADED if traffic.blocks is None else "prefix-aware")
     replicas = ReplicaSet(count=task.prefill.replicas, router=router)
     return replace(
         deployment,
@@ -302,7 +312,7 @@ def _serve(
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
         calls=_losses(task.lost, at_s=share.judged_s[0]),
         progress=ends_at(task.ends_at),
-        logs=False,
+        logs=share.traffic.sessions is not None,
     )
     run = whole(timed)
     served = run.served

@@ -21,9 +21,9 @@ from serving.analysis.plan.class_demand import ClassBound, measure_of
 from serving.analysis.plan.cold_start import ColdStart, cold_start_of
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SizeTask, deployment_of
-from serving.analysis.plan.plan_demand import Share
 from serving.analysis.plan.plan_prefixes import CONVERSATION_PART, conversations
 from serving.analysis.plan.plan_race import Progress, Race
+from serving.analysis.plan.replica_share import Share
 from serving.analysis.plan.timed_run import OutOfTime, ends_at, whole
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import Run, SimulatedDeployment, SimulationWorkers, simulate

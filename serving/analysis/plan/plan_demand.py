@@ -21,8 +21,9 @@ from serving.analysis.plan.plan_prefixes import (
     copied,
     uncommon,
 )
+from serving.analysis.plan.replica_share import Share
+from serving.analysis.plan.session_demand import SessionDemand
 
-Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
@@ -30,27 +31,6 @@ LENGTHS_SAMPLE = 20_000
 """Pairs of lengths that stand for a distribution, for its means."""
 COPIES_SPREAD_S = 10.0
 """Largest delay of a copied request: similar users do not act in step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Share:
-    """One replica's requests: a warm-up, the judged ones, and some after them.
-
-    `begin_s` and `end_s` bound the judged arrivals, in the demand's time; `traffic` begins
-    `warmup_s` before.
-    """
-
-    traffic: Traffic
-    judged: Bools  # [requests]
-    begin_s: float
-    end_s: float
-    warmup_s: float
-    of_class: Int64s | None = None  # [requests]; None without classes
-
-    @property
-    def judged_s(self) -> tuple[float, float]:
-        """Bounds of the judged arrivals, in the traffic's time."""
-        return self.warmup_s, self.warmup_s + self.end_s - self.begin_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,6 +62,11 @@ class RateDemand:
     def prefixes(self) -> None:
         """Its prompts share nothing."""
         return None
+
+    @property
+    def ramp_s(self) -> float:
+        """Requests are under way as soon as they arrive."""
+        return 0.0
 
     @property
     def peak(self) -> Traffic:
@@ -169,6 +154,11 @@ class TraceDemand:
         object.__setattr__(self, "prefixes", Prefixes.of(self.traffic, *self._span))
 
     @property
+    def ramp_s(self) -> float:
+        """As of a rate: what came before is sent for its prefixes alone."""
+        return 0.0
+
+    @property
     def _span(self) -> tuple[float, float]:
         return busiest_window(self.traffic, self.window_s)
 
@@ -254,9 +244,9 @@ class TrafficPart:
         """Its own."""
         return self.shares[self.number]
 
-    def of_rate(self, demand: RateDemand) -> RateDemand:
+    def of_rate(self, demand: RateDemand | SessionDemand) -> RateDemand | SessionDemand:
         """A random part of independent arrivals is independent too."""
-        return demand.sped_up(self.share)
+        return demand.multiplied(self.share, seed=self.seed)
 
     def of_trace(self, traffic: Traffic) -> Traffic:
         """The part's requests at their times."""
@@ -266,7 +256,7 @@ class TrafficPart:
         return traffic.chosen(dealt[together] == self.number)
 
 
-PlanDemand = RateDemand | TraceDemand
+PlanDemand = RateDemand | TraceDemand | SessionDemand
 """Traffic whose peak a plan is made for."""
 
 

@@ -74,9 +74,10 @@ class PlanQuestion:
     """A planning question; `assumptions` name the sources chosen for the machine's figures.
 
     `pools`: of prefill and decode are tried, too; `margins`: the answer's are simulated, in a part
-    of the budget. With `lose` what comes after such a loss keeps the target, too. The schedulers of
-    `check` have the first of the policies. `grid_gco2_per_kwh` is at the utility's meter. Raises
-    ConfigError for a unit to minimise that has no price.
+    of the budget; `narrow_kv`: and what FP8 KV would save, if time is left. With `lose` what comes
+    after such a loss keeps the target, too. The schedulers of `check` have the first of the
+    policies. `grid_gco2_per_kwh` is at the utility's meter. Raises ConfigError for a unit to
+    minimise that has no price.
     """
 
     sweep: Sweep
@@ -91,6 +92,7 @@ class PlanQuestion:
     search: SearchTerms
     pools: bool = True
     margins: bool = True
+    narrow_kv: bool = False
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

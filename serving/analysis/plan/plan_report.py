@@ -16,9 +16,11 @@ from serving.analysis.plan.plan_bill import megawatts
 from serving.analysis.plan.plan_bill_report import day_price_words, least_lines, power_lines
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES
 from serving.analysis.plan.plan_margins_report import margin_data, margin_lines
+from serving.analysis.plan.plan_narrow_kv_report import narrow_kv_data, narrow_kv_line
 from serving.analysis.plan.plan_options import Option, unit_words
 from serving.analysis.plan.plan_prefixes_report import computed_words, prefix_data, sharing_lines
 from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_routers_report import router_data, router_line, router_rows
 from serving.analysis.plan.plan_spares_report import (
     kept_loss_data,
     loss_assumptions,
@@ -70,7 +72,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
         *class_assumptions(question.demand),
-        *loss_assumptions(plan.kept_loss),
+        *loss_assumptions(question, plan.kept_loss),
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
@@ -119,6 +121,9 @@ def _margins(plan: Plan) -> Iterator[Lines]:
     if plan.kept_loss is not None:
         rows = tuple(loss_lines(plan.question, plan.kept_loss))
         yield Lines(title=f"a {plan.kept_loss.lost} lost, simulated:", rows=rows)
+    if plan.routers is not None:
+        routed = router_rows(plan.question, plan.choice.setting, plan.routers)
+        yield Lines(title="behind a router, on the same requests:", rows=tuple(routed))
     if plan.margins is not None:
         rate_per_s = plan.question.demand.peak_rate_per_s
         rows = tuple(margin_lines(plan.margins, rate_per_s))
@@ -135,7 +140,9 @@ def _answer_lines(plan: Plan, bottleneck: str) -> Iterator[str]:
     yield kind_line(plan)
     yield from least_lines(plan)
     yield from loss_line(plan.question, plan.kept_loss)
+    yield from router_line(plan.routers)
     yield from range_lines(plan)
+    yield from narrow_kv_line(plan.narrow_kv, lambda check: size_words(check, plan.question))
     if bottleneck:
         yield f"step:  bottleneck of a full replica: {bottleneck}"
     yield (
@@ -192,6 +199,7 @@ def range_lines(plan: Plan) -> Iterator[str]:
         yield f"{RANGE}:  no size tried keeps the target {factors}"
         return
     machines = [plan.machines_for(size) for size in sizes]
+    counts, on = (_both(f"{each:,}" for each in ends) for ends in (sizes, machines))
     watts = [count * plan.provisioned_watts_per_machine for count in machines]
     most = plan.range.most
     if most is None:
@@ -202,18 +210,13 @@ def range_lines(plan: Plan) -> Iterator[str]:
         verdict = f"the plan's {plan.fleet.replicas:,} keep the target at both ends"
     unit = f"{_unit(plan.choice.check)}{'s' * (max(sizes) != 1)}"
     yield (
-        f"{RANGE}:  {_both(map(_count, sizes))} {unit} on "
-        f"{_both(map(_count, machines))} {_kind(plan, max(machines))}, "
+        f"{RANGE}:  {counts} {unit} on {on} {_kind(plan, max(machines))}, "
         f"{_both(map(megawatts, watts))} provisioned, {factors}; {verdict}"
     )
 
 
 def _both(ends: Iterable[str]) -> str:
     return " to ".join(dict.fromkeys(ends))
-
-
-def _count(count: int) -> str:
-    return f"{count:,}"
 
 
 def range_data(plan: Plan) -> dict[str, Any] | None:
@@ -340,6 +343,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "model_error": plain_error(error),
         "range_80": range_data(plan),
         "margins": None if plan.margins is None else margin_data(plan.margins),
+        "routers": router_data(plan.routers),
+        "narrow_kv": narrow_kv_data(plan.narrow_kv),
         "kept_loss": None if plan.kept_loss is None else kept_loss_data(plan.kept_loss),
         "plan": {
             "minimised": choice.cost[0],

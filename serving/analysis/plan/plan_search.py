@@ -130,13 +130,13 @@ def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set
         tried[place] = tried.get(place) or heats(place)
         return bool(tried[place])
 
-    first = _first(-1, count, seems)
+    first = first_that_holds(-1, count, seems)
     if first < count and not race.confirm(tried[first]):
-        _first(first, count, lambda place: seems(place) and race.confirm(tried[place]))
+        first_that_holds(first, count, lambda place: seems(place) and race.confirm(tried[place]))
     return {*tried}
 
 
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+def first_that_holds(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """By halves, the first place after `low` where it holds, if it then does on; else `high`."""
     while high - low > 1:
         middle = (low + high) // 2

@@ -39,8 +39,10 @@ def loss_line(question: PlanQuestion, kept: KeptLoss | None) -> Iterator[str]:
     )
 
 
-def loss_assumptions(kept: KeptLoss | None) -> Iterator[str]:
+def loss_assumptions(question: PlanQuestion, kept: KeptLoss | None) -> Iterator[str]:
     """Of what comes after the loss."""
+    if question.lose is None:
+        yield "no spare chips: they are searched where a loss has to be survived (--lose)"
     if kept is None or all(loss.check is None for loss in kept.losses):
         return
     yield (

@@ -72,7 +72,8 @@ def size_task(
         limits_s = [bound.limit_s for bound in question.slo.bounds if bound.name == "ttft"]
         lead_s = option.prompt_ns / NS_PER_S + max(limits_s, default=0.0)
     # Engines for prompts, too: queues of a nearly full load grow as long as in their unit's run.
-    before_s = max(fresh_s if is_fresh else lead_s, _warm_s(question, setting))
+    warm_s = max(_warm_s(question, setting), question.demand.ramp_s)
+    before_s = max(fresh_s if is_fresh else lead_s, warm_s)
     lead_requests = requests_per_s * before_s
     window: int | None = question.check.judged
     runs = 1

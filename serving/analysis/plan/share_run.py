@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.arrays import Bools
 from loadgen.measures.slo import Bound
 from serving.analysis.plan.class_demand import ClassBound, ClassesDemand, measure_of
-from serving.analysis.plan.plan_demand import Bools, PlanDemand
+from serving.analysis.plan.plan_demand import PlanDemand
 from serving.simulator import Run
 from serving.traffic.serving_run import Ending
 

@@ -15,7 +15,8 @@ from loadgen.workloads.lengths import lognormal_of_median
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.class_demand import ClassesDemand, PlannedClass
 from serving.analysis.plan.plan_check import SizeTask, check_by_seed, check_in_turn, check_size
-from serving.analysis.plan.plan_demand import Share, TraceDemand
+from serving.analysis.plan.plan_demand import TraceDemand
+from serving.analysis.plan.replica_share import Share
 from serving.analysis.plan.size_check import Check
 from serving.simulator import THIS_PROCESS, SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits

@@ -1,0 +1,37 @@
+"""What FP8 KV would save a plan, in words and as data."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from serving.analysis.plan.plan_narrow_kv import LEAST, NARROW, NarrowKv
+from serving.analysis.plan.size_check import Check
+
+
+def narrow_kv_line(found: NarrowKv | None, size_words: Callable[[Check], str]) -> Iterator[str]:
+    """For the first lines; none where it was not tried."""
+    if found is None:
+        return
+    said = f"kv:    with KV of {NARROW} (--kv-cache-dtype {NARROW})"
+    check = found.check
+    if check is None:
+        yield f"{said} none of the sizes just below keeps the target: it saves no chips here"
+        return
+    reached = ", ".join(term.reached_words for term in check.terms)
+    yield (
+        f"{said} {size_words(check)}: {check.verdict}, {reached}; engines with at least "
+        f"{100 * LEAST:g} % of the plan's chips were tried; what it does to replies is not in the "
+        "model (ultraserve quality measures how many agree), so that it is your choice"
+    )
+
+
+def narrow_kv_data(found: NarrowKv | None) -> dict[str, Any] | None:
+    """In base units."""
+    if found is None:
+        return None
+    check = found.check
+    return {
+        "kv_cache_dtype": NARROW,
+        "chips": None if check is None else check.chips,
+        "surely_meets": None if check is None else check.surely_meets,
+        "is_whole": found.is_whole,
+    }
