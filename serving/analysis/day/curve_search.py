@@ -116,6 +116,7 @@ def find_curve(
     capacity_per_s = (low + high) / 2
     below = [share * capacity_per_s for share in reversed(_BELOW)]
     most_per_s = search.complete(high * _OVERLOAD, [high * _ABOVE, *below], near=(_NEAR * low, high))
+    search.narrow(most_per_s)
     lasting_per_s = search.lasting(most_per_s)
     return search.curve(most_per_s, lasting_per_s, groups=replica.serving)
 
@@ -228,6 +229,20 @@ class _Search:
         self.progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
         self._note([each for each in found if isinstance(each, RatePoint)])
         return begun_per_s
+
+    def narrow(self, most_per_s: float) -> None:
+        """Bracket the capacity again where longer runs have widened it: the lower end of the first
+        bracket misses the target in them, or is more than begins at an overload.
+        """
+        for _ in range(_ROUNDS_MAX):
+            below = [point for point in self.points() if point.rate_per_s < most_per_s]
+            missed = [point.rate_per_s for point in below if not self._keeps(point)]
+            high = min(missed, default=most_per_s)
+            low = max((p.rate_per_s for p in below if p.rate_per_s < high), default=0.0)
+            if not low or high - low <= _BRACKET_SHARE * high:
+                break
+            points = self.workers.map(run_at_rate, [self._longer_task((low + high) / 2)])
+            self._note(points)
 
     def curve(self, most_per_s: float, lasting_per_s: float, *, groups: int = 1) -> ReplicaCurve:
         """Of one of so many groups, by the rates below `most_per_s`, both rates those of all."""
