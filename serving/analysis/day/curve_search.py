@@ -115,7 +115,9 @@ def find_curve(
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
     below = [share * capacity_per_s for share in reversed(_BELOW)]
-    most_per_s = search.complete(high * _OVERLOAD, [high * _ABOVE, *below], near=(_NEAR * low, high))
+    most_per_s = search.complete(
+        high * _OVERLOAD, [high * _ABOVE, *below], near=(_NEAR * low, high)
+    )
     search.narrow(most_per_s)
     lasting_per_s = search.lasting(most_per_s)
     return search.curve(most_per_s, lasting_per_s, groups=replica.serving)
