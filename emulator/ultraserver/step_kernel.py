@@ -142,8 +142,12 @@ class StepKernel:
         )
 
     def step_tables(self, power: PowerTables, slow: Float64s) -> StepTables | None:
-        """What `cost_kernel.drawn` needs of expected loads; None where it needs more each step."""
-        if self.has_experts and (not self._carries or self._tables.exchange.stuck.any()):
+        """What `cost_kernel.drawn` needs of expected loads; None where it needs more each step, or
+        a chip that takes part has no links to one that needs its tokens.
+        """
+        takes_part = np.repeat(self._tables.ranks.up, self._tp)
+        stuck = (self._tables.exchange.stuck & takes_part).any()
+        if self.has_experts and (not self._carries or stuck):
             return None
         return StepTables(tables=(self._tables, self._time, power), given=self._given, slow=slow)
 

@@ -240,6 +240,11 @@ class LiveMachine:
         ends = (each.until_ns for each in self._silences.values() if each.charged)
         return max(0, max(ends, default=0) - now_ns)
 
+    @property
+    def owes_pause(self) -> bool:
+        """Whether the next step is longer by what the machine did since the last one."""
+        return self._pause_ns > 0
+
     def take_pause(self) -> int:
         """Emulated time taken since the last step, to be charged by the caller."""
         pause_ns, self._pause_ns = self._pause_ns, 0

@@ -181,7 +181,7 @@ class SimulatedMachine:
         live, now_ns = self._live, self._present.now_ns
         waits = self._leases.waits or self.is_warming or self._held_until_ns > now_ns
         struck = live.owes_ranks or live.silence or live.faults.pending or live.faults.recovering
-        if waits or struck:
+        if waits or struck or live.owes_pause:
             return None
         if self._costed is not live.machine.cost_model:
             self._costed, self._steady = live.machine.cost_model, self._costs_now()

@@ -41,6 +41,7 @@ LONG_NAMES = (
     "exact_day",
     "day_policies",
     "exact_handovers",
+    "exact_loads",
     "plan_exhaustive",
     "plan_live",
     "big_checkpoint",

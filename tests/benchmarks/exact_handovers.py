@@ -39,10 +39,10 @@ def hours_with_handovers(result: DayResult, *, hours: int, look_s: float) -> lis
     return drawn
 
 
-def line_of(hour: int, held: HeldDay, cpu_s: float) -> str:
+def line_of(name: str, held: HeldDay, cpu_s: float) -> str:
     """One hour's differences."""
     return (
-        f"{hour:2} h: {held.requests:,} requests, {held.handovers.exact:.0f} hand-overs "
+        f"{name}: {held.requests:,} requests, {held.handovers.exact:.0f} hand-overs "
         f"({held.handovers.walked:.0f} walked); kept {held.both.exact:.3%} "
         f"({100 * held.both.difference:+.2f} points), worst 5 min {held.worst.exact:.2%} "
         f"({100 * held.worst.difference:+.2f}); TTFT p99 {1e3 * held.ttft_p99_s.exact:,.1f} ms "
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     for hour in hours_with_handovers(result, hours=args.hours, look_s=terms.look_s):
         begun_s = time.process_time()
         held = held_stretch(result, replica, terms, begin_s=hour * HOUR_S)
-        print(line_of(hour, held, time.process_time() - begun_s), flush=True)
+        print(line_of(f"{hour:2} h", held, time.process_time() - begun_s), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,12 @@ from serving.simulator.simulation_workers import SimulationWorkers
 
 Progress = Callable[[str], None]
 
-_BELOW: Final = (0.08, 0.2, 0.4)
-"""Rates below the bracket, as shares of the capacity: a night's and a morning's."""
+_BELOW: Final = (0.08, 0.2, 0.4, 0.6, 0.85)
+"""Rates below the bracket, as shares of the capacity: a night's, a morning's, and a day's, between
+which times bend more than equal ratios do.
+"""
+_NEAR: Final = 0.8
+"""Of the bracket's lower end: from there to its upper one queues come and go in minutes."""
 _ABOVE: Final = 1.2
 """Of the bracket's upper end: attainment falls, queues are still finite."""
 _BRACKET_SHARE: Final = 0.08
@@ -38,8 +42,8 @@ _BEGUN_SHARE: Final = 0.85
 _TIMES: Final = 20
 """Times the requests to judge by, of each rate: queues come and go in minutes."""
 _JUDGED_S: Final = 600.0
-"""In which they arrive, at most; all of it at a capacity, however many they are: a queue that grows
-by a hundredth of the rate is then seconds long.
+"""In which they arrive, at most; all of it near a capacity, however many they are: a queue that
+grows by a hundredth of the rate is then seconds long.
 """
 _LOWER: Final = 0.99
 """Times a rate that does not last, the next one that may."""
@@ -69,7 +73,7 @@ def turns_of(groups: int) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
     """A rate is judged by `_TIMES` times `judged` requests, by fewer where they take longer than
-    `_JUDGED_S`, and by more to build a queue; a capacity by all that come in `_JUDGED_S`. Of
+    `_JUDGED_S`, and by more to build a queue; near a capacity by all that come in `_JUDGED_S`. Of
     `turns` replicas each gets every so many-th of Poisson arrivals.
     """
 
@@ -110,8 +114,11 @@ def find_curve(
     search = _Search(replica=replica, guess=guess, terms=terms, workers=workers, progress=progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
-    others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
-    most_per_s = search.complete(high * _OVERLOAD, others)
+    below = [share * capacity_per_s for share in reversed(_BELOW)]
+    most_per_s = search.complete(
+        high * _OVERLOAD, [high * _ABOVE, *below], near=(_NEAR * low, high)
+    )
+    search.narrow(most_per_s)
     lasting_per_s = search.lasting(most_per_s)
     return search.curve(most_per_s, lasting_per_s, groups=replica.serving)
 
@@ -208,14 +215,36 @@ class _Search:
             f"keeps at {rate_per_s:.3g} requests/s or less; it does not",
         )
 
-    def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
-        """Simulate these rates; returns requests begun per second at the overload."""
-        tasks = [self._task(rate) for rate in (overload_per_s, *rates_per_s)]
+    def complete(
+        self, overload_per_s: float, rates_per_s: Sequence[float], *, near: tuple[float, float]
+    ) -> float:
+        """Simulate these rates, and for longer all between those `near` a capacity; returns
+        requests begun per second at the overload.
+        """
+        lowest, highest = near
+        longer = [rate for rate in {*self.found, *rates_per_s} if lowest <= rate <= highest]
+        others = [rate for rate in rates_per_s if rate not in longer]
+        tasks = [self._task(overload_per_s), *map(self._longer_task, sorted(longer, reverse=True))]
+        tasks += map(self._task, others)
         found = self.workers.map(_look, list(enumerate(tasks)))
         begun_per_s = next(each for each in found if isinstance(each, float))
         self.progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
         self._note([each for each in found if isinstance(each, RatePoint)])
         return begun_per_s
+
+    def narrow(self, most_per_s: float) -> None:
+        """Bracket the capacity again where longer runs have widened it: the lower end of the first
+        bracket misses the target in them, or is more than begins at an overload.
+        """
+        for _ in range(_ROUNDS_MAX):
+            below = [point for point in self.points() if point.rate_per_s < most_per_s]
+            missed = [point.rate_per_s for point in below if not self._keeps(point)]
+            high = min(missed, default=most_per_s)
+            low = max((p.rate_per_s for p in below if p.rate_per_s < high), default=0.0)
+            if not low or high - low <= _BRACKET_SHARE * high:
+                break
+            points = self.workers.map(run_at_rate, [self._longer_task((low + high) / 2)])
+            self._note(points)
 
     def curve(self, most_per_s: float, lasting_per_s: float, *, groups: int = 1) -> ReplicaCurve:
         """Of one of so many groups, by the rates below `most_per_s`, both rates those of all."""
@@ -241,9 +270,7 @@ class _Search:
             rate_per_s = min(met_per_s, rate_per_s * _LOWER)
             if not rate_per_s:
                 break
-            task = self._task(rate_per_s)
-            judged = max(task.judged, ceil(rate_per_s * _JUDGED_S))
-            (point,) = self.workers.map(run_at_rate, [replace(task, judged=judged)])
+            (point,) = self.workers.map(run_at_rate, [self._longer_task(rate_per_s)])
             self._note([point])
             if self._keeps(point):
                 return rate_per_s
@@ -253,6 +280,11 @@ class _Search:
         """Whether enough were in time and no queue grew: with one, a longer run would miss."""
         begun = point.served_per_s >= _BEGUN_SHARE * point.rate_per_s
         return begun and point.both_share >= self.terms.required_share
+
+    def _longer_task(self, rate_per_s: float) -> RateTask:
+        """By all that come in `_JUDGED_S`."""
+        task = self._task(rate_per_s)
+        return replace(task, judged=max(task.judged, ceil(rate_per_s * _JUDGED_S)))
 
     def _task(self, rate_per_s: float) -> RateTask:
         guess, terms = self.guess, self.terms

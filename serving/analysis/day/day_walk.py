@@ -31,6 +31,11 @@ Int64s = NDArray[np.int64]
 Choice = Callable[[int, int, float], int]
 """Serving groups by the look's number, the state of the groups and the backlog."""
 
+_Served = tuple[float, float, Sequence[tuple[float, float]]]
+"""Of an interval: seconds that groups serve, how many do, and of each part with other groups its
+share of the interval and the requests that they can serve.
+"""
+
 
 class GroupOutcomes(Protocol):
     """What a number of serving groups does to them: of a machine's, or one model's of a fleet."""
@@ -119,7 +124,7 @@ class WalkUnderWay:
         self._undone_tokens = 0.0  # that an earlier look had trained
         self._wanted: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
-        self._most: dict[LookOutcome, Sequence[tuple[float, float, float]]] = {}
+        self._most: dict[LookOutcome, Sequence[_Served]] = {}
 
     @property
     def looks(self) -> int:
@@ -192,34 +197,45 @@ class WalkUnderWay:
         self._undone_tokens += unsaved.earlier_undone * self._unsaved_tokens
         self._unsaved_tokens = unsaved.earlier * self._unsaved_tokens + unsaved.tokens
 
-    def _most_of(self, outcome: LookOutcome) -> Sequence[tuple[float, float, float]]:
-        """By interval: seconds that groups serve, how many do, and the requests that they can."""
+    def _most_of(self, outcome: LookOutcome) -> Sequence[_Served]:
+        """By interval."""
         if outcome not in self._most:
             interval_s, saturated_at = self.outcomes.interval_s, self._curve.saturated_at
-            served_s = [times.serving_s for times in outcome.times]
             self._most[outcome] = [
-                (each_s, each_s / interval_s, float(saturated_at(each_s / interval_s)) * each_s)
-                for each_s in served_s
+                (
+                    times.serving_s,
+                    times.serving_s / interval_s,
+                    [
+                        (share, float(saturated_at(groups)) * groups * share * interval_s)
+                        for share, groups in times.shares
+                    ],
+                )
+                for times in outcome.times
             ]
         return self._most[outcome]
 
-    def _serve(self, intervals: Sequence[tuple[float, float, float]]) -> None:
+    def _serve(self, intervals: Sequence[_Served]) -> None:
         """From the present interval on."""
         waiting = self._waiting
-        for number, (serving_s, serving, most) in enumerate(intervals, start=self.number):
+        for number, (serving_s, serving, parts) in enumerate(intervals, start=self.number):
             arrived = self._arrivals[number]
-            served = min(waiting + arrived, most)
-            left = waiting + arrived - served
+            served = late = 0.0
+            for share, most in parts:
+                came = arrived * share
+                part_served = min(waiting + came, most)
+                left = waiting + came - part_served
+                if left > 0:
+                    late += came
+                elif waiting > 0 and most > came:
+                    # The queue is gone when what is served beyond the arrivals has made up for it.
+                    late += came * min(1.0, waiting / (most - came))
+                served += part_served
+                waiting = left
             self.serving[number] = serving
             self._served[number] = served
             self.rates[number] = served / serving_s if serving_s else 0.0
-            if left > 0:
-                self.backlog[number] = left
-                self.late[number] = arrived
-            elif waiting > 0 and most > arrived:
-                # The queue is gone when what is served beyond the arrivals has made up for it.
-                self.late[number] = arrived * min(1.0, waiting / (most - arrived))
-            waiting = left
+            self.backlog[number] = waiting
+            self.late[number] = late
         self._waiting = waiting
 
 

@@ -8,7 +8,7 @@ Groups that go the same way are one group of the machine, with their numbers as 
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -45,7 +45,10 @@ _TIME_DIGITS: Final = 6  # of seconds, within which two states are one
 
 @dataclass(slots=True, kw_only=True)
 class GroupTimes:
-    """Group-seconds by activity, tokens trained and energy."""
+    """Group-seconds by activity, tokens trained and energy.
+
+    `parts`: for how many seconds how many groups served, one after another.
+    """
 
     serving_s: float = 0.0
     leaving_s: float = 0.0
@@ -56,6 +59,20 @@ class GroupTimes:
     chips_at_work_s: float = 0.0
     tokens: float = 0.0
     joules: float = 0.0  # of all chips that neither serve nor leave
+    parts: list[tuple[float, int]] = field(default_factory=list)
+
+    def serve(self, groups: int, seconds: float) -> None:
+        """Count so many groups that serve."""
+        self.serving_s += groups * seconds
+        if self.parts and self.parts[-1][1] == groups:
+            seconds += self.parts.pop()[0]
+        self.parts.append((seconds, groups))
+
+    @property
+    def shares(self) -> list[tuple[float, int]]:
+        """Of the whole time, how much each of the `parts` is, and its groups."""
+        whole_s = sum(seconds for seconds, _ in self.parts)
+        return [(seconds / whole_s, groups) for seconds, groups in self.parts]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -338,7 +355,7 @@ class LeasedGroups:
         leaving, restoring = counts[HandoverPhase.DRAINING], counts[HandoverPhase.RESTORING]
         serving = counts[HandoverPhase.SERVING]
         idle = trained.groups - serving - leaving - restoring - at_job
-        times.serving_s += serving * seconds
+        times.serve(serving, seconds)
         times.leaving_s += leaving * seconds
         times.restoring_s += restoring * seconds
         times.idle_s += idle * seconds

@@ -46,8 +46,9 @@ _NEAR: Final = 1e-6
 class Wishes:
     """What each wish makes of each state of the groups in `intervals`; wish n is n + 1 serving.
 
-    Many lead to the same times of the groups that serve, which are the rows of `serving_s` and
-    `drawing_s`.
+    Many lead to the same times of the groups that serve, which are the rows of `serving_s`,
+    `drawing_s` and `parts`: of each part of an interval in which other groups serve, its share of
+    the interval, 0 behind the last one, and how many groups do.
     """
 
     after: Int64s  # [wishes, states]
@@ -56,6 +57,7 @@ class Wishes:
     row: Int64s  # [wishes, states]
     serving_s: Float64s  # [rows, intervals], of all groups
     drawing_s: Float64s  # [rows, intervals], with those that leave
+    parts: Float64s  # [rows, intervals, parts, 2]
 
     @classmethod
     def of(cls, outcomes: LookOutcomes, states: int, intervals: int) -> "Wishes":
@@ -70,8 +72,14 @@ class Wishes:
             return np.array([[[getattr(t, of) for t in one.times] for one in row] for row in found])
 
         serving_s = each("serving_s")
-        both = np.concatenate([serving_s, serving_s + each("leaving_s")], axis=2)
-        rows, row = np.unique(both.reshape(-1, 2 * intervals), axis=0, return_inverse=True)
+        shares = [[[t.shares for t in one.times] for one in row] for row in found]
+        most = max(len(each) for row in shares for one in row for each in one)
+        parts = np.array(
+            [[[each + [(0.0, 1)] * (most - len(each)) for each in o] for o in r] for r in shares]
+        )  # [wishes, states, intervals, parts, 2]
+        flat = parts.reshape(groups, states, -1)
+        both = np.concatenate([serving_s, serving_s + each("leaving_s"), flat], axis=2)
+        rows, row = np.unique(both.reshape(groups * states, -1), axis=0, return_inverse=True)
         undone = [[one.totals.tokens_undone for one in row] for row in found]
         return cls(
             after=np.array([[one.after for one in row] for row in found]),
@@ -79,7 +87,8 @@ class Wishes:
             joules=each("joules").sum(axis=2),
             row=row.reshape(groups, states),
             serving_s=rows[:, :intervals],
-            drawing_s=rows[:, intervals:],
+            drawing_s=rows[:, intervals : 2 * intervals],
+            parts=rows[:, 2 * intervals :].reshape(len(rows), intervals, most, 2),
         )
 
 
@@ -105,7 +114,7 @@ class Look:
 def queue_step(
     waiting: Float64s, arrived: Float64s | float, most: Float64s
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """Served, left and late requests of an interval, as `day_walk` counts them one by one."""
+    """Served, left and late requests of a part of an interval, as `day_walk` counts them."""
     total = waiting + arrived
     served = np.minimum(total, most)
     left = total - served
@@ -134,9 +143,15 @@ def _looks(
         arrived = arrivals[:, interval, None, None]
         serving_s = wishes.serving_s[:, interval, None]
         serving = serving_s / interval_s
-        served, waiting, late = queue_step(
-            waiting, arrived, curve.saturated_at(serving) * serving_s
-        )
+        served, late = np.zeros(shape), np.zeros(shape)
+        for part in wishes.parts[:, interval].swapaxes(0, 1):  # [rows, 2]
+            share, groups = part[:, :1], part[:, 1:]
+            if not share.any():
+                break
+            most = curve.saturated_at(groups) * groups * share * interval_s
+            part_served, waiting, part_late = queue_step(waiting, arrived * share, most)
+            served += part_served
+            late += part_late
         rates = served / serving_s
         kept += (arrived - late) * curve.share("both_share", rates, serving)
         joules += curve.least_chip_watts(rates, serving) * wishes.drawing_s[:, interval, None]

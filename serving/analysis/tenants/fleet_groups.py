@@ -259,11 +259,11 @@ class FleetGroups:
     def _pass(self, seconds: float) -> None:
         if seconds <= 0:
             return
+        for model, times in enumerate(self._served):
+            times.serve(self.serving(model), seconds)
         for group, model in enumerate(self.model):
             times, totals = self._served[model], self.totals[model]
             match self.phase(group):
-                case HandoverPhase.SERVING:
-                    times.serving_s += seconds
                 case HandoverPhase.DRAINING:
                     times.leaving_s += seconds
                     totals.seconds += seconds

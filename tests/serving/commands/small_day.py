@@ -43,6 +43,14 @@ def hours(folder: Path) -> Path:
     return path
 
 
+def five_minutes(folder: Path, *rates: float) -> Path:
+    """A trace of so many steps of five minutes from midnight on."""
+    path = folder / "rates.csv"
+    rows = (f"2024-05-10T00:{5 * number:02}Z,{rate}" for number, rate in enumerate(rates))
+    path.write_text("\n".join(("time,rate", *rows)) + "\n")
+    return path
+
+
 def small_night(folder: Path) -> Path:
     """Two models by turns on 18 groups for three hours, two jobs, and batch work."""
     own, trace = lengths(folder), hours(folder)

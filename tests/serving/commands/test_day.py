@@ -10,7 +10,7 @@ from loadgen.errors import LoadError
 from serving.analysis.day.day_trace import DayTrace
 from serving.commands import day as command
 from tests.prometheus_server import DEPLOYED, PrometheusServer
-from tests.serving.commands.small_day import SMALL_DAY, hours, lengths, parsed
+from tests.serving.commands.small_day import SMALL_DAY, five_minutes, hours, lengths, parsed
 
 NOT_THERE = ("--from-prometheus", "http://127.0.0.1:1")
 
@@ -56,22 +56,29 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
 def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
+    """Both serve 70 % of what they can; while one trains half of what the other can, and once more
+    than that: half a minute in which a job saves before its group is back.
+    """
+    files = ("--trace", str(five_minutes(tmp_path, 9, 9, 3.3, 3.3, 3.3, 9)))
     engine = (
-        *("--chips", "16", "--group-chips", "4", "--ep", "16", "--policy", "fixed:2"),
-        *("--peak", "0.25"),  # a machine that hands over is simulated step by step
+        *("--chips", "8", "--group-chips", "4", "--peak", "70"),
+        *("--policy", "schedule:00:10-00:25@UTC;dwell=0s,headroom=0"),
+        *("--lengths", str(lengths(tmp_path)), "--train-recipe", "searched"),
     )
-    args = parsed(*SMALL_DAY, *engine, *files, "--exact", "--train-recipe", "searched", "--json")
+    args = parsed(*SMALL_DAY, *engine, *files, "--exact", "--json")
     assert args.run(args) == 0
     data = json.loads(capsys.readouterr().out)
 
     group = data["group"]
-    assert (group["groups"], group["chips"], group["engine_chips"]) == (4, 4, 16)
-    assert list(data["curves"]) == ["1", "2", "3", "4"]
+    assert (group["groups"], group["chips"], group["engine_chips"]) == (2, 4, 8)
+    assert list(data["curves"]) == ["1", "2"]
     assert group["restore_s"] < 1.0  # weights alone; a start is the job's
     exact = data["exact"]
-    assert exact["handovers"]["exact"] == exact["handovers"]["walked"] == 2
-    assert exact["both"]["walked"] == pytest.approx(exact["both"]["exact"], abs=0.02)
+    assert exact["requests"] > 200_000
+    assert exact["handovers"] == {"exact": 2, "walked": 2}
+    assert exact["both"]["exact"] < 0.99  # those that came in that half a minute
+    assert exact["both"]["walked"] == pytest.approx(exact["both"]["exact"], abs=0.005)
+    assert exact["worst"]["walked"] == pytest.approx(exact["worst"]["exact"], abs=0.03)
     for name in ("joules", "trained_tokens"):
         assert exact[name]["walked"] == pytest.approx(exact[name]["exact"], rel=0.01)
     assert any("the engine's own machine hands groups over" in line for line in data["assumptions"])
@@ -81,10 +88,7 @@ def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
 def test_chips_of_an_engine_s_parts_are_lost_on_an_exact_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rates = tmp_path / "rates.csv"
-    rows = (f"2024-05-10T00:{5 * n:02}Z,{rate}" for n, rate in enumerate((9, 1)))
-    rates.write_text("\n".join(("time,rate", *rows)) + "\n")
-    files = ("--trace", str(rates), "--lengths", str(lengths(tmp_path)))
+    files = ("--trace", str(five_minutes(tmp_path, 9, 1)), "--lengths", str(lengths(tmp_path)))
     engine = (
         *("--chips", "8", "--group-chips", "4", "--policy", "fixed:1", "--peak", "1"),
         *("--train-recipe", "searched", "--exact", "--json"),

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
+from serving.errors import LeaseRefused
 from serving.policy.routing import ROUTERS
 from serving.simulator import (
     ReplicaSet,
@@ -31,7 +33,7 @@ from serving.simulator import (
 from serving.simulator.run_log import EngineLog, StepTotals
 from serving.simulator.simulated_machine import SimulatedMachine
 from serving.traffic.serving_run import Ending
-from serving.wire.control_call import DrainRequest, ResumeRequest
+from serving.wire.control_call import DrainRequest, HealRequest, InjectRequest, ResumeRequest
 from serving.wire.machine_state import FOR_MAINTENANCE
 
 LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=400), output=Uniform(least=1, most=60))
@@ -353,7 +355,7 @@ def test_totals_are_not_of_requests_that_wait_for_others() -> None:
 
 
 @pytest.mark.parametrize("comes_back_s", [None, 0.3])
-def test_an_engine_whose_chips_have_left_is_stepped_with_the_same_figures(
+def test_steps_of_an_engine_whose_chips_have_left_go_ahead(
     comes_back_s: float | None,
 ) -> None:
     deployment = SimulatedDeployment.of(
@@ -377,4 +379,52 @@ def test_an_engine_whose_chips_have_left_is_stepped_with_the_same_figures(
     machine.take(leaves, 0, (), others_serve=False)
     machine.idle(0, ())
     machine.idle(NS_PER_S, ())  # the experts have moved
-    assert machine.steady_costs is None, "no steps go ahead"
+    assert machine.steady_costs is not None, "steps go ahead"
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6))
+def test_so_do_they_through_any_hand_overs_and_losses(seed: int) -> None:
+    """Groups of 2 chips of 8 leave and come back, and a chip that stays may be lost, for good."""
+    rng = np.random.default_rng(seed)
+    tp = int(rng.choice([1, 2]))
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        str(rng.choice(["qwen3-30b-a3b", "gpt-oss-120b"])),
+        Partition(chips=8, ep=8, tp=tp, lnc=2),
+        schedulers=SchedulerLimits(max_num_seqs=int(rng.choice([4, 32]))),
+    )
+    calls, leases, groups = [], int(rng.integers(1, 3)), rng.permutation(4).tolist()
+    for lease, group in enumerate(groups[:leases], start=1):
+        at_s = float(rng.choice([0.0, 0.05, rng.random()]))
+        leaves = DrainRequest(
+            chips=(2 * group, 2 * group + 1),
+            grace_s=float(rng.choice([0.0, 0.1])),
+            purpose=FOR_MAINTENANCE,
+        )
+        calls.append((lease + at_s, TimedCall(at_s=lease + at_s, call=leaves)))
+        if rng.random() < 0.5:
+            back_s = leases + 1.5 + 2.0 * rng.random()
+            calls.append((back_s, TimedCall(at_s=back_s, call=ResumeRequest(lease=lease))))
+    if rng.random() < 0.5:
+        chip, at_s = 2 * groups[-1], float(rng.choice([0.5, leases + 1.2]))
+        fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
+        calls.append((at_s, TimedCall(at_s=at_s, call=InjectRequest(fault=fault))))
+        if rng.random() < 0.5:
+            calls.append((5.0, TimedCall(at_s=5.0, call=HealRequest(chip=chip))))
+    rate_per_s = float(rng.choice([5.0, 60.0, 400.0]))
+    traffic = Traffic.drawn(
+        rate_per_s=rate_per_s, lengths=LENGTHS, seed=seed, requests=int(8 * rate_per_s)
+    )
+    how = {"calls": [call for _, call in sorted(calls, key=lambda each: each[0])]}
+    try:
+        ahead, one_by_one = both(deployment, traffic, **how)
+    except LeaseRefused:
+        return  # the experts would not fit on the others
+    joules = ("joules", "chip_watts")
+    found, wanted = bits(ahead), bits(one_by_one)
+    assert [found.pop(n) for n in joules] == pytest.approx(
+        [wanted.pop(n) for n in joules], rel=1e-12
+    )
+    assert found == wanted

@@ -226,8 +226,11 @@ def test_intervals_are_counted_as_the_walk_counts_them(arrivals: list[int], serv
     walked = day.walked([serving] * day.looks).walk
     waiting = np.zeros(1)
     for number, times in enumerate(walked.times):
-        most = np.array([CURVE.saturated_per_s * times.serving_s])
-        served, waiting, late = queue_step(waiting, float(arrivals[number]), most)
+        served = late = 0.0
+        for share, groups in times.shares:
+            most = np.array([CURVE.saturated_per_s * groups * share * day.demand.interval_s])
+            part, waiting, part_late = queue_step(waiting, share * arrivals[number], most)
+            served, late = served + part, late + part_late
         assert served == pytest.approx(walked.served[number])
         assert waiting == pytest.approx(walked.backlog[number])
         assert late == pytest.approx(walked.late[number])

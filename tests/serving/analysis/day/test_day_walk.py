@@ -13,6 +13,7 @@ from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import DayWalk
+from serving.analysis.day.exact_day import Planned
 from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
@@ -43,6 +44,18 @@ def test_an_overload_waits_its_turn_and_whoever_finds_a_queue_is_late() -> None:
     assert found.backlog.tolist() == [240, 0, 0]
     # The queue of 240 is gone when 240 more than the arrivals are served: in half a minute.
     assert found.late.tolist() == [1_200, 240, 0]
+
+
+def test_groups_that_come_back_within_an_interval_do_not_serve_before() -> None:
+    # From 180 s on a job saves for 10 s and two groups return in 60 s: two serve until 250 s, and
+    # then four. 480 a minute are what two serve; of 600 a minute 100 come in the 10 s, find 80
+    # served, and wait; the other 500 come while four serve 800, which end the queue of 20.
+    plan = Planned(begins_s=MONDAY.timestamp(), look_s=60.0, serving=(2, 2, 2, 4, 4))
+    found = walked(demand(60, 60, 60, 480, 600), plan, TERMS)
+    assert found.times[4].parts == [(pytest.approx(10.0), 2), (pytest.approx(50.0), 4)]
+    assert found.served.tolist() == pytest.approx([60, 60, 60, 480, 600])
+    assert found.late.tolist() == pytest.approx([0, 0, 0, 0, 100 + 500 * 20 / 300])
+    assert not found.backlog.any()
 
 
 def test_a_night_hands_groups_over_and_counts_every_token_and_joule() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,7 +153,8 @@ def test_groups_go_the_same_way_together_as_one_by_one() -> None:
         assert together.each.phases == single.each.phases
         assert together.key == single.key
         for each in fields(one):
-            assert getattr(one, each.name) == pytest.approx(getattr(other, each.name), abs=1e-9)
+            found, wanted = (np.array(getattr(times, each.name)) for times in (one, other))
+            assert found == pytest.approx(wanted, abs=1e-9)
     assert together.totals == single.totals
 
 
@@ -176,6 +178,10 @@ def test_group_seconds_are_conserved_and_do_not_depend_on_the_intervals(
         for name in ("serving_s", "training_s", "paused_s", "tokens", "joules"):
             added = sum(getattr(part, name) for part in parts)
             assert added == pytest.approx(getattr(once, name), abs=1e-6)
+        assert sum(length_s * groups for length_s, groups in once.parts) == pytest.approx(
+            once.serving_s
+        )
+        assert sum(share for share, _ in once.shares) == pytest.approx(1.0)
     whole.want(6)
     whole.advance(now_s + 30 + 10 + 20)
     whole.want(6)
