@@ -68,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected: objects of libraries and tests that stay to the end
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which may be off
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """With `--part units`, of whose time a quarter is waiting, a worker more than processors."""
     return 1 + len(os.sched_getaffinity(0)) if config.getoption("--part") == "units" else None
