@@ -1,7 +1,6 @@
 """Fixtures of all packages: checkpoints, profiles of property tests, and fast tests."""
 
 import gc
-import logging
 import os
 import signal
 from collections import Counter
@@ -135,16 +134,9 @@ def _takes_long(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what stays to the end out of every later collection of garbage.
-
-    pytest hangs its two handlers on each logger that does not propagate, at each of a test's three
-    phases: torch has fifty of them, whose records come by way of the root as well.
-    """
+    """Leave what stays to the end out of every later collection of garbage."""
     gc.freeze()
     gc.enable()
-    for name, logger in logging.root.manager.loggerDict.items():
-        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
-            logger.propagate = True
 
 
 @pytest.hookimpl(wrapper=True)
