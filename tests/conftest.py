@@ -1,6 +1,7 @@
 """Fixtures of all packages: checkpoints, profiles of property tests, and fast tests."""
 
 import gc
+import logging
 import os
 import signal
 from collections import Counter
@@ -145,6 +146,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with item.config.stash[GUARD].holding(item.nodeid):
         return (yield)
+
+
+@pytest.fixture
+def caplog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """pytest's own, which also hears loggers that vLLM's settings keep from the root."""
+    for name in ("ultraserve", "vllm"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    return caplog
 
 
 @pytest.fixture
