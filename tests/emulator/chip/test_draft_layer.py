@@ -99,6 +99,7 @@ class TestTexts:
             len(guesses) for of_request in drafts.values() for guesses in of_request.values()
         } == {2}
 
+    @pytest.mark.long
     def test_drafts_are_the_same_on_every_partition(self, checkpoint: Path) -> None:
         found = [
             draft_texts(

@@ -61,6 +61,7 @@ class TestExponential:
 
         assert errors.max() < 1.0
 
+    @pytest.mark.long
     def test_every_number_near_zero_is_as_exact(self) -> None:
         bits = np.arange(0, 0x3F800000, 997, dtype=np.uint32)  # from 0 to 1
         x = np.concatenate([bits.view(np.float32), -bits.view(np.float32)])

@@ -71,6 +71,7 @@ def test_a_model_that_does_not_fit_this_host_is_not_read(monkeypatch: pytest.Mon
         WholeModel(SMALL_MOE_TRAINED_DIR, FP32_MODEL)
 
 
+@pytest.mark.long
 def test_each_matrix_is_multiplied_in_its_own_format(monkeypatch: pytest.MonkeyPatch) -> None:
     formats = ModelFormats(
         plain=WeightFormat.BF16, projections=WeightFormat.MXFP8, experts=WeightFormat.MXFP4

@@ -106,6 +106,7 @@ class TestWeights:
 
 
 class TestTokenizer:
+    @pytest.mark.long
     @settings(max_examples=300)
     @given(text=st.text())
     def test_any_unicode_text_comes_back(self, tokenizer: Tokenizer, text: str) -> None:

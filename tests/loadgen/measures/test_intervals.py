@@ -246,6 +246,7 @@ def test_equal_further_shares_come_up_to_the_most(known: list[float], more: int)
     assert -found.fun == pytest.approx(most, abs=1e-6)
 
 
+@pytest.mark.long
 def test_a_surer_bound_of_one_more_is_a_lower_one_and_holds_as_often_as_it_says() -> None:
     rng = np.random.default_rng(5)
     drawn = rng.normal(size=(4_000, 17))

@@ -47,6 +47,7 @@ class Served:
         return sum(getattr(each, field) for each in self.stats)
 
 
+@pytest.mark.long
 def test_texts_are_the_same_and_vllm_counts_every_draft_that_was_right(
     make_engine: Callable[..., Engine],
 ) -> None:
@@ -74,6 +75,7 @@ def test_texts_are_the_same_and_vllm_counts_every_draft_that_was_right(
     assert scheduled == 3
 
 
+@pytest.mark.long
 def test_a_step_without_drafts_takes_the_time_that_it_takes_without_drafting(
     make_engine: Callable[..., Engine],
 ) -> None:

@@ -144,6 +144,7 @@ def noted_joules(run: Run) -> float:
     return sum(each.joules - idle_watts * each.emulated_s for each in last.values())
 
 
+@pytest.mark.long
 def test_a_night_by_hand() -> None:
     """A look every 0.3 s: the group leaves at 12.0 s, is empty by the next, and trains."""
     run = simulate(ALONE, A_DAY, day_night=HOURS)
@@ -185,6 +186,7 @@ def test_the_calls_of_the_policy_by_hand_are_the_same_run() -> None:
     assert noted_joules(run) > 0
 
 
+@pytest.mark.long
 def test_a_policy_that_never_lends_changes_nothing() -> None:
     traffic = traffic_of(requests=120, rate_per_s=60.0)
     plain = simulate(THREE, traffic)
@@ -277,6 +279,7 @@ def test_faults_on_a_day_lose_no_request_without_a_word(seed: int, engines: bool
     assert again.handovers == run.handovers
 
 
+@pytest.mark.long
 def test_a_job_s_energy_is_counted_also_when_it_loses_a_chip() -> None:
     """Killed at once, it has been noted until then: all of its chips', and its lost steps."""
     asked = replace(HOURS, policy="fixed:1", start_s=0.0)
@@ -406,6 +409,7 @@ def test_the_last_engine_that_serves_does_not_leave() -> None:
         simulate(TWO, traffic, calls=[leave(0.5, 0), leave(1.0, 1)])
 
 
+@pytest.mark.long
 def test_an_engine_leaves_by_one_lease_or_keeps_a_rank() -> None:
     """Of two leases its requests would be nowhere's."""
     eight = SimulatedDeployment.of(
@@ -424,6 +428,7 @@ def test_an_engine_leaves_by_one_lease_or_keeps_a_rank() -> None:
         simulate(eight, traffic, calls=calls)
 
 
+@pytest.mark.long
 def test_engines_whose_prompts_others_compute_may_leave_too() -> None:
     prefill = replace(THREE, replicas=ReplicaSet(count=1))
     deployment = replace(THREE, prefill=prefill)
@@ -435,6 +440,7 @@ def test_engines_whose_prompts_others_compute_may_leave_too() -> None:
     assert {each.replica for each in run.calls} == {1, 2}
 
 
+@pytest.mark.long
 def test_a_chip_that_is_lost_while_its_engine_is_away_calls_nothing_back() -> None:
     traffic = traffic_of(requests=100, rate_per_s=20.0)
     fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0))

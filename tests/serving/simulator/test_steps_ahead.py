@@ -129,6 +129,7 @@ def test_every_figure_of_a_run_is_equal(
     assert ahead.served.finished.all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("router", ROUTERS)
 def test_engines_in_several_threads_change_nothing_of_each_other_s(router: str) -> None:
     traffic = Traffic.drawn(rate_per_s=400, lengths=LENGTHS, seed=5, requests=500)
@@ -227,6 +228,7 @@ def test_tables_that_do_not_know_a_repeated_step_learn_it() -> None:
     assert bits(ahead) == bits(both(deployment_of(limits), traffic)[1])
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 10**6))
 def test_so_is_any_run_with_lulls_and_levels(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -370,6 +370,7 @@ CHANGES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(changes=st.lists(CHANGES, max_size=25))
 def test_whatever_happens_both_go_the_same_way_and_every_lease_ends(

@@ -124,6 +124,7 @@ def test_a_lower_cap_takes_machines_out_of_serving() -> None:
     assert found.kept.sum() < week(row(8), peak_share=0.9).kept.sum()
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     caps=st.lists(st.floats(1.1, 9.0), min_size=HOURS, max_size=HOURS),

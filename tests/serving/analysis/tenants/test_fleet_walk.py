@@ -157,6 +157,7 @@ def test_batch_work_is_in_time_if_the_night_has_room_for_it() -> None:
     assert own.done_s[0] > 3_600
 
 
+@pytest.mark.long
 def test_joules_of_a_worthless_night_are_those_of_idle_groups() -> None:
     # A token is worth 1 J and takes 20 J beyond an idle group.
     worth = Worth(unit=WorthUnit.JOULES)

@@ -42,6 +42,7 @@ def still(*tenants: Tenant, serving: int = 3) -> FleetWalk:
     return night(*tenants, models=(model("a", day(3.0, peak_h=6), Fixed(serving_groups=serving)),))
 
 
+@pytest.mark.long
 def test_one_job_on_groups_that_are_always_free_starts_once() -> None:
     walk = still(job(GROUPS))
     # 5 groups train 10 tokens/s each, but for one start of 20 s, of which shares of looks may save

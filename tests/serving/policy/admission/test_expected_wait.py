@@ -43,6 +43,7 @@ def measured(sequences: int) -> ExpectedWait:
     return expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sequences", [1, 8])
 def test_a_sample_tells_what_all_would(sequences: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled_s = measured(sequences).wait(DEMAND, CAPACITY, 0.0).seconds

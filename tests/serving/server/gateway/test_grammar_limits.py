@@ -182,6 +182,7 @@ def test_patterns_are_unrolled_by_hand(pattern: str, states: int) -> None:
     assert pattern_states(pattern) == states
 
 
+@pytest.mark.long
 def test_a_schema_as_deep_as_a_body_holds_is_weighed() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(100_000):
