@@ -231,6 +231,7 @@ class ReplicaService:
         self._control = ServiceControl(
             settings.control, gateway, live.all, session, key=key, change_role=change
         )
+        live.came = self.roles.share_with
         live.prepare = self._control.publish_again
         live.engine_age_s = self._control.engine_age_s
         self._keys = KeyRing(
@@ -297,7 +298,7 @@ class ReplicaService:
         reload = KeyReload(self._keys)
         await reload.start()
         self._live.failed.add_done_callback(lambda _: self._leave())
-        roles = loop.create_task(self._live.or_fail(self.roles.follow_load(), "roles are"))
+        roles = loop.create_task(self._live.or_fail(self.roles.follow_load, "roles are"))
         try:
             await self._control.start(self._keys)
             if self._batches is not None:
