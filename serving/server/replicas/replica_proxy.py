@@ -78,7 +78,6 @@ _NONE_READY: Final = HttpError(
     retry_after_s=REST_RETRY_S,
 )
 
-
 _BROKEN: Final = HttpError(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "replica_lost",
@@ -312,9 +311,7 @@ class ReplicaProxy:
         return replica.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
 
     async def _prefill(self, replica: LiveReplica, request: _Request, held: HeldTokens) -> None:
-        """Have a prompt computed, unless others are to share it (`role_changes`). Raises as
-        `_ask`.
-        """
+        """Have a prompt computed, unless others are to have it. Raises as `_ask`."""
         task = asyncio.create_task(self._prefilled(replica, request))
         replica.prompts[task] = held.prompt_tokens
         try:

@@ -203,13 +203,15 @@ def _server_config(app: HttpGateway, settings: ServiceSettings) -> uvicorn.Confi
 
 
 def _role_changes(settings: ServiceSettings, live: LiveReplicas) -> RoleChanges:
-    """An operator's, and the load's where it is to change roles."""
+    """An operator's, and the load's where it is to change roles; told of each that is ready."""
     decider = None
     if settings.replica_step_tokens is not None:
         decider = RoleDecider(
             step_tokens=settings.replica_step_tokens, seats=settings.replica_seats
         )
-    return RoleChanges(live, decider, dilation=settings.dilation)
+    changes = RoleChanges(live, decider, dilation=settings.dilation)
+    live.came = changes.share_with
+    return changes
 
 
 class ReplicaService:
@@ -231,7 +233,6 @@ class ReplicaService:
         self._control = ServiceControl(
             settings.control, gateway, live.all, session, key=key, change_role=change
         )
-        live.came = self.roles.share_with
         live.prepare = self._control.publish_again
         live.engine_age_s = self._control.engine_age_s
         self._keys = KeyRing(
