@@ -41,8 +41,7 @@ test-fast test-units test-processes test-slow-chips test-slow-others test-hours 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
-# Tests with processes wait most of the time, so that the others run beside them, and print first;
-# of the others' time a quarter is waiting, so that they have a worker more than there are processors.
+# Tests with processes wait most of the time, so that the others run beside them, and print first.
 # Those with engines share a server, and so have one worker. The status 5 says that ARGS chose none.
 SPREAD = -n logical --dist loadfile --no-loadscope-reorder
 
@@ -50,7 +49,7 @@ test: .venv/.installed ## run the everyday tests: those with processes beside th
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-processes
 
 test-units: .venv/.installed
-	$(BIN)/pytest --part units -m "not slow" $(SPREAD) -n $$(($$(nproc) + 1)) $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest --part units -m "not slow" $(SPREAD) $(ARGS) || test $$? -eq 5
 
 test-processes: .venv/.installed
 	@out=$$(mktemp); failed=0; for part in chips "processes $(SPREAD)"; do \

@@ -68,6 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected: objects of libraries and tests that stay to the end
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which may be off
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """With `--part units`, of whose time a quarter is waiting, a worker more than processors."""
+    return 1 + len(os.sched_getaffinity(0)) if config.getoption("--part") == "units" else None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `--fast` or `--part`, do not import files of which no test would run."""
     part = "units" if config.getoption("--fast") else config.getoption("--part")
@@ -129,16 +135,9 @@ def _takes_long(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what stays to the end out of every later collection of garbage.
-
-    pytest hangs its two handlers on each logger that does not propagate, at each of a test's three
-    phases: torch has fifty of them, whose records come by way of the root as well.
-    """
+    """Leave what stays to the end out of every later collection of garbage."""
     gc.freeze()
     gc.enable()
-    for logger in logging.root.manager.loggerDict.values():
-        if isinstance(logger, logging.Logger):
-            logger.propagate = True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -147,6 +146,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with item.config.stash[GUARD].holding(item.nodeid):
         return (yield)
+
+
+@pytest.fixture
+def caplog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """pytest's own, which also hears loggers that vLLM's settings keep from the root."""
+    for name in ("ultraserve", "vllm"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    return caplog
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from emulator.compute.architecture import Architecture
 from emulator.compute.config_reader import ConfigReader
 from emulator.compute.families.family import ModelFamily
 from emulator.compute.families.registry import FAMILIES, family_of
-from emulator.compute.safetensors_file import FileState
-from emulator.compute.tensors import Tensors, weight_files
+from emulator.compute.tensors import FileState, Tensors, weight_files
 from emulator.compute.weights import (
     DenseWeights,
     ExpertSet,

@@ -7,10 +7,9 @@ header, the data; huggingface/safetensors, README.)
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -34,27 +33,22 @@ _DTYPES: Mapping[str, Any] = {
 }
 
 
-class FileState(NamedTuple):
-    """A file as it is now; another one, or other contents, have another state."""
-
-    path: Path
-    inode: int
-    size: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> "FileState":
-        """Raises OSError where there is no file."""
-        status = path.stat()
-        return cls(path, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
 class SafetensorsFile:
     """The tensors of the file at `path`; raises ValueError for a broken one, OSError for none."""
 
     def __init__(self, path: Path) -> None:
-        length, self._header = _header(FileState.of(path))
-        self._data = np.memmap(path, dtype=np.uint8, mode="r")[_LENGTH_BYTES + length :]
+        data = np.memmap(path, dtype=np.uint8, mode="r")
+        if len(data) < _LENGTH_BYTES:
+            raise ValueError(f"{len(data)} bytes are no safetensors file")
+        length = int(data[:_LENGTH_BYTES].view("<u8")[0])
+        if length > min(_HEADER_BYTES_MAX, len(data) - _LENGTH_BYTES):
+            raise ValueError(f"a header of {length} bytes is not in the file of {len(data)}")
+        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
+        if not isinstance(header, dict):
+            raise ValueError("its header holds no JSON object")
+        header.pop("__metadata__", None)
+        self._data = data[_LENGTH_BYTES + length :]
+        self._header: dict[str, Any] = header
 
     def names(self) -> tuple[str, ...]:
         """The names of all tensors."""
@@ -77,20 +71,3 @@ class SafetensorsFile:
             return tuple(map(int, entry["shape"])), str(entry["dtype"]), (int(first), int(end))
         except (KeyError, TypeError) as error:
             raise ValueError(f"no complete entry of {name} in its header") from error
-
-
-@lru_cache(maxsize=256)  # a server asks for it several times as it starts, and for each chip
-def _header(state: FileState) -> tuple[int, Mapping[str, Any]]:
-    """Bytes of the file's header, and its entries by the tensor's name."""
-    with state.path.open("rb") as file:
-        start = file.read(_LENGTH_BYTES)
-        if len(start) < _LENGTH_BYTES:
-            raise ValueError(f"{state.size} bytes are no safetensors file")
-        length = int.from_bytes(start, "little")
-        if length > min(_HEADER_BYTES_MAX, state.size - _LENGTH_BYTES):
-            raise ValueError(f"a header of {length} bytes is not in the file of {state.size}")
-        header = json.loads(file.read(length))
-    if not isinstance(header, dict):
-        raise ValueError("its header holds no JSON object")
-    header.pop("__metadata__", None)
-    return length, header

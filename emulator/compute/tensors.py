@@ -6,7 +6,7 @@ A missing or misshapen tensor is one clear line before serving starts.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.arrays import Float32s
 from emulator.compute.mapped_matrix import MappedMatrix, Matrices, Matrix, mapped_matrices
-from emulator.compute.safetensors_file import FileState, SafetensorsFile
+from emulator.compute.safetensors_file import SafetensorsFile
 from emulator.compute.scaled_rows import Fp8Rows, Mxfp4Rows, Rows
 from emulator.errors import CheckpointError
 from emulator.formats.mx_blocks import BLOCK
@@ -33,6 +33,21 @@ _UNSCALED = (np.float32, np.float16, ml_dtypes.bfloat16)
 MAPPED_BYTES_MIN = 64 << 20
 """Smallest checkpoint whose matrices stay in its pages: those of smaller ones are so small that one
 call for many of them is faster, and hosts have room for copies."""
+
+
+class FileState(NamedTuple):
+    """A file as it is now; another one, or other contents, have another state."""
+
+    path: Path
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "FileState":
+        """Raises OSError where there is no file."""
+        status = path.stat()
+        return cls(path, status.st_ino, status.st_size, status.st_ctime_ns)
 
 
 def weight_files(directory: Path) -> tuple[FileState, ...]:

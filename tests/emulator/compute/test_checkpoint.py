@@ -1,6 +1,7 @@
 """What is read of a checkpoint, and the one line that each broken one gets."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -269,11 +270,13 @@ class TestRefusals:
 
         for _ in range(2):
             rewrite(broken, transpose)
-        size = (broken / "model.safetensors").stat().st_size
+        path = broken / "model.safetensors"
+        before = path.stat()
         assert check_weights(broken).layers == 3
 
-        rewrite(broken, transpose)  # a check is of a file as it is, not of its name and size
-        assert (broken / "model.safetensors").stat().st_size == size
+        rewrite(broken, transpose)  # a check is of a file as it is, not of its name, size and time
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert path.stat().st_size == before.st_size
         assert "has shape [40, 24], config.json asks [24, 40]" in refusal(broken)
 
         rewrite(broken, transpose)
