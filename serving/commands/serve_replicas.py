@@ -48,9 +48,10 @@ class ServiceOptions:
     )
     replica_roles: str | None = option(
         None,
-        "what the replicas do, in this order: so many compute prompts, and hand the KV to those "
-        "that decode, or that do both: prefill=1,decode=2; from there on by the load: "
-        "auto,prefill=1,decode=2, or auto, half of each (default: each does all, alone)",
+        "what the replicas do, in their order: with prefill=1,decode=2 one computes prompts and "
+        "hands their KV to two that decode; both=N do either. auto,prefill=1,decode=2 begins so "
+        "and then follows the load; auto alone begins with half of the replicas for prompts "
+        "(default: each does all, alone)",
         metavar="ROLE=N,...",
     )
     replica_silence: float = option(

@@ -27,8 +27,8 @@ class AskedRoles:
         change.
         """
         if isinstance(request, SetRoleRequest) and request.all_ranks:
-            expected = "one rank, as this is no replica of a service with --replica-roles"
-            raise ConfigError("all_ranks", True, expected)
+            expected = "--rank, as this is no replica of a service with --replica-roles"
+            raise ConfigError("rank", "(none)", expected)
         if not heard:
             raise ConfigError("prefill_ranks", 0, "a server with --prefill-ranks, for roles")
         roles = heard

@@ -99,7 +99,7 @@ class RoleDecider:
         return now_s >= self._look_s
 
     def decide(self, roles: Roles, load: RoleLoad, now_s: float) -> Roles:
-        """The roles from now on."""
+        """The roles from now on; an idle load asks for nothing."""
         self._look_s = now_s + LOOK_EVERY_S
         wanted = self._direction(roles, load)
         if wanted != self._wanted:
@@ -114,6 +114,8 @@ class RoleDecider:
 
     def _direction(self, roles: Roles, load: RoleLoad) -> int:
         """1 for a rank more that prefills, -1 for one more that decodes, else 0."""
+        if not (load.prompt_tokens or load.decodes):
+            return 0
         prefill, decode = roles.count(RankRole.PREFILL), roles.count(RankRole.DECODE)
         waiting_steps = load.prompt_tokens / (max(1, prefill) * self._step_tokens)
         left_seats = SEATS_USED_MAX * (decode - 1) * self._seats

@@ -1,7 +1,6 @@
-"""`ultraserve serve --replica-roles auto,prefill=1,decode=2`: real engines, KV between them.
+"""`ultraserve serve --replica-roles prefill=1,decode=2`: real engines, KV between them.
 
-Few and short prompts leave the roles as they are. Three engines start, and so slow: the routing is
-tested every day, before small replicas.
+Three engines start, twice, and so slow: the routing is tested every day, before small replicas.
 """
 
 import asyncio
@@ -39,10 +38,14 @@ TRANSFERS = "ultraserve_kv_transfers_total"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """Its parameter says what comes before the roles at the start."""
+    asked = f"{getattr(request, 'param', '')}prefill=1,decode=2"
     keys = key_file(tmp_path_factory.mktemp("keys"))
     arguments = (
-        *("--replicas", "3", "--replica-roles", "auto,prefill=1,decode=2", "--model", MODEL),
+        *("--replicas", "3", "--replica-roles", asked, "--model", MODEL),
         *("--chips", "1", "--clock", "dilated:10", "--max-model-len", "1024"),
         *("--max-num-batched-tokens", str(STEP_TOKENS)),
         *("--api-keys", str(keys)),
@@ -189,6 +192,7 @@ async def long_text(
     return text
 
 
+@pytest.mark.parametrize("service", ["auto,"], indirect=True)
 def test_roles_follow_the_load_when_prompts_grow_and_back(
     service: ServerProcess, alone: list[str]
 ) -> None:

@@ -11,7 +11,7 @@ Contract of events: `vllm.distributed.kv_events`.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -75,6 +75,8 @@ def _after(before: int, block: bytes) -> int:
 
 class HeldBlocks:
     """The blocks of one replica, of `block_tokens` each; larger or smaller ones are left out."""
+
+    is_guess: ClassVar[bool] = False
 
     def __init__(self, block_tokens: int, blocks_max: int = BLOCKS_MAX) -> None:
         self._block_tokens = block_tokens

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from serving.policy.rank_roles import RankRole
 from serving.server.replicas.prefix_memory import PrefixMemory
@@ -24,7 +24,9 @@ class ReplicaState(StrEnum):
 
 
 class HeldPrefixes(Protocol):
-    """Which prompts' blocks a replica has."""
+    """Which prompts' blocks a replica has; `is_guess`: by what it was sent alone."""
+
+    is_guess: ClassVar[bool]
 
     def hit_tokens(self, hashes: Sequence[int]) -> int:
         """Tokens of the prompt's beginning that it has."""
@@ -49,10 +51,12 @@ class LiveReplica:
         role: its place's at the start; None where replicas exchange no KV.
         load_tokens: estimated tokens of prompts, and tokens made, of the requests that it holds.
         prompt_tokens: of prompts that it has yet to compute, for itself or another, as far as the
-            service knows: until their first token, without those that it has cached.
-        decodes: requests that decode there, or whose KV comes.
+            service knows: until their first token (an answer that is not streamed: until its end),
+            without those that it has cached by its KV events. A request that is whole on one that
+            decodes (several prompts or answers, `echo`, other APIs) decodes from its begin.
+        prefills: requests that these are of.
         prompts: those that it computes for another, in the order in which they were sent: the
-            question, and its tokens. One that is cancelled is asked elsewhere.
+            task that asks it, and its tokens. One that is cancelled is asked elsewhere.
         losses: requests that it lost, and another took over.
         fingerprint: `system_fingerprint` of its last answer since its start, which names its
             weights' version.
@@ -75,7 +79,7 @@ class LiveReplica:
     in_flight: int = 0
     load_tokens: int = 0
     prompt_tokens: int = 0
-    decodes: int = 0
+    prefills: int = 0
     prompts: "dict[asyncio.Task[Any], int]" = field(default_factory=dict, repr=False)
     losses: int = 0
     fingerprint: str = ""
@@ -93,6 +97,11 @@ class LiveReplica:
         """Whether it takes requests."""
         return self.state is ReplicaState.READY
 
+    @property
+    def decodes(self) -> int:
+        """Requests that decode there, or whose KV comes."""
+        return self.in_flight - self.prefills
+
     def tokens_left(self, hashes: Sequence[int], /) -> int:
         """`load_tokens`, less those of a prompt of these block hashes that it has."""
         return self.load_tokens - self.prefixes.hit_tokens(hashes)
@@ -108,8 +117,10 @@ class LiveReplica:
         self, hashes: Sequence[int], tokens: int, part: RequestPart = RequestPart.WHOLE
     ) -> Iterator["HeldTokens"]:
         """Count a request's part, of `tokens` prompt tokens, while the block runs."""
-        computes = part is RequestPart.PROMPT
-        left = max(1, tokens - self.prefixes.hit_tokens(hashes)) if computes else 0
+        left = 0
+        if part is RequestPart.PROMPT:
+            cached = 0 if self.prefixes.is_guess else self.prefixes.hit_tokens(hashes)
+            left = max(1, tokens - cached)
         held = HeldTokens(self, tokens, prompt_tokens=left)
         self.prefixes.begin(hashes)
         self.requests += 1
@@ -134,7 +145,7 @@ class HeldTokens:
         self._tokens = 0
         self._prompt_tokens = prompt_tokens
         replica.prompt_tokens += prompt_tokens
-        replica.decodes += not prompt_tokens
+        replica.prefills += prompt_tokens > 0
         self._add(tokens)
 
     @property
@@ -150,13 +161,12 @@ class HeldTokens:
     def end(self) -> None:
         """Count none of them any more."""
         self._decode()
-        self._replica.decodes -= 1
         self._add(-self._tokens)
 
     def _decode(self) -> None:
         if self._prompt_tokens:
             self._replica.prompt_tokens -= self._prompt_tokens
-            self._replica.decodes += 1
+            self._replica.prefills -= 1
             self._prompt_tokens = 0
 
     def _add(self, tokens: int) -> None:

@@ -10,6 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -62,6 +63,10 @@ async def _answers_at_once(_: LiveReplica) -> float:
     return 0.0
 
 
+def _shares_nothing(_: LiveReplica) -> None:
+    pass
+
+
 class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
@@ -70,7 +75,7 @@ class LiveReplicas:
     asked of each process that is ready for the first time, until it returns no reason why it may
     not take requests yet; `engine_age_s` now and then, for the age of its engine's last answer in
     wall seconds, None where nothing new is known: a replica whose engine hangs says that it is
-    ready. At `silence_s_max` it is killed.
+    ready. At `silence_s_max` it is killed. `came` is told of each replica that becomes ready.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class LiveReplicas:
         self._silence_s_max = silence_s_max
         self.engine_age_s: Callable[[LiveReplica], Awaitable[float | None]] = _answers_at_once
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
+        self.came: Callable[[LiveReplica], None] = _shares_nothing
         self._chosen = dict.fromkeys(RequestPart, 0)
         self._some_ready = asyncio.Event()
         self._was_ready = False
@@ -110,11 +116,11 @@ class LiveReplicas:
         *,
         part: RequestPart = RequestPart.WHOLE,
         without: Collection[int] = (),
-        holder: int | None = None,
+        last_choice: int | None = None,
     ) -> LiveReplica | None:
         """The replica for a request's part, with a prompt of these block hashes; waits until one is
-        ready. Where none of its role is, each of them does all. The `holder` of the prompt's KV
-        would read from itself, and is chosen where there is no other.
+        ready. Where none of its role is, each of them does all. `last_choice` is chosen where there
+        is no other, as the holder of the prompt's KV, which would read from itself.
 
         None where all of them are among `without`.
         """
@@ -122,7 +128,7 @@ class LiveReplicas:
             await self._some_ready.wait()
         of_role = [each for each in ready if part.is_of(each.role)] or ready
         among = [each for each in of_role if each.place.number not in without]
-        among = [each for each in among if each.place.number != holder] or among
+        among = [each for each in among if each.place.number != last_choice] or among
         if not among:
             return None
         number = routed(self._router, hashes, among, arrived=self._chosen[part])
@@ -161,7 +167,9 @@ class LiveReplicas:
             self.feed.start(self.all)
         self._tasks = [
             asyncio.create_task(
-                self.or_fail(self._keep(replica, process), f"replica {replica.place.number} is")
+                self.or_fail(
+                    partial(self._keep, replica, process), f"replica {replica.place.number} is"
+                )
             )
             for replica, process in zip(self.all, self._processes, strict=True)
         ]
@@ -182,10 +190,10 @@ class LiveReplicas:
             process.signal(signal.SIGKILL)
             await process.ended()
 
-    async def or_fail(self, watch: Awaitable[None], what: str) -> None:
+    async def or_fail(self, watch: Callable[[], Awaitable[None]], what: str) -> None:
         """Watch; an exception is `failed`: nobody would watch again."""
         try:
-            await watch
+            await watch()
         except Exception as error:
             logger.exception("%s not watched any more", what)
             if not self.failed.done():
@@ -294,6 +302,8 @@ class LiveReplicas:
         if replica.become(state, reason):
             words = f": {reason}" if reason else ""
             logger.info("replica %d is %s%s", replica.place.number, state, words)
+            if replica.is_ready:
+                self.came(replica)
         self._was_ready = self._was_ready or replica.is_ready
         if self.ready:
             self._some_ready.set()

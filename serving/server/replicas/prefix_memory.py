@@ -5,7 +5,7 @@ Prompts are compared as the bytes of their JSON, which are known before any toke
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from serving.policy.admission.work import CHARACTERS_PER_TOKEN
 from serving.server.gateway.http.request_work import AskedBody
@@ -41,6 +41,8 @@ class PrefixMemory:
     """The blocks of one replica; the longest unused goes first, a prompt's end before its
     beginning.
     """
+
+    is_guess: ClassVar[bool] = True
 
     def __init__(self, blocks_max: int = BLOCKS_MAX) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()

@@ -78,7 +78,6 @@ _NONE_READY: Final = HttpError(
     retry_after_s=REST_RETRY_S,
 )
 
-
 _BROKEN: Final = HttpError(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "replica_lost",
@@ -127,8 +126,9 @@ class _Request:
 
     `begun` once its client has got any of its answer's body; `is_refused` where that is an error,
     for which nothing was computed; `refused_by` and `rested` are replicas that have answered 429
-    and 503. `prompt` is the body for a replica that prefills, and `kv_params` say where the KV then
-    is, None before; `holder` is the replica that has it.
+    to what is next, and 503. `prompt` is the body for a replica that prefills, and `kv_params` say
+    where the KV then is, None before; `holder` is the replica that has it, and `cut_off_by` one
+    that had prompts above its share.
     """
 
     method: str
@@ -147,6 +147,7 @@ class _Request:
     prompt: bytes | None = None
     kv_params: dict[str, Any] | None = None
     holder: int | None = None
+    cut_off_by: int | None = None
     counts: dict[bytes, int] = field(default_factory=dict)
 
     @property
@@ -159,6 +160,16 @@ class _Request:
         if self.prompt is None:
             return RequestPart.WHOLE
         return RequestPart.PROMPT if self.kv_params is None else RequestPart.REST
+
+    @property
+    def last_choice(self) -> int | None:
+        """The replica that is to do what is next if no other can."""
+        return self.cut_off_by if self.kv_params is None else self.holder
+
+    def go_on_with(self, kv_params: dict[str, Any] | None, holder: int | None) -> None:
+        """Begin the other part, which no replica has refused."""
+        self.kv_params, self.holder, self.cut_off_by = kv_params, holder, None
+        self.refused_by.clear()
 
     @property
     def prompt_tokens(self) -> int:
@@ -255,7 +266,7 @@ class ReplicaProxy:
         passed_over = request.refused_by | request.rested
         part = request.part
         replica = await self._replicas.choose(
-            request.hashes, part=part, without=passed_over, holder=request.holder
+            request.hashes, part=part, without=passed_over, last_choice=request.last_choice
         )
         if replica is None:
             return await _refused_by_all(request, send)
@@ -300,19 +311,19 @@ class ReplicaProxy:
         return replica.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
 
     async def _prefill(self, replica: LiveReplica, request: _Request, held: HeldTokens) -> None:
-        """Have a prompt computed, unless others are to share it (`role_changes`). Raises as
-        `_ask`.
-        """
-        question = asyncio.create_task(self._prefilled(replica, request))
-        replica.prompts[question] = held.prompt_tokens
+        """Have a prompt computed, unless others are to have it. Raises as `_ask`."""
+        task = asyncio.create_task(self._prefilled(replica, request))
+        replica.prompts[task] = held.prompt_tokens
         try:
-            await asyncio.wait({question})
+            await asyncio.wait({task})
         finally:
-            del replica.prompts[question]
-            question.cancel()
-            await asyncio.gather(question, return_exceptions=True)
-        if not question.cancelled():
-            request.kv_params, request.holder = question.result(), replica.place.number
+            del replica.prompts[task]
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if task.cancelled():
+            request.cut_off_by = replica.place.number
+        else:
+            request.go_on_with(task.result(), replica.place.number)
 
     async def _prefilled(self, replica: LiveReplica, request: _Request) -> dict[str, Any]:
         """Have a prompt computed; where its KV is held. A request that is refused for what it says
@@ -335,8 +346,8 @@ class ReplicaProxy:
         if request.stream is not None:
             request.stream.again()
         request.counts.clear()
-        if not keeps_kv:
-            request.kv_params = request.holder = None
+        if request.kv_params is not None and not keeps_kv:
+            request.go_on_with(None, None)
         self._counters.replayed(begun=request.begun)
 
     async def _give_up(self, request: _Request, lost: Exception, send: Send) -> None:
@@ -357,7 +368,7 @@ class ReplicaProxy:
 
         Raises _Unserved, ReplicaFailed, or what _LOST has where it did not come to its end.
         """
-        reads = replica.role is not RankRole.PREFILL and replica.place.number != request.holder
+        reads = replica.place.number != request.holder
         body = with_kv(request.sent.body, (reads and request.kv_params) or {})
         async with self._asked(replica, request, body) as response:
             headers = _headers(response, replica)

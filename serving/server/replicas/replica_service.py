@@ -203,13 +203,15 @@ def _server_config(app: HttpGateway, settings: ServiceSettings) -> uvicorn.Confi
 
 
 def _role_changes(settings: ServiceSettings, live: LiveReplicas) -> RoleChanges:
-    """An operator's, and the load's where it is to change roles."""
+    """An operator's, and the load's where it is to change roles; told of each that is ready."""
     decider = None
     if settings.replica_step_tokens is not None:
         decider = RoleDecider(
             step_tokens=settings.replica_step_tokens, seats=settings.replica_seats
         )
-    return RoleChanges(live, decider, dilation=settings.dilation)
+    changes = RoleChanges(live, decider, dilation=settings.dilation)
+    live.came = changes.share_with
+    return changes
 
 
 class ReplicaService:
@@ -297,7 +299,7 @@ class ReplicaService:
         reload = KeyReload(self._keys)
         await reload.start()
         self._live.failed.add_done_callback(lambda _: self._leave())
-        roles = loop.create_task(self._live.or_fail(self.roles.follow_load(), "roles are"))
+        roles = loop.create_task(self._live.or_fail(self.roles.follow_load, "roles are"))
         try:
             await self._control.start(self._keys)
             if self._batches is not None:

@@ -1,8 +1,8 @@
 """Roles of replicas that change while the service runs: as an operator asks, or by the load.
 
 A role is the router's choice alone, and so another one holds from the next request on: nothing is
-drained, and what a replica has begun ends there. KV that it holds is read as before. A replica that
-comes to prefill takes a share of the prompts that wait for the others.
+drained, and what decodes on a replica ends there. KV that it holds is read as before. One that
+comes to prefill takes a share of the others' prompts, the last ones sent, begun or not.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from emulator.errors import ConfigError
 from serving.policy.rank_roles import (
     LOOK_EVERY_S,
     RankRole,
@@ -37,9 +38,12 @@ class RoleChanges:
         self._dilation = dilation
 
     def change(self, number: int, role: RankRole) -> None:
-        """Give a replica another role; raises ConfigError where no other one prefills, or decodes.
-        One that is not ready has it once it is.
+        """Give a replica another role; raises ConfigError where no other one prefills, or decodes,
+        and for `both` where the load decides, which has no use for it. One that is not ready has it
+        once it is.
         """
+        if self._decider is not None and role is RankRole.BOTH:
+            raise ConfigError("role", role.value, "prefill or decode, as roles follow the load")
         with_role(_roles(self._live.all), number, role, of="replica")
         self._give(self._live.all[number], role, "as asked")
 
@@ -55,8 +59,8 @@ class RoleChanges:
             prompt_tokens=sum(each.prompt_tokens for each in ready),
             decodes=sum(each.decodes for each in ready),
         )
-        if load == _IDLE or not decider.is_due(now_s):
-            return  # as an engine, whose ranks are looked at with its steps
+        if not decider.is_due(now_s):
+            return
         roles = _roles(ready)
         words = f"{load.prompt_tokens:,} prompt tokens wait, {load.decodes:,} requests decode"
         for replica, role in zip(ready, decider.decide(roles, load, now_s), strict=True):
@@ -67,15 +71,19 @@ class RoleChanges:
             return
         before, replica.role = replica.role, role
         replica.role_changes += 1
-        number, shared = replica.place.number, 0
-        if role is RankRole.PREFILL:
-            ready = self._live.ready
-            shared = share_prompts([each for each in ready if each.role is RankRole.PREFILL])
-        words = f"; {shared:,} prompts are sent anew" if shared else ""
-        logger.info("replica %d: %s, after %s: %s%s", number, role, before, why, words)
+        logger.info("replica %d: %s, after %s: %s", replica.place.number, role, before, why)
+        self.share_with(replica)
 
-
-_IDLE: Final = RoleLoad(prompt_tokens=0, decodes=0)
+    def share_with(self, replica: LiveReplica) -> None:
+        """Where it is ready and prefills, now or again: let it have prompts of the others."""
+        if not (replica.is_ready and replica.role is RankRole.PREFILL):
+            return
+        ready = self._live.ready
+        shared = share_prompts([each for each in ready if each.role is RankRole.PREFILL])
+        if shared:
+            logger.info(
+                "replica %d prefills: %d prompts are sent anew", replica.place.number, shared
+            )
 
 
 def _roles(replicas: Sequence[LiveReplica]) -> tuple[RankRole, ...]:
@@ -83,18 +91,18 @@ def _roles(replicas: Sequence[LiveReplica]) -> tuple[RankRole, ...]:
 
 
 def share_prompts(prefilling: Sequence[LiveReplica]) -> int:
-    """Have prompts that wait there sent anew, so that others of them take some; how many."""
+    """Have prompts that were sent there sent anew, so that others of them take some; how many."""
     held = [tuple(each.prompts.values()) for each in prefilling]
     counts = above_share(held)
     for replica, count in zip(prefilling, counts, strict=True):
         newest = list(replica.prompts)[len(replica.prompts) - count :]
-        for question in newest:
-            question.cancel()
+        for task in newest:
+            task.cancel()
     return sum(counts)
 
 
 def above_share(held: Sequence[Sequence[int]]) -> list[int]:
-    """How many of each replica's last prompts, which it begins last, are above an equal share.
+    """How many of each replica's last prompts are above an equal share.
 
     `held`: their tokens, in order, [replicas][prompts].
     """

@@ -174,7 +174,8 @@ def test_roles_that_cannot_be_are_refused_by_the_engine(monkeypatch: pytest.Monk
     without.turn()
     whole = engine.control(SetRoleRequest(rank=0, role=RankRole.BOTH, all_ranks=True))
     assert isinstance(whole, Refusal)
-    assert "no replica of a service with --replica-roles" in whole.message
+    expected = "--rank, as this is no replica of a service with --replica-roles"
+    assert whole.message == f"rank=(none): expected {expected}"
     refused = without.control(SetRoleRequest(rank=1, role=RankRole.PREFILL))
     assert isinstance(refused, Refusal)
     assert refused.message == "prefill_ranks=0: expected a server with --prefill-ranks, for roles"

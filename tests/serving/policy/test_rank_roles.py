@@ -63,6 +63,13 @@ def test_a_load_that_comes_and_goes_changes_nothing() -> None:
     assert set(decided((P, D, D), [much, much, none] * 50)) == {(P, D, D)}
 
 
+def test_a_load_does_not_last_over_idle_time() -> None:
+    much, idle = RoleLoad(prompt_tokens=900, decodes=0), RoleLoad(prompt_tokens=0, decodes=0)
+    bursts = [*[much] * 4, *[idle] * 50, *[much] * 4]
+    assert set(decided((P, D, D), bursts)) == {(P, D, D)}
+    assert set(decided((P, P, D), [idle] * 50)) == {(P, P, D)}, "idle ranks change no role"
+
+
 @given(
     st.integers(2, 8).flatmap(
         lambda ranks: st.tuples(

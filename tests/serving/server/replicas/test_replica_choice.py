@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from serving.policy.routing import least_loaded, prefix_aware
 from serving.server.gateway.http.request_work import asked_in
+from serving.server.replicas.held_blocks import HeldBlocks
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.prefix_memory import (
     BLOCK_BYTES,
@@ -64,18 +65,27 @@ def test_a_request_counts_until_its_end_with_what_it_has_made() -> None:
     assert (one.load_tokens, one.in_flight, one.requests) == (0, 0, 1)
 
 
-def test_a_prompt_is_to_be_computed_until_its_first_token_but_for_what_is_cached() -> None:
-    one, tokens = replica(0), 9 * BLOCK_TOKENS
-    hashes = hashes_of(LONG)
-    with one.holding(hashes, tokens, RequestPart.PROMPT) as held:
-        assert (one.prompt_tokens, one.decodes) == (tokens, 0)
+def test_a_prompt_is_to_be_computed_until_its_first_token() -> None:
+    one = replica(0)
+    with one.holding((), 9, RequestPart.PROMPT) as held, one.holding((), 5, RequestPart.REST):
+        assert (one.prompt_tokens, one.decodes) == (9, 1)
         held.made(1)
-        assert (one.prompt_tokens, one.decodes) == (0, 1)
-    cached_tokens = one.prefixes.hit_tokens(hashes)
-    assert cached_tokens >= 8 * BLOCK_TOKENS
-    with one.holding(hashes, tokens, RequestPart.PROMPT), one.holding((), 5, RequestPart.REST):
-        assert (one.prompt_tokens, one.decodes) == (tokens - cached_tokens, 1)
+        assert (one.prompt_tokens, one.decodes) == (0, 2)
     assert (one.prompt_tokens, one.decodes) == (0, 0)
+
+
+def test_what_a_cache_is_known_to_have_is_not_to_be_computed_and_a_guess_is() -> None:
+    hashes, tokens = hashes_of(LONG), 9 * BLOCK_TOKENS
+    known, guessed = replica(0), replica(1)
+    known.prefixes = HeldBlocks(BLOCK_TOKENS)
+    left = {}
+    for one in (known, guessed):
+        with one.holding(hashes, tokens, RequestPart.PROMPT) as first:
+            first.made(1)
+            assert one.prefixes.hit_tokens(hashes) >= 8 * BLOCK_TOKENS
+            with one.holding(hashes, tokens, RequestPart.PROMPT):
+                left[one.place.number] = one.prompt_tokens
+    assert left == {0: tokens - len(hashes) * BLOCK_TOKENS, 1: tokens}
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=6), max_size=20), st.integers(1, 8))

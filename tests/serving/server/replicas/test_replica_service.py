@@ -1,6 +1,7 @@
 """A service of replicas over HTTP: nothing accepted is lost, and keys and limits hold once."""
 
 import asyncio
+import gc
 import json
 import signal
 import time
@@ -9,18 +10,22 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from serving.access.secret import draw_secret, hash_of
 from serving.errors import ServerFailed
 from serving.server.replicas import live_replicas
 from serving.server.replicas.live_replica import LiveReplica
+from serving.server.replicas.live_replicas import LiveReplicas
 from tests.serving.server.replicas.small_replicas import (
     PROMPT_TOKENS,
+    SmallReplica,
     SmallService,
     made_text,
     small_service,
 )
+from tests.serving.server.replicas.test_replica_choice import replica
 
 PATH = "/v1/completions"
 TOKENS = 40
@@ -51,6 +56,21 @@ async def streamed(
                     begun.append(asked["prompt"])
     choices = [choice for event in events for choice in event.get("choices", [])]
     return "".join(choice["text"] for choice in choices), events
+
+
+def test_replicas_that_end_before_they_are_watched_leave_no_watch_behind(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    async def use() -> None:
+        async with aiohttp.ClientSession() as session:
+            processes: Any = [SmallReplica(0)]
+            live = LiveReplicas([replica(0).place], processes, session, router="round-robin")
+            live.start()
+            await live.stop(at_once=True)
+
+    asyncio.run(use())
+    gc.collect()
+    assert [str(each.message) for each in recwarn] == []
 
 
 async def batch_of(service: SmallService, count: int) -> AsyncIterator[dict[str, Any]]:

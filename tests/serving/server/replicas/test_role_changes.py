@@ -89,6 +89,44 @@ async def test_the_holder_of_kv_reads_it_from_nobody() -> None:
 
 
 @in_loop
+async def test_a_replica_that_prefills_reads_kv_where_none_decodes_any_more() -> None:
+    async with small_service(count=3, roles="prefill=2,decode=1") as service:
+        service.replicas[0].gap_s = 0.4
+        request = posted(service, "a")
+        await until(service, 0, 1)
+        service.replicas[2].fails_to_start = True
+        service.replicas[2].signal(signal.SIGKILL)
+        await service.ready(2)
+
+        assert await request == made_text("a", 1, 40)
+        assert asked_for(service.replicas[1]) == [("a", 40, "e0")]
+
+
+@in_loop
+async def test_a_replica_that_refused_a_prompt_may_decode() -> None:
+    async with small_service(count=3, roles="prefill=2,decode=1") as service:
+        service.replicas[0].refuses = 429
+        service.replicas[1].gap_s = 0.2
+        request = posted(service, "a")
+        await until(service, 1, 1)
+        service.roles.change(0, D)
+        service.replicas[0].refuses = None
+        service.replicas[2].refuses = 429
+
+        assert await request == made_text("a", 1, 40)
+        assert asked_for(service.replicas[0]) == [("a", 40, "e1")]
+
+
+@in_loop
+async def test_where_roles_follow_the_load_no_replica_does_both() -> None:
+    async with small_service(count=3, roles="auto,prefill=1,decode=2") as service:
+        with pytest.raises(ConfigError, match="role=both: expected prefill or decode, as "):
+            service.roles.change(1, BOTH)
+        service.roles.change(1, P)
+        assert roles(service) == [P, P, D]
+
+
+@in_loop
 async def test_the_last_replica_of_a_side_keeps_its_role() -> None:
     async with small_service(count=3, roles="prefill=1,decode=2") as service:
         with pytest.raises(ConfigError, match=r"role=decode: .*no other replica prefills"):
@@ -115,9 +153,12 @@ async def test_a_replica_that_starts_again_has_the_role_that_it_was_given() -> N
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("router", ["least-loaded", "round-robin"])
 @in_loop
-async def test_prompts_that_wait_are_shared_with_a_replica_that_comes_to_prefill() -> None:
-    async with small_service(count=3, roles="prefill=1,decode=2") as service:
+async def test_prompts_that_wait_are_shared_with_a_replica_that_comes_to_prefill(
+    router: str,
+) -> None:
+    async with small_service(count=3, roles="prefill=1,decode=2", router=router) as service:
         service.replicas[0].gap_s = 0.8
         requests = [posted(service, f"p{number}", tokens=2) for number in range(8)]
         await until(service, 0, 8)
@@ -130,6 +171,44 @@ async def test_prompts_that_wait_are_shared_with_a_replica_that_comes_to_prefill
         held = sorted(holder for _, _, holder in asked_for(service.replicas[2]))
         assert held == ["e0"] * 4 + ["e1"] * 4
         assert [each.load_tokens + each.prompt_tokens for each in service.live.all] == [0, 0, 0]
+
+
+@pytest.mark.long
+@in_loop
+async def test_prompts_are_shared_with_a_replica_that_was_not_ready_for_its_role() -> None:
+    async with small_service(count=3, roles="prefill=1,decode=2") as service:
+        replica, one = service.replicas[1], service.live.all[1]
+        replica.not_ready = "drained"
+        service.live.distrust(one, "it is drained")
+        service.replicas[0].gap_s = 0.8
+        requests = [posted(service, f"p{number}", tokens=2) for number in range(8)]
+        await until(service, 0, 8)
+        service.roles.change(1, P)
+        assert service.replicas[0].cut_off == 0
+        replica.not_ready = None
+        service.live.distrust(one, "asked again soon")
+
+        assert await asyncio.gather(*requests) == [made_text(f"p{n}", 1, 2) for n in range(8)]
+        moved = sorted(asked_for(replica))
+        assert moved == [(f"p{number}", 1, True) for number in range(4, 8)]
+
+
+@pytest.mark.long
+@in_loop
+async def test_two_bursts_with_nothing_between_are_no_load_that_lasts() -> None:
+    async with small_service(
+        count=3, roles="auto,prefill=1,decode=2", dilation=1.0, step_tokens=20
+    ) as service:
+        service.replicas[0].gap_s = 60.0
+        for burst in (1, 2):
+            requests = [posted(service, f"{number}" + 40 * "a") for number in range(9)]
+            await until(service, 0, 9 * burst)
+            await asyncio.sleep(0.3)
+            for request in requests:
+                request.cancel()
+            await asyncio.wait(requests)
+            await asyncio.sleep(0.9)
+        assert [each.role_changes for each in service.live.all] == [0, 0, 0]
 
 
 @pytest.mark.long
@@ -224,8 +303,10 @@ async def _play(asked: str, actions: Sequence[Action]) -> None:
                 service.replicas[replica].signal(signal.SIGKILL)
             else:
                 await asyncio.sleep(0.02)
+            _check_sides(service)
         made = [n for n, (action, _, _) in enumerate(actions) if action in ("ask", "stream")]
         assert await asyncio.gather(*answers) == [made_text(f"p{n}", 1, 40) for n in made]
+        _check_sides(service)
         for each in service.live.all:
             held = (each.in_flight, each.load_tokens, each.prompt_tokens, each.decodes)
             assert (*held, len(each.prompts)) == (0, 0, 0, 0, 0)
@@ -242,6 +323,9 @@ def _change(service: SmallService, number: int, role: RankRole) -> None:
         service.roles.change(number, role)
     except ConfigError:
         assert roles(service) == before
+
+
+def _check_sides(service: SmallService) -> None:
     assert {P, BOTH} & set(roles(service))
     assert {D, BOTH} & set(roles(service))
 
