@@ -251,11 +251,47 @@ def test_a_setting_is_judged_after_the_ramp_of_its_sessions() -> None:
     assert found.choice.check.warmup_s >= 3 * 4.0, "when a fourth turn may come at all"
 
 
-def test_a_target_that_does_not_say_when_a_reply_ends_is_refused() -> None:
-    with pytest.raises(ConfigError, match="limits of TTFT and TPOT"):
-        LatestReply.within(Slo.parse("ttft=300ms"))
+def test_a_target_that_does_not_say_when_a_reply_ends_is_refused_where_a_turn_waits_for_it() -> (
+    None
+):
+    latest = LatestReply.within(Slo.parse("ttft=300ms"))
+    with pytest.raises(ConfigError, match="slo=no TPOT: expected limits of TTFT and TPOT"):
+        replace(demand(), latest=latest)
+
+    alone = replace(demand(), workload=workload_spec({**AGENT, "turns": "1"}), latest=latest)
+    assert alone.ramp_s == 0
+    assert alone.shares(1, judged=30, lead_s=1.0, seed=1)[0].judged.sum() == 30
+
+
+def test_of_several_limits_the_loosest_says_when_a_reply_is_the_latest() -> None:
+    target = Slo.parse("ttft=300ms@p50,ttft=2s@p99,tpot=20ms@p90,tpot=50ms@p99")
+
+    assert LatestReply.within(target) == LatestReply(first_token_s=2.0, token_s=0.05)
+
+
+def test_sessions_that_do_not_fit_the_context_are_left_out_of_the_rate() -> None:
+    # First turns of 800 to 3,600 tokens: one in four is within 1,500.
+    found = replace(demand(input="uniform:200-3000", turns="2"), context_tokens=1_511)
+
+    assert found.left_out == pytest.approx(0.75, abs=0.02)
+    for judged in (1, 40, 900):
+        (share,) = found.shares(2, judged=judged, lead_s=1.0, seed=3)
+        assert share.judged.sum() == judged
+    # What is drawn comes at the rate that is said; 900 sessions or less vary by 3 %.
+    per_s = len(share.traffic) / share.traffic.arrival_s[-1]
+    assert per_s == pytest.approx(found.peak_rate_per_s / 2, rel=0.12)
+    assert "without 75" in found.in_words()
+    assert "without" not in demand().in_words()
+
+
+def test_of_hardly_any_that_fit_as_many_as_asked_for_are_judged() -> None:
+    found = replace(demand(input="uniform:200-3000", turns="1"), context_tokens=900)
+    (share,) = found.shares(1, judged=300, lead_s=0.0, seed=3)
+
+    assert found.left_out == pytest.approx(1 - 90 / 2_801, abs=0.01)
+    assert share.judged.sum() == 300
 
 
 def test_sessions_of_which_no_turn_fits_the_context_are_refused() -> None:
-    with pytest.raises(ConfigError, match="within the context"):
+    with pytest.raises(ConfigError, match="0 of 20,000 first turns: expected 1 % of them within"):
         replace(demand(), context_tokens=100)
