@@ -123,10 +123,10 @@ class SessionDemand:
         begun = np.unique(_heads(sample), return_counts=True)[1]  # [sessions that fit]
         left_out = 1 - len(begun) / sessions
         if left_out > MOST_LEFT_OUT:
-            value = f"{len(begun):,} of {sessions:,} first turns"
+            fit = f"{len(begun):,} of {sessions:,} first turns"
             least = f"{100 * (1 - MOST_LEFT_OUT):g} %"
             expected = f"{least} of them within the context of {self.context_tokens:,} tokens"
-            raise ConfigError("lengths", value, expected)
+            raise ConfigError("lengths", fit, expected)
         come_s = sample.arrival_s / self.sessions_per_s + after_s
         order = np.argsort(come_s, kind="stable")
         peak = Traffic(
