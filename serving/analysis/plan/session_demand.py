@@ -186,7 +186,8 @@ class SessionDemand:
     def _left_out_words(self) -> tuple[str, ...]:
         if not self.left_out:
             return ()
-        return (f"without {100 * self.left_out:.3g} % of them, longer than the context",)
+        words = f"without {100 * self.left_out:.3g} % of the sessions"
+        return (f"{words}, whose first turn is longer than the context",)
 
     def runs(self, replicas: int, most: int) -> int:
         """How many seeds, up to `most`, give shares that differ."""
