@@ -35,6 +35,7 @@ from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.plan.replica_share import Share
 from serving.analysis.plan.share_run import (
     ShareRun,
+    by_arrival,
     has_one_of,
     kept_of,
     measure_of_bound,
@@ -47,6 +48,7 @@ from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import (
     THIS_PROCESS,
     ReplicaSet,
+    Run,
     SchedulerLimits,
     SimulatedDeployment,
     SimulationWorkers,
@@ -105,8 +107,9 @@ class SizeTask:
     traffic surrounds the judged requests, or `before_s` are before them if that is more; a full
     replica takes `most_requests_per_s`. As the judged requests begin to arrive, engines lose so
     many chips of `lost`, by their numbers: those for prompts have the last, and what has no number
-    there loses none. What runs at `ends_at`, in Unix seconds, raises OutOfTime. With a `router` all
-    replicas are simulated together behind it, or, of one unit, its engines for prompts are.
+    there loses none. Of sessions those are judged that come from then on. What runs at `ends_at`,
+    in Unix seconds, raises OutOfTime. With a `router` all replicas are simulated together behind
+    it, or, of one unit, its engines for prompts are.
     """
 
     sweep: Sweep
@@ -222,8 +225,11 @@ def _least_margin(task: SizeTask, run: Sequence[ShareRun]) -> float:
 def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     task, seed = given
     judged, lead_s, before_s = task.terms.judged, task.lead_s, task.before_s
+    replicas = task.replicas // task.together
+    if task.lost:  # turns may have come before it that would not have, had replies been the latest
+        judged += math.ceil(task.demand.ramp_s * task.demand.peak_rate_per_s / replicas)
     shares = task.demand.shares(
-        task.replicas // task.together, judged=judged, lead_s=lead_s, seed=seed, before_s=before_s
+        replicas, judged=judged, lead_s=lead_s, seed=seed, before_s=before_s
     )
     deployment = deployment_of(task, shares[0].traffic)
     if task.prompts_alone:
@@ -234,7 +240,7 @@ def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
             for share, (_, prompts) in zip(shares, parts, strict=True)
         )
     # One of several may miss what all together keep, so that none of them settles it alone.
-    early_end = task.terms.early_end and len(shares) == 1
+    early_end = task.terms.early_end and len(shares) == 1 and judged == task.terms.judged
     return [_serve(share, deployment, task, early_end=early_end) for share in shares]
 
 
@@ -316,17 +322,24 @@ def _serve(
     )
     run = whole(timed)
     served = run.served
-    began = run.judged & ~np.isnan(served.first_token_s)
+    order = _judged_by_arrival(run, share, task)
+    those = np.flatnonzero(run.judged)[order]
+    began = those[~np.isnan(served.first_token_s[those])]
+    begin_s, end_s, warmup_s = share.begin_s, share.end_s, share.warmup_s
+    came_s = served.arrival_s[those]
+    if share.traffic.sessions is not None and not np.isnan(came_s).all():
+        begin_s, end_s = float(np.nanmin(came_s)), float(np.nanmax(came_s))
+        warmup_s = begin_s
     assert served.hits is not None
-    of_class = None if share.of_class is None else share.of_class[run.sent][run.judged]
-    has_one = has_one_of(run, task.demand, of_class)
+    of_class = None if share.of_class is None else share.of_class[run.sent][those]
+    has_one = has_one_of(run, order, task.demand, of_class)
     return ShareRun(
         simulated_requests=len(share.traffic),
-        begin_s=share.begin_s,
-        end_s=share.end_s,
-        warmup_s=share.warmup_s,
-        kept=tuple(kept_of(run, bound, of_class) for bound in task.slo.bounds),
-        times_s=times_of(run, has_one),
+        begin_s=begin_s,
+        end_s=end_s,
+        warmup_s=warmup_s,
+        kept=tuple(kept_of(run, order, bound, of_class) for bound in task.slo.bounds),
+        times_s=times_of(run, order, has_one),
         has_one=has_one,
         hit_tokens=int(served.hits[began].sum()),
         prompt_tokens=int(share.traffic.prompt_tokens[began].sum()),
@@ -338,6 +351,13 @@ def _serve(
         steps=served.steps,
         ending=served.ending,
     )
+
+
+def _judged_by_arrival(run: Run, share: Share, task: SizeTask) -> Int64s:
+    """Places among the judged requests; of sessions after a loss only of those that came then."""
+    if share.traffic.sessions is None or not task.lost:
+        return by_arrival(run)
+    return by_arrival(run, from_s=share.judged_s[0], most=task.terms.judged)
 
 
 def _losses(lost: Sequence[int], *, at_s: float) -> list[TimedCall]:

@@ -1,6 +1,7 @@
 """Sessions of `ultraserve plan` and `compare`, from their arguments to the demand."""
 
 import argparse
+import json
 
 import pytest
 
@@ -9,7 +10,7 @@ from loadgen.errors import LoadError
 from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.plan.session_demand import SessionDemand
 from serving.commands.plan import question_of
-from serving.main import command_parser
+from serving.main import command_parser, main
 
 pytestmark = pytest.mark.long
 
@@ -52,9 +53,23 @@ def test_what_is_not_cached_is_computed() -> None:
     assert whole.sweep.shape.computed_tokens == 1_480
 
 
-def test_compare_takes_the_same_words() -> None:
-    systems = ("--systems", "trn3-nl72x2")
-    assert parsed(*AGENT, *systems, command="compare").turns == "4"
+def test_compare_plans_the_same_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--chips", "1", "--requests", "30", "--tries", "1", "--prefill-policy", "none")
+    sessions = ("--turns", "2", "--think", "200ms", "--shared-prefix", "700")
+    systems = ("--systems", "dgx-h200", "--no-pools", "--processes", "1", "--json")
+
+    assert main(["compare", *PLAN, *sessions, *small, *systems]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "5 sessions/s, Poisson, of 2 requests in mean" in json.dumps(found)
+    (one,) = found["systems"]
+    assert one["check"]["run"]["hit_share"] > 0.3
+
+
+def test_prompts_that_only_share_need_no_limit_of_what_none_waits_for() -> None:
+    for words in (("--shared-prefix", "700"), ("--long-context", "5%:700")):
+        asked = question_of(parsed(*words, "--slo", "ttft=1s"))
+        assert asked.demand.ramp_s == 0
+        assert asked.demand.peak_rate_per_s == 5
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind
 from loadgen.arrivals.arrival_spec import ArrivalSpec
+from loadgen.measures.intervals import share_estimate
+from loadgen.measures.percentile import percentile
+from loadgen.measures.samples import Samples
 from loadgen.measures.slo import Slo
 from loadgen.workloads.class_draft import draft_class
 from loadgen.workloads.class_specs import workload_spec
 from loadgen.workloads.planned_traffic import class_traffic
 from loadgen.workloads.traffic import Sessions, Traffic
 from serving.analysis.plan.plan import plan, slowed
-from serving.analysis.plan.plan_check import SizeTask, check_size
+from serving.analysis.plan.plan_check import SizeTask, check_size, deployment_of
 from serving.analysis.plan.plan_task import size_task
 from serving.analysis.plan.session_demand import LatestReply, SessionDemand
-from serving.simulator import SimulatedDeployment, simulate
+from serving.analysis.steady_state.partitions import PartitionFilter
+from serving.simulator import TimedCall, simulate
+from serving.wire.control_call import InjectRequest
 from tests.serving.analysis.plan.planned import CHECK, MODEL, SWEEP, question
 
 pytestmark = pytest.mark.long
@@ -27,6 +33,10 @@ pytestmark = pytest.mark.long
 SLO = Slo.parse("ttft=300ms,tpot=20ms@p95")
 LATEST = LatestReply(first_token_s=0.3, token_s=0.02)
 (ONE_CHIP,) = [candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1]
+FOUR_CHIPS = next(
+    candidate
+    for _, candidate in replace(SWEEP, asked=PartitionFilter(chips=(4,), lnc=(2,))).tasks()
+)
 AGENT: dict[str, Any] = {
     "input": "200",
     "output": "11",
@@ -142,8 +152,8 @@ def test_a_faster_machine_in_less_time_is_the_same_run(factor: float) -> None:
     assert demand().multiplied(factor, seed=1).ramp_s == demand().ramp_s
 
 
-def task(*, caches: bool = True, judged: int = 150) -> SizeTask:
-    found = demand(caches=caches)
+def task(*, caches: bool = True, judged: int = 150, **changes: Any) -> SizeTask:
+    found = demand(caches=caches, **changes)
     shape = replace(
         SWEEP.shape,
         prompt_tokens=round(float(found.peak.prompt_tokens.mean())),
@@ -167,11 +177,7 @@ def test_a_check_finds_what_a_simulation_of_the_same_sessions_does() -> None:
     asked = task()
     check = check_size(asked)
     (share,) = asked.demand.shares(1, judged=150, lead_s=0.2, seed=CHECK.seed)
-    deployment = SimulatedDeployment(
-        cost_model=asked.sweep.cost_model("stored", ONE_CHIP),
-        limits=CHECK.schedulers.with_kv(ONE_CHIP.kv_capacity_tokens),
-    )
-    run = simulate(deployment, share.traffic, judged=share.judged)
+    run = simulate(deployment_of(asked, share.traffic), share.traffic, judged=share.judged)
 
     assert run.served.hits is not None
     hits, tokens = run.served.hits[share.judged], share.traffic.prompt_tokens[share.judged]
@@ -179,6 +185,59 @@ def test_a_check_finds_what_a_simulation_of_the_same_sessions_does() -> None:
     assert check.hit_share > 0.6
     assert check.terms[0].reached_s == run.ttft_percentile_s(95)
     assert check_size(task(caches=False)).hit_share is None
+
+
+def test_intervals_and_windows_of_sessions_go_by_when_turns_really_came() -> None:
+    asked = task(judged=600, rate_per_s=14.0, think_s=2.0)
+    (share,) = asked.demand.shares(1, judged=600, lead_s=0.2, seed=CHECK.seed)
+    run = simulate(deployment_of(asked, share.traffic), share.traffic, judged=share.judged)
+    came_s = run.served.arrival_s[run.judged]
+    order = np.argsort(came_s, kind="stable")
+    limit_ms = round(1e3 * float(np.percentile(run.ttft_s, 90)), 3)
+    slo = Slo.parse(f"ttft={limit_ms}ms@p95")
+    terms = replace(asked.terms, early_end=False, window=150)
+    check = check_size(replace(asked, slo=slo, terms=terms))
+    (term,) = check.terms
+    kept = (run.ttft_s <= limit_ms / 1e3).astype(np.float64)
+
+    assert (np.diff(order) < 0).any(), "a session's turns stand side by side"
+    asked_for = share_estimate(Samples.in_order(kept[order]))
+    assert (term.share, term.share_low, term.share_high) == (
+        kept.mean(),
+        asked_for.low,
+        asked_for.high,
+    )
+    assert asked_for.low != share_estimate(Samples.in_order(kept)).low
+    margins = [
+        np.log(limit_ms / 1e3 / percentile(part, 95)) for part in np.split(run.ttft_s[order], 4)
+    ]
+    assert term.again is not None
+    assert term.again.spread == pytest.approx(np.std(margins, ddof=1))
+    # The order changes no rate and no time.
+    assert term.reached_s == run.ttft_percentile_s(95)
+    assert check.replica_chip_watts == pytest.approx(run.chip_watts, rel=0.05)
+    assert (check.begin_s, check.end_s) == (came_s.min(), came_s.max())
+
+
+def test_after_a_loss_sessions_are_judged_by_the_requests_that_come_from_then_on() -> None:
+    asked = replace(task(judged=100, think_s=2.0), candidate=FOUR_CHIPS, lost=(1,))
+    asked = replace(asked, terms=replace(asked.terms, early_end=False))
+    at_s = asked.demand.shares(1, judged=100, lead_s=0.2, seed=CHECK.seed)[0].begin_s
+    check = check_size(asked)
+    (share,) = asked.demand.shares(1, judged=400, lead_s=0.2, seed=CHECK.seed)
+    loss = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0))
+    run = simulate(
+        deployment_of(asked, share.traffic),
+        share.traffic,
+        calls=[TimedCall(at_s=at_s, call=loss, replica=0)],
+    )
+    came_s = run.served.arrival_s
+    after = np.argsort(came_s)[np.searchsorted(np.sort(came_s), at_s) :][:100]
+
+    assert check.requests == 100
+    assert (check.begin_s, check.end_s) == (came_s[after].min(), came_s[after].max())
+    assert check.begin_s >= at_s
+    assert check.terms[0].reached_s == percentile(run.ttft_s[after], 95)
 
 
 def test_a_setting_is_judged_after_the_ramp_of_its_sessions() -> None:
@@ -189,14 +248,50 @@ def test_a_setting_is_judged_after_the_ramp_of_its_sessions() -> None:
     assert found.choice.check.surely_meets
     assert found.choice.check.hit_share is not None
     assert judged.before_s >= asked.demand.ramp_s == pytest.approx(3 * 4.5)
-    assert found.choice.check.warmup_s >= asked.demand.ramp_s
+    assert found.choice.check.warmup_s >= 3 * 4.0, "when a fourth turn may come at all"
 
 
-def test_a_target_that_does_not_say_when_a_reply_ends_is_refused() -> None:
-    with pytest.raises(ConfigError, match="limits of TTFT and TPOT"):
-        LatestReply.within(Slo.parse("ttft=300ms"))
+def test_a_target_that_does_not_say_when_a_reply_ends_is_refused_where_a_turn_waits_for_it() -> (
+    None
+):
+    latest = LatestReply.within(Slo.parse("ttft=300ms"))
+    with pytest.raises(ConfigError, match="slo=no TPOT: expected limits of TTFT and TPOT"):
+        replace(demand(), latest=latest)
+
+    alone = replace(demand(), workload=workload_spec({**AGENT, "turns": "1"}), latest=latest)
+    assert alone.ramp_s == 0
+    assert alone.shares(1, judged=30, lead_s=1.0, seed=1)[0].judged.sum() == 30
+
+
+def test_of_several_limits_the_loosest_says_when_a_reply_is_the_latest() -> None:
+    target = Slo.parse("ttft=300ms@p50,ttft=2s@p99,tpot=20ms@p90,tpot=50ms@p99")
+
+    assert LatestReply.within(target) == LatestReply(first_token_s=2.0, token_s=0.05)
+
+
+def test_sessions_that_do_not_fit_the_context_are_left_out_of_the_rate() -> None:
+    # First turns of 800 to 3,600 tokens: one in four is within 1,500.
+    found = replace(demand(input="uniform:200-3000", turns="2"), context_tokens=1_511)
+
+    assert found.left_out == pytest.approx(0.75, abs=0.02)
+    for judged in (1, 40, 900):
+        (share,) = found.shares(2, judged=judged, lead_s=1.0, seed=3)
+        assert share.judged.sum() == judged
+    # What is drawn comes at the rate that is said; 900 sessions or less vary by 3 %.
+    per_s = len(share.traffic) / share.traffic.arrival_s[-1]
+    assert per_s == pytest.approx(found.peak_rate_per_s / 2, rel=0.12)
+    assert "without 75" in found.in_words()
+    assert "without" not in demand().in_words()
+
+
+def test_of_hardly_any_that_fit_as_many_as_asked_for_are_judged() -> None:
+    found = replace(demand(input="uniform:200-3000", turns="1"), context_tokens=900)
+    (share,) = found.shares(1, judged=300, lead_s=0.0, seed=3)
+
+    assert found.left_out == pytest.approx(1 - 90 / 2_801, abs=0.01)
+    assert share.judged.sum() == 300
 
 
 def test_sessions_of_which_no_turn_fits_the_context_are_refused() -> None:
-    with pytest.raises(ConfigError, match="within the context"):
+    with pytest.raises(ConfigError, match="0 of 20,000 first turns: expected 1 % of them within"):
         replace(demand(), context_tokens=100)
