@@ -145,19 +145,24 @@ def test_routers_that_differ_by_more_than_their_runs_are_told_apart() -> None:
     best, *_, worst = found.runs
     term = best.check.terms[0]
     assert term.again is not None
-    slow = replace(term, reached_s=2 * term.again.most_s, again=None)
-    near = replace(term, reached_s=0.5 * (term.again.least_s + term.again.most_s), again=None)
+    slow_s = 2 * term.again.most_s
+    slow = replace(term, reached_s=slow_s, again=replace(term.again, least_s=slow_s))
+    near = replace(term, reached_s=(term.again.least_s + term.again.most_s) / 2)
     others = best.check.terms[1:]
 
     def run(of: TermCheck) -> RouterRun:
         return replace(worst, check=replace(best.check, terms=(of, *others)))
 
     assert not best.differs_from(best)
-    assert best.differs_from(run(replace(slow, again=replace(term.again, least_s=slow.reached_s))))
-    assert not best.differs_from(run(replace(near, again=term.again)))
-    fewer = replace(term, share=0.1, share_low=0.05, share_high=0.2)
-    assert best.differs_from(run(fewer)) == (term.share_low is None or term.share_low > 0.2)
-    assert run(fewer).differs_from(best) == best.differs_from(run(fewer))
+    assert best.differs_from(run(slow))
+    assert run(slow).differs_from(best)
+    assert not best.differs_from(run(near))
+    many, few = (
+        run(replace(term, share=share, share_low=share - 0.1, share_high=share + 0.1))
+        for share in (0.5, 0.8)
+    )
+    assert many.differs_from(few)
+    assert few.differs_from(many)
 
 
 def test_the_time_ends_a_race_before_its_routers_or_before_its_sizes() -> None:
@@ -208,11 +213,8 @@ def test_a_units_engines_for_prompts_are_tried_behind_routers() -> None:
     (task_of,) = [each for each in SESSIONS.sweep.tasks() if each[1].partition.chips == 1]
     alone = setting(SESSIONS, 1, task_of)
     engines = replace(alone.option.candidate, replicas=2)
-    option = replace(
-        alone.option,
-        candidate=engines,
-        point=replace(alone.option.point, prefill=engines),
-    )
+    point = replace(alone.option.point, candidate=engines, prefill=engines)
+    option = replace(alone.option, point=point)
     pooled = replace(alone, option=option)
     race = Race(SESSIONS, THIS_PROCESS, lambda _: None)
     found = routers_of(SESSIONS, pooled, race, THIS_PROCESS)
