@@ -29,10 +29,11 @@ def narrow_kv_line(found: NarrowKv | None, size_words: Callable[[Check], str]) -
 def _none_words(found: NarrowKv) -> str:
     if not found.tried:
         return "nothing smaller was to be tried"
-    sizes = counted(len(found.tried), "size")
     least, most = min(found.tried), max(found.tried)
-    ends = f"of {counted(most, 'chip')}" if least == most else f"from {least:,} to {most:,} chips"
-    return f"none of {sizes} {ends} that were tried was found to keep the target"
+    if least == most:
+        return f"{counted(most, 'chip')}, the one size tried, were not found to keep the target"
+    count = len(found.tried)
+    return f"none of {count} sizes tried, {least:,} to {most:,} chips, was found to keep the target"
 
 
 def narrow_kv_data(found: NarrowKv | None) -> dict[str, Any] | None:

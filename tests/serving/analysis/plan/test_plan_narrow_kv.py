@@ -99,11 +99,9 @@ def test_engines_are_those_that_were_asked_for_and_no_others() -> None:
 
 def test_what_was_tried_is_said_and_no_more() -> None:
     (line,) = narrow_kv_line(NarrowKv(check=None, tried=(8, 9, 10)), lambda _: "")
-    assert line.endswith(
-        "none of 3 sizes from 8 to 10 chips that were tried was found to keep the target"
-    )
+    assert line.endswith("none of 3 sizes tried, 8 to 10 chips, was found to keep the target")
     (line,) = narrow_kv_line(NarrowKv(check=None, tried=(8,), is_whole=False), lambda _: "")
-    assert "none of 1 size of 8 chips" in line
+    assert "8 chips, the one size tried, were not found to keep the target" in line
     assert line.endswith("; the time was over before more were tried (--budget)")
 
 
