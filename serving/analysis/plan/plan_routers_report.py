@@ -90,7 +90,7 @@ def router_line(race: RouterRace | None) -> Iterator[str]:
     reached = ", ".join(term.reached_words for term in check.terms)
     count, of = len(race.runs), " for prompts" if race.of_prompts else ""
     if not race.makes_difference:
-        said = f"no router{of} makes a difference, of {count}; behind {router}"
+        said = f"no router{of} makes a difference; behind {router}"
     elif race.is_best:
         said = f"{router}{of} is the best of {count}"
     else:

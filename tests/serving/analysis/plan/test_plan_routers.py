@@ -14,8 +14,9 @@ from emulator.specs.calibration import ROOFLINE
 from emulator.specs.precisions import with_kv_dtype
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.class_demand import LIMITS_LONG, ClassesDemand, PlannedClass
+from serving.analysis.plan.plan import plan
 from serving.analysis.plan.plan_check import check_size, deployment_of
-from serving.analysis.plan.plan_question import PlanQuestion
+from serving.analysis.plan.plan_question import PlanQuestion, SearchTerms
 from serving.analysis.plan.plan_race import LAST_TIMES, Race, option_terms
 from serving.analysis.plan.plan_routers import (
     RouterRace,
@@ -134,7 +135,7 @@ def test_where_routers_do_the_same_the_servers_own_stays() -> None:
 
     assert not found.makes_difference
     assert found.chosen.router == ServiceOptions().router
-    assert line.startswith("router: no router makes a difference, of 3; behind prefix-aware: ")
+    assert line.startswith("router: no router makes a difference; behind prefix-aware: ")
     data = router_data(found)
     assert data is not None
     assert not data["makes_difference"]
@@ -185,6 +186,20 @@ def test_the_time_ends_a_race_before_its_routers_or_before_its_sizes() -> None:
     assert any("behind 3 routers" in words for words in said)
     (line,) = router_line(found)
     assert line.endswith("was not found: the time was over (--budget)")
+
+
+def test_headroom_comes_before_the_routers() -> None:
+    said: list[str] = []
+    search = SearchTerms(policies=("capped:64",), tries=1)
+    found = plan(question(search=search, pools=False), progress=said.append)
+    headroom, routers = (
+        next(place for place, words in enumerate(said) if part in words)
+        for part in ("headroom", "behind 3 routers")
+    )
+
+    assert headroom < routers
+    assert found.margins is not None
+    assert found.routers is not None
 
 
 def test_behind_a_router_classes_are_judged_as_long_as_one_replica_is() -> None:
