@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from emulator.errors import ConfigError
 from serving.access.listen_address import check_port
 from serving.commands.gateway_arguments import GatewayOptions, console_port
-from serving.policy.routing import check_router
+from serving.policy.routing import DEFAULT_ROUTER, check_router
 from serving.server.batch.batch_settings import BatchSettings
 from serving.server.control.control_address import ControlAddress
 from serving.server.replicas.drawn_ports import HOST
@@ -41,7 +41,7 @@ class ServiceOptions:
         "address: routing, replay when one is lost, one key file (default: one engine, alone)",
     )
     router: str = option(
-        "prefix-aware",
+        DEFAULT_ROUTER,
         "where a request goes: prefix-aware (fewest tokens held, less those of its prompt that "
         "were sent there before), least-loaded or round-robin",
         metavar="NAME",

@@ -45,6 +45,8 @@ ROUTERS: Final[Mapping[str, Callable[[Any, Sequence[Any]], int]]] = {
     "least-loaded": least_loaded,
     "prefix-aware": prefix_aware,
 }
+DEFAULT_ROUTER: Final = "prefix-aware"
+"""Of a server."""
 
 
 def routed(

@@ -70,7 +70,7 @@ class Plan:
     `rates` are of tokens that are computed: prompts' without those found in caches. `range` and
     `margins` are None, too, where a signal ended the search, or no time was left, and
     `margins` where they are not asked for. `kept_loss`: of the loss asked for, the setting is its.
-    `routers`: None where a router has no choice that matters, or no time was left; `narrow_kv`:
+    `routers`: None where none is tried, they are not asked for, or no time was left; `narrow_kv`:
     where it is not asked for, makes no difference, or no time was left.
     """
 
@@ -216,8 +216,6 @@ def _simulate_beside(
     """Note each as it is known, since an interrupt may come during the next."""
     setting = choice.setting
     if question.margins and time.monotonic() < rates_end_s:
-        with suppress(OutOfTime):
-            found.routers = routers_of(question, setting, race, workers)
         progress("headroom, and what lost chips cost")
         found.margins = margins_of(
             question,
@@ -229,6 +227,9 @@ def _simulate_beside(
             rates_end_s=rates_end_s,
         )
     found.range = plan_range(question, choice, workers, progress, race.ends_s)
+    if question.margins:
+        with suppress(OutOfTime):
+            found.routers = routers_of(question, setting, race, workers)
     if question.narrow_kv and question.lose is None:
         with suppress(OutOfTime):
             found.narrow_kv = narrow_kv_of(question, setting, workers, progress, ends_s=race.ends_s)

@@ -19,7 +19,6 @@ from serving.analysis.plan.plan_search import first_that_holds
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.size_check import Check
 from serving.analysis.plan.timed_run import OutOfTime
-from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import SimulationWorkers
 
 NARROW: Final = "fp8"
@@ -32,10 +31,12 @@ TRIES: Final = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NarrowKv:
     """The fewest chips that keep the target with FP8 KV, by halves of the sizes below the plan's;
-    None where none tried does. Not `is_whole`: the time was over before.
+    None where none tried does. `tried`: the sizes that were, in chips. Not
+    `is_whole`: the time was over before.
     """
 
     check: Check | None
+    tried: tuple[int, ...] = ()
     is_whole: bool = True
 
 
@@ -50,7 +51,7 @@ def narrow_kv_of(
     """None where KV is as narrow already, or the chip has no FP8; raises OutOfTime before anything
     is known.
     """
-    narrow = _narrow(question, setting)
+    narrow = narrow_question(question, setting)
     if narrow is None:
         return None
     race = Race(narrow, workers, progress, ends_s=ends_s)
@@ -60,18 +61,24 @@ def narrow_kv_of(
     race.options = best_options(each.option for each in found)
     race.pools = PoolKinds(terms, found) if setting.option.is_pooled else None
     race.say(f"with KV of {NARROW}, sizes below {setting.chips:,} chips")
-    is_whole = True
+    is_whole, tried = True, list[int]()
+    sizes = _sizes(setting.chips)
+
+    def holds(place: int) -> bool:
+        found = race.run(settings := race.settings(*sizes[place]), first=True)
+        tried.extend({each.chips for each in settings})
+        return found
+
     try:
-        sizes = _sizes(setting.chips)
-        first_that_holds(-1, len(sizes), lambda at: race.run(race.settings(*sizes[at]), first=True))
+        first_that_holds(-1, len(sizes), holds)
         while race.best is not None and not race.stands(race.best):
             pass
     except OutOfTime:
         is_whole = False
-        if race.best is None:
+        if not tried and race.best is None:
             raise
     check = None if race.best is None else race.checks[race.best]
-    return NarrowKv(check=check, is_whole=is_whole)
+    return NarrowKv(check=check, tried=tuple(sorted(set(tried))), is_whole=is_whole)
 
 
 def _sizes(chips: int) -> list[tuple[int, int]]:
@@ -80,8 +87,10 @@ def _sizes(chips: int) -> list[tuple[int, int]]:
     return [*pairwise(ends)]
 
 
-def _narrow(question: PlanQuestion, setting: Setting) -> PlanQuestion | None:
-    """With FP8 KV, for engines as the answer's and somewhat smaller, its policy and limits."""
+def narrow_question(question: PlanQuestion, setting: Setting) -> PlanQuestion | None:
+    """With FP8 KV, for engines as the answer's and somewhat smaller, as far as they were asked for,
+    its policy and limits.
+    """
     sweep, point = question.sweep, setting.option.point
     try:
         model = with_kv_dtype(NARROW, sweep.model, sweep.system.chip)
@@ -91,7 +100,10 @@ def _narrow(question: PlanQuestion, setting: Setting) -> PlanQuestion | None:
         return None
     own = [each.partition for each in (setting.option.candidate, point.prefill) if each is not None]
     chips = {size for of in own for size in range(ceil(LEAST * of.chips), of.chips + 1)}
-    asked = PartitionFilter(
+    if sweep.asked.chips:
+        chips &= {*sweep.asked.chips}
+    asked = replace(
+        sweep.asked,
         chips=tuple(sorted(chips)),
         tp=tuple({of.tp for of in own}),
         lnc=tuple({of.lnc for of in own}),

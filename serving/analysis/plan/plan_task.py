@@ -51,11 +51,12 @@ def size_task(
     is_fresh: bool = False,
     prompts_alone: bool = False,
     early_end: bool = True,
+    is_whole_rate: bool = False,
     ends_s: float = float("inf"),
 ) -> SizeTask:
     """To judge a setting by so many requests, or with `prompts_alone` its engines for them; if
-    `is_fresh` in each of several fresh runs. What runs at `ends_s` of `time.monotonic` raises
-    OutOfTime.
+    `is_fresh` in each of several fresh runs. `is_whole_rate`: the requests are those of all
+    replicas, which run together. What runs at `ends_s` of `time.monotonic` raises OutOfTime.
     """
     option, peak = setting.option, question.demand.peak
     limits = {} if setting.limits is None else asdict(setting.limits)
@@ -74,11 +75,12 @@ def size_task(
     # Engines for prompts, too: queues of a nearly full load grow as long as in their unit's run.
     warm_s = max(_warm_s(question, setting), question.demand.ramp_s)
     before_s = max(fresh_s if is_fresh else lead_s, warm_s)
-    lead_requests = requests_per_s * before_s
+    run_requests_per_s = requests_per_s * (setting.replicas if is_whole_rate else 1)
+    lead_requests = run_requests_per_s * before_s
     window: int | None = question.check.judged
     runs = 1
     if judged > question.check.judged:
-        judged = max(judged, long_run(question.demand, question.slo, requests_per_s))
+        judged = max(judged, long_run(question.demand, question.slo, run_requests_per_s))
     if is_fresh:
         runs = question.demand.runs(setting.replicas, FRESH_RUNS)
         window = None if runs == 1 else judged  # every run is the same
