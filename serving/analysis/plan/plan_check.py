@@ -129,7 +129,7 @@ class SizeTask:
     router: str | None = None
 
     @property
-    def together(self) -> int:
+    def replicas_at_once(self) -> int:
         """Replicas that are simulated at once, behind the router."""
         return 1 if self.router is None else self.replicas
 
@@ -225,7 +225,7 @@ def _least_margin(task: SizeTask, run: Sequence[ShareRun]) -> float:
 def _share_runs(given: tuple[SizeTask, int]) -> list[ShareRun]:
     task, seed = given
     judged, lead_s, before_s = task.terms.judged, task.lead_s, task.before_s
-    replicas = task.replicas // task.together
+    replicas = task.replicas // task.replicas_at_once
     if task.lost:  # turns may have come before it that would not have, had replies been the latest
         judged += math.ceil(task.demand.ramp_s * task.demand.peak_rate_per_s / replicas)
     shares = task.demand.shares(
@@ -268,7 +268,7 @@ def _check(task: SizeTask, of_seeds: Sequence[Sequence[ShareRun]]) -> Check:
             name: tuple(_percentile(each, percentile) for percentile in SHOWN_PERCENTILES)
             for name, each in times_s.items()
         },
-        replica_chip_watts=float(np.mean([run.chip_watts for run in runs])) / task.together,
+        replica_chip_watts=float(np.mean([run.chip_watts for run in runs])) / task.replicas_at_once,
         busy_share=float(np.mean([run.busy_share for run in runs])),
         throttled_share=float(np.mean([run.throttled_share for run in runs])),
         hit_share=None if task.demand.prefixes is None else hit_share,
