@@ -28,7 +28,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 import uvloop
@@ -53,6 +53,21 @@ _SERVERS: Final = (_APP, "front")
 _OPENED_AT_ONCE: Final = 500
 
 
+class ProbeAnswer(NamedTuple):
+    """When the probe was asked for, how long it took, and how long of that it waited for a
+    processor.
+    """
+
+    began_s: float
+    took_s: float
+    waited_s: float
+
+    @property
+    def own_s(self) -> float:
+        """What the server made it wait."""
+        return self.took_s - self.waited_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPhase:
     """What came of one phase.
@@ -64,7 +79,7 @@ class LoadPhase:
     name: str
     wall_s: float
     counts: StreamCounts
-    probes_s: list[tuple[float, float]]
+    probes: list[ProbeAnswer]
     memory_mb: tuple[float, float]
     api_cpu_s: float
     engine_cpu_s: float
@@ -75,8 +90,11 @@ class LoadPhase:
         failures = self.counts.failures
         words = f" ({', '.join(sorted(set(failures))[:3])})" if failures else ""
         first = _percentiles(self.counts.first_chunk_s)
-        probe = _percentiles([took_s for took_s, _ in self.probes_s])
-        own = _percentiles([took_s - waited_s for took_s, waited_s in self.probes_s])
+        probe = _percentiles([each.took_s for each in self.probes])
+        own = _percentiles([each.own_s for each in self.probes])
+        if (since_s := self.counts.all_open_s) is not None:
+            later = [each.took_s for each in self.probes if each.began_s >= since_s]
+            probe += f" ({_percentiles(later)} since all are open)"
         spent_s = self.api_cpu_s + self.engine_cpu_s + self.clients_cpu_s
         return (
             f"{self.name}: {self.counts.ended:,} ended and {len(failures):,} failed{words} in "
@@ -171,6 +189,7 @@ async def all_open(url: str, clients: Clients, *, streams: int, tokens: int) -> 
         asked.append(asyncio.ensure_future(clients.ask(message, tokens)))
     while len(counts.first_chunk_s) + len(counts.failures) < streams:
         await asyncio.sleep(0.01)
+    counts.all_open_s = time.monotonic()
     print(f"{counts.open:,} of {streams:,} streams are open at once", flush=True)
     await asyncio.gather(*asked)
 
@@ -190,14 +209,14 @@ async def when_due(
 
 
 @asynccontextmanager
-async def probed(server: Loaded) -> AsyncIterator[list[tuple[float, float]]]:
-    """Probe the server meanwhile; the list has the answers afterwards, in seconds: how long each
-    took, and how long of it was a wait for a processor. Raises RuntimeError if the probe ended.
+async def probed(server: Loaded) -> AsyncIterator[list[ProbeAnswer]]:
+    """Probe the server meanwhile; the list has the answers afterwards. Raises RuntimeError if the
+    probe ended.
     """
     words = ["-m", "tests.benchmarks.gateway_probe", server.url, server.probe]
     if server.loop_pid is not None:
         words.append(str(server.loop_pid))
-    answers: list[tuple[float, float]] = []
+    answers: list[ProbeAnswer] = []
     with tempfile.TemporaryFile() as said:  # a pipe would fill up until it is read
         probe = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=said)
         try:
@@ -209,9 +228,8 @@ async def probed(server: Loaded) -> AsyncIterator[list[tuple[float, float]]]:
                 probe.terminate()
             await probe.wait()
         said.seek(0)
-        answers += [
-            _probe(line) for line in said.read().decode().splitlines(True) if line[-1] == "\n"
-        ]
+        whole = (line for line in said.read().decode().splitlines(True) if line[-1] == "\n")
+        answers += [ProbeAnswer(*map(float, line.split())) for line in whole]
 
 
 async def phase(
@@ -226,7 +244,7 @@ async def phase(
     _, engine_s = _spent(engine)
     began_s, own_s = time.monotonic(), time.process_time()
     try:
-        async with probed(server) as probes_s:
+        async with probed(server) as probes:
             await load
     finally:
         if server.goes_first:
@@ -237,7 +255,7 @@ async def phase(
         name=name,
         wall_s=time.monotonic() - began_s,
         counts=counts,
-        probes_s=probes_s,
+        probes=probes,
         memory_mb=(before_mb, after_mb),
         api_cpu_s=after_cpu_s - cpu_s,
         engine_cpu_s=after_engine_s - engine_s,
@@ -251,11 +269,6 @@ def _schedule(processes: list[psutil.Process], policy: int) -> None:
     for process in processes:
         for thread in process.threads():
             os.sched_setscheduler(thread.id, policy, parameters)
-
-
-def _probe(line: str) -> tuple[float, float]:
-    took_s, waited_s = map(float, line.split())
-    return took_s, waited_s
 
 
 def _spent(processes: list[psutil.Process]) -> tuple[float, float]:

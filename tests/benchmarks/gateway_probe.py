@@ -2,11 +2,12 @@
 
     python -m tests.benchmarks.gateway_probe URL PATH [PID]
 
-A process of its own, so that no client's event loop is in the way. Each answer is a line: how long
-it took, and how long of it the scheduler of this host let this process, or the first thread of
-process PID, wait for a processor, in seconds. Where that thread runs the server's event loop the
-rest is the server's own: what it computes, and whatever else its loop does first. No other thread
-counts: while one waits, the loop may be what holds the answer up.
+A process of its own, so that no client's event loop is in the way. Each answer is a line: when it
+was asked for by the host's monotonic clock, how long it took, and how long of it the scheduler of
+this host let this process, or the first thread of process PID, wait for a processor, in seconds.
+Where that thread runs the server's event loop the rest is the server's own: what it computes, and
+whatever else its loop does first. No other thread counts: while one waits, the loop may be what
+holds the answer up.
 """
 
 import http.client
@@ -36,7 +37,8 @@ def main(url: str, path: str, *pids: str) -> None:
         connection.request("GET", path)
         connection.getresponse().read()
         took_s = time.monotonic() - began_s
-        print(took_s, min(took_s, sum(map(waited_s, counted)) - before_s), flush=True)
+        waited = min(took_s, sum(map(waited_s, counted)) - before_s)
+        print(began_s, took_s, waited, flush=True)
         time.sleep(_EVERY_S)
 
 

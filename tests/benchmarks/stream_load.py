@@ -35,6 +35,8 @@ class StreamCounts:
     failures: list[str] = field(default_factory=list)
     first_chunk_s: list[float] = field(default_factory=list)
     """Wall seconds from sending to the first chunk."""
+    all_open_s: float | None = None
+    """When all were open at once, by the monotonic clock."""
 
     @property
     def open(self) -> int:
