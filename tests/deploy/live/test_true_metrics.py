@@ -218,12 +218,13 @@ def test_what_the_page_says_of_chips_is_the_control_service_s(live_server: Serve
     assert looked_joules == pytest.approx(report.telemetry.chip_joules)
     # The engine's own families may be a step ahead of the chips', which are of the look.
     chips_joules = total(found, "ultraserve_chip_joules_total")
-    assert looked_joules <= chips_joules
+    assert looked_joules <= chips_joules * (1 + 1e-9)
     assert chips_joules <= total(found, "ultraserve_chip_energy_joules_total") * (1 + 1e-9)
     assert total(found, "ultraserve_chip_flops_total") >= sum(m.flops for m in report.meters)
     held = sum(chip.hbm_used_bytes for chip in report.state.chips)
     assert total(found, "ultraserve_chip_hbm_bytes") == held
-    assert total(found, "ultraserve_emulated_seconds_total") >= report.emulated_s
+    emulated_s = total(found, "ultraserve_emulated_seconds_total")  # a sum of parts, rounded
+    assert emulated_s >= report.emulated_s * (1 - 1e-9)
     assert sum(load.tokens) > 0
 
 
