@@ -30,6 +30,7 @@ from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.virtual_day import VirtualDay, virtual_day
 from serving.commands import day as day_command
 from tests.benchmarks.policy_days import SYNTHETIC, TRACES, PolicyDay, recorded_days, synthetic_day
+from tests.serving.commands.small_day import parsed
 
 LENGTHS: Final = TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv"
 LOADS: Final = (0.5, 0.7, 0.9)
@@ -42,13 +43,9 @@ BEFORE_SEED: Final = 1
 
 def simulated_machine() -> VirtualDay:
     """The guide's machine, its replica simulated."""
-    parser = argparse.ArgumentParser()
-    day_command.add_parser(parser.add_subparsers())
     lengths = ("--lengths", str(LENGTHS)) if LENGTHS.exists() else ()
-    asked = ("day", "--model", "gpt-oss-120b", "--system", "trn3-nl72x2", *lengths)
-    return virtual_day(
-        day_command.settings_of(parser.parse_args([*asked, "--policy", "never", "--peak", "70"]))
-    )
+    asked = ("--model", "gpt-oss-120b", "--system", "trn3-nl72x2", *lengths)
+    return virtual_day(day_command.settings_of(parsed(*asked, "--policy", "never", "--peak", "70")))
 
 
 def benchmark_days(seeds: Sequence[int], *, weeks: bool) -> Iterator[PolicyDay]:

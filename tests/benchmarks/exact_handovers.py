@@ -22,6 +22,7 @@ from serving.analysis.day.held_day import HeldDay, held_stretch
 from serving.analysis.day.virtual_day import chosen, exact_terms, virtual_day
 from serving.commands import day as command
 from serving.simulator import SimulationWorkers
+from tests.serving.commands.small_day import parsed
 
 SEED: Final = 0
 
@@ -60,9 +61,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("day", nargs="*", help="arguments of ultraserve day, after --")
     args = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
-    days = argparse.ArgumentParser()
-    command.add_parser(days.add_subparsers())
-    settings = command.settings_of(days.parse_args(["day", *args.day]))
+    settings = command.settings_of(parsed(*args.day))
     _, replica = chosen(settings)
     with SimulationWorkers(1) as workers:
         walked = virtual_day(

@@ -28,6 +28,7 @@ from serving.commands import day as command
 from serving.policy.day_night.history import DemandHistory
 from serving.simulator import SimulationWorkers
 from tests.benchmarks.exact_handovers import line_of
+from tests.serving.commands.small_day import parsed
 
 AWAY: Final = (0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 0)
 """Groups that train at each look, of which the first five and the last are not judged."""
@@ -91,9 +92,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("day", nargs="*", help="arguments of ultraserve day, after --")
     args = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
-    days = argparse.ArgumentParser()
-    command.add_parser(days.add_subparsers())
-    settings = command.settings_of(days.parse_args(["day", *args.day]))
+    settings = command.settings_of(parsed(*args.day))
     with SimulationWorkers(1) as workers:
         walkable = walkable_machine(
             settings, workers=workers, progress=lambda text: print(text, file=sys.stderr)

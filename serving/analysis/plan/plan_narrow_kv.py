@@ -65,14 +65,15 @@ def narrow_kv_of(
     sizes = _sizes(setting.chips)
 
     def holds(place: int) -> bool:
-        found = race.run(settings := race.settings(*sizes[place]), first=True)
+        settings = race.settings(*sizes[place])
+        has_passed = race.run(settings, first=True)
         tried.extend({each.chips for each in settings})
-        return found
+        return has_passed
 
     try:
         first_that_holds(-1, len(sizes), holds)
         while race.best is not None and not race.stands(race.best):
-            pass
+            pass  # it is refuted, and the next best is asked
     except OutOfTime:
         is_whole = False
         if not tried and race.best is None:

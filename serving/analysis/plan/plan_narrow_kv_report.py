@@ -18,10 +18,9 @@ def narrow_kv_line(found: NarrowKv | None, size_words: Callable[[Check], str]) -
     if check is None:
         yield f"{said} {_none_words(found)}{over}"
         return
-    reached = ", ".join(term.reached_words for term in check.terms)
     yield (
-        f"{said} {size_words(check)}: {check.verdict}, {reached}; engines with at least "
-        f"{100 * LEAST:g} % of the plan's chips were tried{over}; what it does to replies is "
+        f"{said} {size_words(check)}: {check.verdict}, {check.reached_words}; engines with at "
+        f"least {100 * LEAST:g} % of the plan's chips were tried{over}; what it does to replies is "
         "not in the model (ultraserve quality measures how many agree), so that it is your choice"
     )
 

@@ -175,7 +175,7 @@ def kind_line(plan: Plan) -> str:
         return f"kind:  {own}; of {other} {none}"
     said = f"kind:  {own}; {other} would be {size_words(check, question)}"
     if check.meets:
-        return f"{said}, which keep the target too: {_reached(check)}"
+        return f"{said}, which keep the target too: {check.reached_words}"
     shares = ", ".join(term.share_words for term in check.terms if not term.kept)
     misses = "; ".join(filter(None, (shares, *choice.other_misses)))
     return f"{said} at best of those simulated, which miss the target: {misses}"
@@ -252,16 +252,12 @@ def _check_lines(plan: Plan) -> Iterator[str]:
         yield from check_rows(words, choice.smaller, error)
         yield from (f"  {each}" for each in choice.smaller_misses)
     for check in choice.frontier:
-        yield f"nearly as good: {size_words(check, plan.question)}: {_reached(check)}"
+        yield f"nearly as good: {size_words(check, plan.question)}: {check.reached_words}"
     kinds = {(each.candidate, each.prefill) for each in choice.tried}
     yield (
         f"{counted(len(choice.tried), 'setting')} of {len(kinds):,} partitions and units of pools "
         "simulated"
     )
-
-
-def _reached(check: Check) -> str:
-    return ", ".join(term.reached_words for term in check.terms)
 
 
 def check_rows(what: str, check: Check, error: ModelError) -> Iterator[str]:

@@ -87,7 +87,6 @@ def router_line(race: RouterRace | None) -> Iterator[str]:
     if race is None:
         return
     router, check = race.chosen.router, race.chosen.check
-    reached = ", ".join(term.reached_words for term in check.terms)
     count, of = len(race.runs), " for prompts" if race.of_prompts else ""
     if not race.makes_difference:
         said = f"no router{of} makes a difference; behind {router}"
@@ -95,7 +94,7 @@ def router_line(race: RouterRace | None) -> Iterator[str]:
         said = f"{router}{of} is the best of {count}"
     else:
         said = f"{router}{of} is as good as the best of {count}"
-    said = f"router: {said}: {check.verdict}, {reached}"
+    said = f"router: {said}: {check.verdict}, {check.reached_words}"
     yield said if race.of_prompts else f"{said}; {_enough_words(race)}"
 
 
@@ -115,10 +114,9 @@ def _enough_words(race: RouterRace) -> str:
 def router_rows(question: PlanQuestion, setting: Setting, race: RouterRace) -> Iterator[str]:
     """What each shows, what that says of the size, and how the router is served."""
     for run in race.runs:
-        reached = ", ".join(term.reached_words for term in run.check.terms)
         hits = run.check.hit_share
         found = "" if hits is None else f"; {100 * hits:.3g} % of prompt tokens found in caches"
-        yield f"{run.router}: {reached}{found}"
+        yield f"{run.router}: {run.check.reached_words}{found}"
     if race.of_prompts:
         return
     own = f"the plan's {counted(setting.chips, 'chip')}"

@@ -57,7 +57,7 @@ def loss_assumptions(question: PlanQuestion, kept: KeptLoss | None) -> Iterator[
 def loss_lines(question: PlanQuestion, kept: KeptLoss) -> Iterator[str]:
     """What is left after it, and the plan without."""
     for loss in kept.losses:
-        reached = "" if loss.check is None else ", ".join(t.reached_words for t in loss.check.terms)
+        reached = "" if loss.check is None else loss.check.reached_words
         yield f"{loss.what} lost: {after_words(loss)}; {reached}"
     if kept.machines:
         yield f"replicas are spread evenly over {counted(kept.machines, 'machine')}"

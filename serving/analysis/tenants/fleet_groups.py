@@ -259,11 +259,12 @@ class FleetGroups:
     def _pass(self, seconds: float) -> None:
         if seconds <= 0:
             return
-        for model, times in enumerate(self._served):
-            times.serve(self.serving(model), seconds)
+        serving = [0] * len(self._served)
         for group, model in enumerate(self.model):
             times, totals = self._served[model], self.totals[model]
             match self.phase(group):
+                case HandoverPhase.SERVING:
+                    serving[model] += 1
                 case HandoverPhase.DRAINING:
                     times.leaving_s += seconds
                     totals.seconds += seconds
@@ -274,5 +275,7 @@ class FleetGroups:
                     times.joules += joules
                     totals.seconds += seconds
                     totals.joules += joules
+        for times, groups in zip(self._served, serving, strict=True):
+            times.serve(groups, seconds)
         for pool in self.pools:
             pool.work(seconds, now_s=self.now_s)

@@ -63,10 +63,6 @@ async def _answers_at_once(_: LiveReplica) -> float:
     return 0.0
 
 
-def _shares_nothing(_: LiveReplica) -> None:
-    pass
-
-
 class LiveReplicas:
     """The replicas, by number; `processes` are theirs, in the same order.
 
@@ -75,7 +71,8 @@ class LiveReplicas:
     asked of each process that is ready for the first time, until it returns no reason why it may
     not take requests yet; `engine_age_s` now and then, for the age of its engine's last answer in
     wall seconds, None where nothing new is known: a replica whose engine hangs says that it is
-    ready. At `silence_s_max` it is killed. `came` is told of each replica that becomes ready.
+    ready. At `silence_s_max` it is killed. `came` is called for each replica that
+    becomes ready.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class LiveReplicas:
         self._silence_s_max = silence_s_max
         self.engine_age_s: Callable[[LiveReplica], Awaitable[float | None]] = _answers_at_once
         self.prepare: Callable[[LiveReplica], Awaitable[str]] = _nothing_to_prepare
-        self.came: Callable[[LiveReplica], None] = _shares_nothing
+        self.came: Callable[[LiveReplica], None] = lambda _: None
         self._chosen = dict.fromkeys(RequestPart, 0)
         self._some_ready = asyncio.Event()
         self._was_ready = False
@@ -191,7 +188,7 @@ class LiveReplicas:
             await process.ended()
 
     async def or_fail(self, watch: Callable[[], Awaitable[None]], what: str) -> None:
-        """Watch; an exception is `failed`: nobody would watch again."""
+        """Watch; an exception is `failed`, since nothing would watch again."""
         try:
             await watch()
         except Exception as error:

@@ -203,7 +203,7 @@ def _server_config(app: HttpGateway, settings: ServiceSettings) -> uvicorn.Confi
 
 
 def _role_changes(settings: ServiceSettings, live: LiveReplicas) -> RoleChanges:
-    """An operator's, and the load's where it is to change roles; told of each that is ready."""
+    """An operator's, and the load's where it is to change roles, and each that is ready shares."""
     decider = None
     if settings.replica_step_tokens is not None:
         decider = RoleDecider(

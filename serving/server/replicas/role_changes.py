@@ -54,13 +54,14 @@ class RoleChanges:
             self._look(self._decider)
 
     def _look(self, decider: RoleDecider) -> None:
-        ready, now_s = self._live.ready, time.monotonic() / self._dilation
+        now_s = time.monotonic() / self._dilation
+        if not decider.is_due(now_s):
+            return
+        ready = self._live.ready
         load = RoleLoad(
             prompt_tokens=sum(each.prompt_tokens for each in ready),
             decodes=sum(each.decodes for each in ready),
         )
-        if not decider.is_due(now_s):
-            return
         roles = _roles(ready)
         words = f"{load.prompt_tokens:,} prompt tokens wait, {load.decodes:,} requests decode"
         for replica, role in zip(ready, decider.decide(roles, load, now_s), strict=True):

@@ -41,12 +41,6 @@ def ring_of(path: Path, clock: Clock | None = None) -> KeyRing:
     return KeyRing(key_file=path, clock=clock, now=clock.now)
 
 
-@pytest.fixture(autouse=True)
-def _seen_by_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM, where it was imported, keeps its loggers' lines from everybody else."""
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-
-
 def test_each_secret_opens_what_its_key_says(tmp_path: Path) -> None:
     ring = ring_of(written(tmp_path))
 

@@ -34,8 +34,7 @@ def make(
 
         def heard(*arguments: Any, **more: Any) -> Engine:
             engine = make(*arguments, **more)
-            if caplog.handler not in log.handlers:
-                monkeypatch.setattr(log, "propagate", True)
+            monkeypatch.setattr(log, "propagate", True)
             return engine
 
         yield heard

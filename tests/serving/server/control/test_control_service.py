@@ -203,7 +203,6 @@ def test_an_answer_of_another_kind_is_our_own_mistake_and_the_log_s(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(engine, "_reply", lambda _: HealReport(healed=()))
-    monkeypatch.setattr(control_guard.logger, "propagate", True)
 
     with (
         caplog.at_level("ERROR"),

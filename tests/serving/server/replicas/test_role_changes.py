@@ -76,7 +76,7 @@ async def test_kv_of_a_replica_that_prefills_no_more_is_read_by_another() -> Non
 
 
 @in_loop
-async def test_the_holder_of_kv_reads_it_from_nobody() -> None:
+async def test_the_holder_of_kv_does_not_read_it() -> None:
     async with small_service(count=2, roles="prefill=1,decode=1") as service:
         service.replicas[0].gap_s = 0.1
         request = posted(service, "a", tokens=2)
