@@ -40,6 +40,7 @@ settings.load_profile("everyday")
 
 NOT_FAST = ("slow", "process", "long")
 SLOW_TIMEOUT_S = 1_800  # the wall's, where other programs may have the processors too
+ID_LENGTH_MAX = 200
 GUARD = pytest.StashKey[ProcessGuard]()
 
 
@@ -86,6 +87,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if part == "chips":
         return None if MARKS_CHIPS.search(text) else True
     return None if among_processes or MARKS_PROCESSES.search(text) else True
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long text by its beginning and length: ids go to and from each worker, again and again."""
+    if isinstance(val, str | bytes) and len(val) > ID_LENGTH_MAX:
+        return f"{val[:ID_LENGTH_MAX]!r} and so on, {len(val)} long"
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

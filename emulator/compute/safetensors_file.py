@@ -5,13 +5,13 @@ pages are shared by all chips of a host. (Format: 8 bytes little-endian length o
 header, the data; huggingface/safetensors, README.)
 """
 
-import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +33,17 @@ _DTYPES: Mapping[str, Any] = {
 }
 
 
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+_HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Entries are read when asked for: a chip asks for its own experts' alone."""
+_ENTRY = msgspec.json.Decoder(_Entry)
+
+
 class SafetensorsFile:
     """The tensors of the file at `path`; raises ValueError for a broken one, OSError for none."""
 
@@ -43,12 +54,13 @@ class SafetensorsFile:
         length = int(data[:_LENGTH_BYTES].view("<u8")[0])
         if length > min(_HEADER_BYTES_MAX, len(data) - _LENGTH_BYTES):
             raise ValueError(f"a header of {length} bytes is not in the file of {len(data)}")
-        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
-        if not isinstance(header, dict):
-            raise ValueError("its header holds no JSON object")
+        try:
+            header = _HEADER.decode(memoryview(data)[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        except msgspec.DecodeError as error:
+            raise ValueError(f"its header holds no JSON object ({error})") from error
         header.pop("__metadata__", None)
         self._data = data[_LENGTH_BYTES + length :]
-        self._header: dict[str, Any] = header
+        self._header = header
 
     def names(self) -> tuple[str, ...]:
         """The names of all tensors."""
@@ -56,18 +68,17 @@ class SafetensorsFile:
 
     def tensor(self, name: str) -> NDArray[Any]:
         """A read-only view of the tensor `name`."""
-        shape, dtype, (first, end) = self._entry(name)
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype {dtype} of {name} is not one of {', '.join(_DTYPES)}")
-        kind = np.dtype(_DTYPES[dtype])
-        if not 0 <= first <= end <= len(self._data) or end - first != prod(shape) * kind.itemsize:
+        entry = self._entry(name)
+        if entry.dtype not in _DTYPES:
+            raise ValueError(f"dtype {entry.dtype} of {name} is not one of {', '.join(_DTYPES)}")
+        kind, (first, end) = np.dtype(_DTYPES[entry.dtype]), entry.data_offsets
+        expected_bytes = prod(entry.shape) * kind.itemsize
+        if not 0 <= first <= end <= len(self._data) or end - first != expected_bytes:
             raise ValueError(f"bytes {first} to {end} of {len(self._data)} are not those of {name}")
-        return np.ndarray(shape, kind, buffer=self._data, offset=first)
+        return np.ndarray(entry.shape, kind, buffer=self._data, offset=first)
 
-    def _entry(self, name: str) -> tuple[tuple[int, ...], str, tuple[int, int]]:
+    def _entry(self, name: str) -> _Entry:
         try:
-            entry = self._header[name]
-            first, end = entry["data_offsets"]
-            return tuple(map(int, entry["shape"])), str(entry["dtype"]), (int(first), int(end))
-        except (KeyError, TypeError) as error:
+            return _ENTRY.decode(self._header[name])
+        except (KeyError, msgspec.DecodeError) as error:
             raise ValueError(f"no complete entry of {name} in its header") from error
