@@ -35,10 +35,12 @@ def test_long(): pass
 }
 
 
-@pytest.mark.parametrize("first", ["test_a.py", "test_b.py"])
-@pytest.mark.parametrize("workers", ["", "-n 1 --dist loadfile --no-loadscope-reorder"])
+@pytest.mark.parametrize(
+    ("workers", "first"),
+    [("", "test_b.py"), ("-n 1 --dist loadfile --no-loadscope-reorder", "test_a.py")],
+)
 def test_what_uses_the_live_server_is_last_and_what_ends_it_after_that(
-    first: str, workers: str, tmp_path: Path
+    workers: str, first: str, tmp_path: Path
 ) -> None:
     for name, text in {"conftest.py": CONFTEST, **FILES}.items():
         (tmp_path / name).write_text(text)

@@ -1,7 +1,7 @@
 """Do API processes stand many clients? Errors, memory, and how soon it gets to a request.
 
     python -m tests.benchmarks api_load [--streams N] [--tokens N] [--seconds S] [--processes N]
-    python -m tests.benchmarks api_load --only front [--chips N] [--first] ...
+    python -m tests.benchmarks api_load --only front [--chips N] [--clock CLOCK] [--first] ...
 
 A server as a user starts it, timing only, with the fast engine and `--processes` API processes; its
 clients are this process, on the same host. In turn:
@@ -30,6 +30,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import httpx
 import psutil
 import uvloop
 
@@ -39,7 +40,7 @@ from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
 MODEL: Final = "qwen3-30b-a3b"
 ARGUMENTS: Final = (
-    *("--model", MODEL, "--weights", "none", "--clock", "auto"),
+    *("--model", MODEL, "--weights", "none"),
     *("--max-model-len", "2048", "--max-num-seqs", "2560", "--max-num-batched-tokens", "4096"),
     *("--engine", "fast"),
     "--disable-uvicorn-access-log",
@@ -73,7 +74,7 @@ class LoadPhase:
     """What came of one phase.
 
     Memory of all API processes in MB, before and after, and processor time of theirs and of the
-    clients'.
+    clients'. `dilation` is the clock's in the end: wall seconds per emulated second.
     """
 
     name: str
@@ -84,6 +85,7 @@ class LoadPhase:
     api_cpu_s: float
     engine_cpu_s: float
     clients_cpu_s: float
+    dilation: float
 
     def line(self) -> str:
         """For people."""
@@ -103,7 +105,7 @@ class LoadPhase:
             f"its processes {self.memory_mb[0]:.0f} and then {self.memory_mb[1]:.0f} MB, "
             f"{self.api_cpu_s:.1f} s of a processor; the engine's {self.engine_cpu_s:.1f} s, the "
             f"clients' {self.clients_cpu_s:.1f} s, together {spent_s / self.wall_s:.2f} of "
-            f"{os.cpu_count()} cores"
+            f"{os.cpu_count()} cores; at a dilation of {self.dilation:.3g} in the end"
         )
 
 
@@ -121,6 +123,7 @@ class Loaded:
     processes that serve HTTP, and its engine's. The first thread of `loop_pid` runs the event loop
     that answers; None where it is one of several (smg, or several API processes). If `goes_first`,
     all of these and the clients run before all other processes of the host while there is load.
+    `clock_url` is the page with its clock.
     """
 
     url: str
@@ -129,6 +132,12 @@ class Loaded:
     engine: list[psutil.Process]
     loop_pid: int | None = None
     goes_first: bool = False
+    clock_url: str = ""
+
+    def dilation(self) -> float:
+        """The clock's now."""
+        epochs = httpx.get(self.clock_url, trust_env=False).json()["epochs"]
+        return float(epochs[-1]["dilation"])
 
 
 def loaded(server: ServerProcess, url: str | None) -> Loaded:
@@ -260,6 +269,7 @@ async def phase(
         api_cpu_s=after_cpu_s - cpu_s,
         engine_cpu_s=after_engine_s - engine_s,
         clients_cpu_s=time.process_time() - own_s,
+        dilation=server.dilation(),
     )
 
 
@@ -316,6 +326,7 @@ def main(arguments: list[str]) -> int:
         "--first", action="store_true", help="run before the host's other processes (root)"
     )
     parser.add_argument("--chips", type=int, default=4, help="emulated, which bound long prompts")
+    parser.add_argument("--clock", default="auto", help="the server's; auto is near saturation")
     args = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -330,14 +341,16 @@ def _load(name: str, args: argparse.Namespace) -> int:
     """Load a server; returns the number of requests that failed."""
     count = str(args.processes if name == _APP else 1)
     front = NO_FRONT if name == _APP else front_arguments()
-    counts = ("--chips", str(args.chips), "--api-server-count", count)
-    arguments = (*ARGUMENTS, *counts, *front.arguments)
+    asked = ("--chips", str(args.chips), "--api-server-count", count, "--clock", args.clock)
+    arguments = (*ARGUMENTS, *asked, *front.arguments)
     with started(ULTRASERVE, *arguments, environment=front.environment) as server:
         server.wait_ready()
-        asked = f"all of {count} API processes"
-        server.wait_until(lambda: server.log().count("startup complete") == int(count), asked)
+        all_of_them = f"all of {count} API processes"
+        server.wait_until(lambda: server.log().count("startup complete") == int(count), all_of_them)
         front.wait_ready()
-        under_load = replace(loaded(server, front.url), goes_first=args.first)
+        under_load = replace(
+            loaded(server, front.url), goes_first=args.first, clock_url=f"{server.url}/clock"
+        )
         load = measure(under_load, streams=args.streams, tokens=args.tokens, seconds=args.seconds)
         return uvloop.run(load)
 

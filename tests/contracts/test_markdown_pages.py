@@ -135,6 +135,7 @@ def test_a_command_of_ultraserve_is_one_that_it_takes(
         vllms.parse_args(unknown)
 
 
+@pytest.mark.long
 def test_settings_that_a_guide_serves_with_fit_each_other() -> None:
     resolved = 0
     for page, _, words in shown("ultraserve"):

@@ -23,7 +23,8 @@ from tests.emulator.chip.draft_layer_checkpoint import make_draft_checkpoint
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.transformers_reference import Reference, excused_texts
 
-pytestmark = pytest.mark.engine
+# Every day chips of one process draft: tests/emulator/chip/test_drafts_in_fleet.py.
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TOKENS = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
@@ -97,7 +98,6 @@ def drafting_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Before the engines of the classes: a process has one session of Ray at a time.
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_whole_machine_drafts_with_the_same_texts(
     drafting_checkpoint: Path, prompts: list[list[int]]
@@ -111,7 +111,6 @@ def test_the_whole_machine_drafts_with_the_same_texts(
     excused_texts(reference, prompts, reference.greedy(prompts, TOKENS), found)
 
 
-@pytest.mark.slow  # chips in this process: tests/emulator/chip/test_draft_layer.py
 class TestMultiTokenPrediction:
     @pytest.fixture(scope="class")
     def engine(self, drafting_checkpoint: Path) -> Iterator[Engine]:

@@ -137,6 +137,7 @@ def test_settings_that_are_no_object_are_refused(given: Any) -> None:
         read(given)
 
 
+@pytest.mark.long
 @given(
     st.builds(
         Settings,

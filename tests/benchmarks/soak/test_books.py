@@ -172,6 +172,7 @@ def test_the_same_seed_asks_the_same_and_another_something_else() -> None:
     assert drawn(1, 50) == drawn(1, 50) != drawn(2, 50)
 
 
+@pytest.mark.long
 def test_everything_that_clients_do_is_drawn() -> None:
     found = drawn(3)
 

@@ -60,6 +60,7 @@ def rank_output(machine: InProcessChips, step: RankStep) -> RankOutput:
 
 
 class TestTransitions:
+    @pytest.mark.long
     def test_a_step_is_one_dispatch_per_layer_and_then_its_tokens(
         self, machine: InProcessChips, logits: np.ndarray
     ) -> None:

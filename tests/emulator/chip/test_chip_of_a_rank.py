@@ -63,6 +63,7 @@ def test_each_attends_its_own_head_groups_to_the_bits_that_fewer_chips_give(
     assert (np.concatenate(rows) == np.concatenate(pair)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tp", [2, 4])
 def test_together_they_dispatch_every_token_of_the_rank_once_in_order(
     tp: int, directory: Path
@@ -81,6 +82,7 @@ def test_together_they_dispatch_every_token_of_the_rank_once_in_order(
     assert (np.concatenate([part.chosen for part in parts]) == whole.chosen).all()
 
 
+@pytest.mark.long
 def test_a_rank_with_fewer_tokens_than_chips_leaves_some_without_any(directory: Path) -> None:
     machine = InProcessChips(directory, chips=4, tp=4)
     alone = InProcessChips(directory, chips=1)

@@ -88,6 +88,7 @@ class TestTexts:
         assert max(steps) < TOKENS
         assert min(steps) > TOKENS / 4, "drafts that are always right show nothing of wrong ones"
 
+    @pytest.mark.long
     def test_wrong_drafts_change_no_text(self, checkpoint: Path) -> None:
         expected = serve(InProcessChips(checkpoint, chips=2), PROMPTS, new_tokens=TOKENS)
 
@@ -114,6 +115,7 @@ class TestTexts:
         assert found[1] == found[0]
         assert found[2] == found[0]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("rounds", [3, 12, 14, 15, 17])
     def test_a_step_that_breaks_off_anywhere_is_repeated_with_the_same_outcome(
         self, rounds: int, checkpoint: Path
@@ -154,6 +156,7 @@ class TestTexts:
         assert {name: len(guesses) for name, guesses in drafts.items()} == {"short": 3, "long": 4}
         assert drafts["short"] == drafts["long"][:3]
 
+    @pytest.mark.long
     def test_loads_are_of_the_model_s_layers_alone(self, checkpoint: Path) -> None:
         prompt, new = PROMPTS["prompt-0"], [_request("r", PROMPTS["prompt-0"])]
         scheduled = [Scheduled(request_id="r", first_position=0, new_tokens=len(prompt))]

@@ -47,6 +47,7 @@ def test_guesses_are_the_greedy_text_of_transformers_after_each_text_so_far(
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
 @pytest.mark.parametrize(("chips", "tp"), [(1, 1), (4, 2)])
 class TestTexts:
+    @pytest.mark.long
     def test_a_model_that_drafts_for_itself_is_always_right(
         self,
         chips: int,

@@ -65,6 +65,7 @@ class TestTexts:
     def machine(self, tp: int, small_checkpoints: Mapping[str, Path]) -> InProcessChips:
         return InProcessChips(small_checkpoints["wide_heads"], chips=2, tp=tp)
 
+    @pytest.mark.long
     def test_right_drafts_are_all_taken_and_one_more(
         self, machine: InProcessChips, plain: list[int], sampling: SamplingSpec
     ) -> None:
@@ -73,6 +74,7 @@ class TestTexts:
         assert text == plain[:TOKENS]
         assert steps == 1 + -(-(TOKENS - 1) // 4)
 
+    @pytest.mark.long
     def test_wrong_drafts_cost_steps_and_change_nothing(
         self, machine: InProcessChips, plain: list[int], sampling: SamplingSpec
     ) -> None:
@@ -80,6 +82,7 @@ class TestTexts:
 
         assert (text, steps) == (plain[:TOKENS], TOKENS)
 
+    @pytest.mark.long
     def test_drafts_are_taken_up_to_the_first_wrong_one(
         self, machine: InProcessChips, plain: list[int], sampling: SamplingSpec
     ) -> None:

@@ -77,6 +77,7 @@ def expected(checkpoint: Path) -> list[dict[int, tuple[list[int], dict[str, list
     return [said(first), said(chips.step(verifying(first)))]
 
 
+@pytest.mark.long
 def test_it_computes_what_chips_without_a_fleet_compute(checkpoint: Path) -> None:
     fleet = fleet_of(checkpoint)
     first = fleet.step(steps(), {})

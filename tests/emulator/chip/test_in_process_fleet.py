@@ -35,6 +35,7 @@ def tokens(outputs: dict) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 def test_it_computes_what_chips_without_a_fleet_compute() -> None:
     plain = InProcessChips(SMALL_MOE_DIR, chips=4, kv_blocks=16)
     result = in_process_fleet().step(steps(), {})

@@ -42,6 +42,7 @@ def stored_shard(precision: str) -> ModelShard:
     return store_shard(shard, formats_at(precision))
 
 
+@pytest.mark.long
 def test_mxfp4_quantises_experts_alone_and_w4a8_every_matrix_of_a_layer() -> None:
     for precision, four_bit_attention in (("mxfp4", False), ("w4a8", True)):
         layer = stored_shard(precision).layers[0]

@@ -53,6 +53,7 @@ def alone(checkpoint: Path) -> dict[str, Any]:
     return learned(started(checkpoint, chips=1), [sequences(5)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chips", [2, 3, 5])
 def test_chips_together_learn_what_one_chip_learns(
     checkpoint: Path, alone: dict[str, Any], chips: int
@@ -143,6 +144,7 @@ def test_the_same_steps_have_the_same_bits(checkpoint: Path, precision: Precisio
         assert first[name].tobytes() == second[name].tobytes(), name
 
 
+@pytest.mark.long
 def test_dense_weights_stay_the_same_bits_on_every_chip(checkpoint: Path) -> None:
     fleet = started(checkpoint, chips=3)
     before = fleet.live[0]._weights.dense.flat.copy()

@@ -37,6 +37,7 @@ def test_the_first_step_by_hand() -> None:
     assert grads.flat.tolist() == [4.0, -0.5, 2.0]
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**32), st.sampled_from([(10, 7), (20_000, 3), (16_384, 16_385)]))
 @settings(max_examples=15)
 def test_many_steps_are_pytorchs(seed: int, sizes: tuple[int, int]) -> None:

@@ -81,6 +81,7 @@ def test_a_view_of_columns_is_multiplied_as_its_copy_is() -> None:
     assert (view == tiled_matmul(x, MappedMatrix(stored[:, 512:1024].copy()))).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("storage", [WeightFormat.BF16, WeightFormat.MXFP4])
 @pytest.mark.parametrize(
     ("outputs", "inputs"), [((160, 16), 1536), ((100, 3), 2048), ((80,), 6144)]

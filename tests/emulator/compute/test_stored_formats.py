@@ -55,6 +55,7 @@ def _fields(node: object) -> object:
     return [_fields(getattr(node, n)) for n in names if n not in ("architecture", "groups")]
 
 
+@pytest.mark.long
 def test_fp8_blocks_stand_for_their_codes_times_their_scale(
     checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ def test_gradients_of_a_yarn_model_are_autograds() -> None:
     assert max(found.values()) < 1e-4, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tied", "normalise"), VARIANTS)
 def test_every_gradient_is_the_slope_of_the_loss_in_float64(tied: bool, normalise: bool) -> None:
     arch = small_architecture(tied=tied, normalise=normalise)

@@ -69,6 +69,7 @@ class TestExponential:
 
         assert (np.abs(_powers(x) - exact) <= np.spacing(exact.astype(np.float32))).all()
 
+    @pytest.mark.long
     def test_its_ends_are_those_of_float32(self) -> None:
         ends = np.array([-np.inf, -1e30, -87.0, 0.0, -0.0, 88.8, 1e30, np.inf], dtype=np.float32)
 

@@ -79,6 +79,7 @@ class TestWeights:
         written = (tmp_path / "model.safetensors").read_bytes()
         assert written == (SMALL_MOE_DIR / "model.safetensors").read_bytes()
 
+    @pytest.mark.long
     def test_another_seed_or_name_makes_other_weights(self) -> None:
         sizes = Sizes.read(SMALL_MOE_DIR)
         one, two = (make_tensors(sizes, silent=[], seed=seed) for seed in (1, 2))

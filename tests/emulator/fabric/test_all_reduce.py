@@ -58,6 +58,7 @@ def test_eight_chips_of_two_trays_use_the_lanes_of_both_tiers_at_once() -> None:
     assert collective.moving_ns(payload).tolist() == [4 * 125]
 
 
+@pytest.mark.long
 @given(
     payload=st.lists(st.integers(0, 10**9), min_size=3, max_size=3),
     lost=st.sets(st.sampled_from([0, 5, 8, 9]), max_size=3),

@@ -113,6 +113,7 @@ def test_what_enters_a_chip_for_others_leaves_it_again(name: str, seed: int) -> 
     assert out[: graph.chips] - sent == pytest.approx(into[: graph.chips] - received)
 
 
+@pytest.mark.long
 @given(
     cut=st.sets(st.sampled_from([(0, 1), (1, 2), (0, 4), (5, 6), (3, 0)]), min_size=1),
     seed=st.integers(0, 2**16),

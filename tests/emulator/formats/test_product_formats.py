@@ -33,6 +33,7 @@ def test_a_small_product_with_mxfp4_weights_by_hand() -> None:
     assert products.multiply(rows, weights).tolist() == [[1.0 * 3.0 + 0.5 * 0.5]]
 
 
+@pytest.mark.long
 def test_w4a8_is_mxfp8_rows_by_mxfp4_weights_in_tiles_of_512() -> None:
     x, w = normal(0, 4, 1100), normal(1, 1100, 24)
     rows = quantise(BF16.rounded(x), MXFP8, ScaleRule.CHIP).numbers()

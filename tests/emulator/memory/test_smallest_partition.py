@@ -1,6 +1,7 @@
 from dataclasses import replace
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,6 +124,7 @@ def first_that_lays_out(memory: ModelMemory, system: SystemSpec, asked: Partitio
     return "nothing"
 
 
+@pytest.mark.long
 @given(
     expert_bytes=st.integers(1, 80 * GB),
     experts=st.integers(0, 20),

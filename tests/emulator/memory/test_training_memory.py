@@ -204,6 +204,7 @@ def test_the_smallest_number_of_chips_fits_and_none_below_it_does(
             check_training_fits(TRN3_NL72X2, QWEN3_30B_A3B, chips, recipe)
 
 
+@pytest.mark.long
 def test_a_model_that_no_number_of_chips_holds_says_so() -> None:
     with pytest.raises(HbmExhausted, match="no number of its chips"):
         check_training_fits(TRN3_NL72X2, MODELS["kimi-k2"], 144, TrainingRecipe())

@@ -45,6 +45,7 @@ def test_the_dilation_by_hand(
 TIMES = st.floats(0.01, 10_000.0)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=40))
 def test_waiting_makes_the_steps_longer_by_the_head_room_exactly(
     steps: list[tuple[float, float]],

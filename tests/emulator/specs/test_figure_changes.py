@@ -167,6 +167,7 @@ def test_a_switch_is_known_beside_a_change_of_its_figures_and_does_not_undo_it()
     )
 
 
+@pytest.mark.long
 @given(st.text(max_size=12) | st.from_regex(r"[+-]?[0-9.]{1,5}(e-?[0-9]{1,3})?[a-zA-Z%/]{0,5}"))
 def test_any_text_is_a_value_or_one_line(text: str) -> None:
     with contextlib.suppress(ConfigError):

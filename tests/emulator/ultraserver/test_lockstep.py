@@ -152,6 +152,7 @@ def test_experts_that_moved_between_steps_give_the_same_bits(
     assert_same_bits(machine, alone)
 
 
+@pytest.mark.long
 def test_a_rank_that_was_reset_has_forgotten_its_requests(directory: Path) -> None:
     machine = InProcessChips(directory, chips=2)
     expected = machine.step(first_step(machine, SamplingSpec(temperature=0.0)))
@@ -165,6 +166,7 @@ def test_a_rank_that_was_reset_has_forgotten_its_requests(directory: Path) -> No
         assert again[rank].token_ids.tolist() == output.token_ids.tolist()
 
 
+@pytest.mark.long
 def test_it_counts_where_tokens_went(directory: Path) -> None:
     machine = InProcessChips(directory, chips=4, tp=2)
     steps = first_step(machine, SamplingSpec(temperature=0.0))

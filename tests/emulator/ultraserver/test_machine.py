@@ -365,6 +365,7 @@ class TestCost:
         assert machine.seating.chip_of_position.tolist() == [0, 1, 4, 3]
         assert step_ns(machine) < slow_ns
 
+    @pytest.mark.long
     def test_two_pulled_trays_cost_nothing_and_the_third_slows_the_exchange(self) -> None:
         # 80 lanes over ten trays, 64 of them active: two trays carry the 16 redundant ones.
         machine = make_machine(chips=72)

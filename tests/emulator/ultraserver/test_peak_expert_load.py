@@ -57,6 +57,7 @@ def test_chips_that_divide_every_expert_all_have_the_mean() -> None:
     assert not np.asarray(loads.sent).any()
 
 
+@pytest.mark.long
 def test_maxima_are_for_even_routing_and_models_with_experts() -> None:
     skewed = ExpertDistribution.zipf(MODEL, exponent=1.0, seed=0)
     partition = Partition(chips=8, tp=1, ep=8, lnc=LNC)

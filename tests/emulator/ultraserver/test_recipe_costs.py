@@ -87,6 +87,7 @@ def test_jobs_of_plain_ranks_cost_what_the_cost_of_chips_of_choice_says(
         assert counted[part] == pytest.approx(part_ns, rel=1e-6, abs=1)
 
 
+@pytest.mark.long
 def test_a_hosts_launches_are_not_made_twice_by_two_half_batches() -> None:
     """Where they are most of a step; two sequences a chip, of which the halves have one each."""
     machine = system_by_name("dgx-b200")
@@ -212,6 +213,7 @@ def test_dualpipes_bubble_is_that_of_its_paper() -> None:
     assert both_ways[BUBBLE] / one_way[BUBBLE] == pytest.approx(7 / 15 * 2 / 3, rel=0.05)
 
 
+@pytest.mark.long
 def test_recomputing_costs_a_little_or_a_forward_pass() -> None:
     none, selective, full = (
         costs_of("deepseek-v3", 128, TrainingRecipe(recompute=recompute, ep=64))
@@ -227,6 +229,7 @@ def test_recomputing_costs_a_little_or_a_forward_pass() -> None:
     assert none.flops[0] < selective.flops[0] < full.flops[0]
 
 
+@pytest.mark.long
 def test_more_sharding_talks_more_and_what_hides_is_not_exposed() -> None:
     recipe = TrainingRecipe(ep=8, micro_batches=8)
     talked = [
@@ -242,6 +245,7 @@ def test_more_sharding_talks_more_and_what_hides_is_not_exposed() -> None:
     assert exposed[0] > exposed[1] == exposed[2] == 0
 
 
+@pytest.mark.long
 def test_recipes_side_by_side_cost_what_they_cost_alone() -> None:
     base = TrainingRecipe(tp=2, pp=2, micro_batches=4)
     recipes = [

@@ -80,6 +80,7 @@ def test_what_computing_needs_besides_stays() -> None:
     assert any(sum(each) for each in before)
 
 
+@pytest.mark.long
 @given(
     doings=st.lists(
         st.sampled_from(["1", "2", "discard", "weights", "kv_cache", "everything"]), max_size=12

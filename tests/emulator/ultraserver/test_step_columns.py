@@ -74,6 +74,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     shares=st.tuples(*(st.floats(0.05, 1.0) for _ in range(3))),

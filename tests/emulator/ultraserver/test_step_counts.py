@@ -54,6 +54,7 @@ def test_flops_and_bytes_of_every_model_equal_a_slow_count(name: str, batch: str
     assert cost.hbm_bytes.tolist() == [slow.hbm_bytes]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "mxfp4"])
 def test_bytes_of_other_precisions_equal_a_slow_count_and_flops_stay(precision: str) -> None:
     published, requests = short("deepseek-v3"), BATCHES["decode"]

@@ -305,6 +305,7 @@ def test_one_model_costs_steps_in_two_threads() -> None:
     assert found == [{each} for each in expected]
 
 
+@pytest.mark.long
 def test_machines_with_the_same_ranks_share_their_tables_and_no_others_do() -> None:
     def costs(system: str = "trn3-nl72x2", precision: str = "mxfp4", **sizes: int) -> StepCostModel:
         model = MODELS["gpt-oss-120b"].at_precision(precision)

@@ -148,6 +148,7 @@ def test_a_reply_may_be_longer_than_asked_but_not_by_far() -> None:
     assert stream.feed(one, 2) == 0
 
 
+@pytest.mark.long
 def test_a_reply_of_comments_that_never_ends_is_given_up() -> None:
     stream = ReplyStream(asked_tokens=0)
     comment = b": " + b"x" * (LINE_BYTES_MAX // 2) + b"\n"

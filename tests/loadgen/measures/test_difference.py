@@ -206,6 +206,7 @@ def test_what_sets_the_sides_apart_is_named() -> None:
     assert any("3 runs or more" in note for note in found.notes)
 
 
+@pytest.mark.long
 def test_a_measured_and_a_simulated_run_differ_in_what_both_say() -> None:
     live, other = served(0), served(0)
     (only,) = other.header.classes

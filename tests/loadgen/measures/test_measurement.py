@@ -320,6 +320,7 @@ def as_results(drawn: list[tuple[int, int, list[int]]]) -> list[Result]:
     ]
 
 
+@pytest.mark.long
 @given(drawn=replies)
 def test_emulated_figures_are_the_wall_s_scaled_by_the_dilation(
     drawn: list[tuple[int, int, list[int]]],

@@ -83,6 +83,7 @@ CONVERSATION = (
 )
 
 
+@pytest.mark.long
 def test_prompts_of_token_ids_have_exactly_the_lengths_asked_for() -> None:
     for request, tokens in zip(requests(made(singles(*LENGTHS))), LENGTHS, strict=True):
         assert len(request.prompt) == request.input_tokens == tokens
@@ -137,6 +138,7 @@ def test_a_turn_begins_with_all_that_was_said_before(kind: str, api: str) -> Non
         assert later[:70] == ids
 
 
+@pytest.mark.long
 def test_pieces_of_one_key_are_one_prefix_of_token_ids_and_others_share_no_block() -> None:
     shared = plan(*[(call(piece(0, 512), piece(1, 512), piece(2 + n, 200)),) for n in range(50)])
     prompts = [request.prompt for request in requests(made(shared))]
@@ -145,6 +147,7 @@ def test_pieces_of_one_key_are_one_prefix_of_token_ids_and_others_share_no_block
     assert len({prompt[1_024 : 1_024 + BLOCK_TOKENS] for prompt in prompts}) == 50
 
 
+@pytest.mark.long
 def test_pieces_of_one_key_are_one_prefix_of_a_text_s_tokens() -> None:
     shared = plan(*[(call(piece(0, 512), piece(2 + n, 200)),) for n in range(20)])
     ids = [reference_tokens(each, "completions") for each in requests(made(shared, kind="text"))]

@@ -122,6 +122,7 @@ def test_the_charts_count_every_token_and_every_request(
         assert sum(rates) * width_s == pytest.approx(count, rel=1e-3)
 
 
+@pytest.mark.long
 def test_the_limits_of_the_slo_are_drawn_among_the_curves(charts: dict[str, TitledChart]) -> None:
     rows = drawn(charts["Distribution of latencies of chat"])
 

@@ -206,6 +206,7 @@ def test_a_file_that_does_not_say_what_was_asked_shows_a_dash_there() -> None:
     assert "gap CV - 1.010 " in text
 
 
+@pytest.mark.long
 def test_the_plan_is_told_only_where_it_is_what_ends_the_class() -> None:
     made = made_run()
     closed = replace(class_header(concurrency=16), ends_s=60.0, sessions=None, requests=None)
@@ -298,6 +299,7 @@ def test_a_closed_loop_is_named_as_what_was_asked() -> None:
     assert "closed loop, 16 at once" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [60, 80, 110, 160])
 def test_the_tables_fit_the_terminal_and_keep_the_percentiles(width: int) -> None:
     text = printed(report(made_run(names=("chat", "batch"), slo="ttft=300ms@p99")), width=width)
@@ -309,6 +311,7 @@ def test_the_tables_fit_the_terminal_and_keep_the_percentiles(width: int) -> Non
     assert ("95 % interval" in head) is (width >= 110)
 
 
+@pytest.mark.long
 def test_each_class_has_its_own_figures_and_its_own_slo() -> None:
     made = made_run(names=("chat", "batch"), slo="ttft=300ms,tpot=20ms@p99", failing=0.0)
     text = words(printed(report(made)))

@@ -99,6 +99,7 @@ def test_a_closed_loop_with_a_time_gets_sessions_enough_for_it() -> None:
     assert plan.header(emulated=True, context_tokens=None).ends_s == 1_000.0
 
 
+@pytest.mark.long
 def test_sessions_for_which_a_rate_that_falls_to_0_has_no_time_are_told() -> None:
     plan = planned(synthetic(100), rate="ramp:10-0/2s", gaps="constant")
 
@@ -133,6 +134,7 @@ def test_classes_have_seeds_of_their_own_and_the_first_has_the_run_s() -> None:
     assert class_seeds(8, 4)[1:] != seeds[1:]
 
 
+@pytest.mark.long
 def test_times_are_stretched_by_the_dilation_unless_they_are_wall_times() -> None:
     emulated = planned(synthetic(3), rate="5", start_s=2.0).traffic(dilation=4.0)
     wall = planned(synthetic(3), rate="5", start_s=2.0, wall_time=True).traffic(dilation=4.0)

@@ -98,6 +98,7 @@ def test_a_closed_loop_stops_where_more_concurrency_brings_nothing() -> None:
     assert swept.highest_requests_per_s.value == pytest.approx(100, rel=0.01)
 
 
+@pytest.mark.long
 def test_the_widest_closed_loop_that_keeps_a_limit_is_found_exactly_without_chance() -> None:
     # 4 servers of 40 ms: n in flight take n / 100 s from 4 on, so 250 ms are kept by 25.
     queue = QueueRun(service=fixed(0.04), servers=4)
@@ -148,6 +149,7 @@ def test_a_load_that_saturates_has_missed_however_short_the_run() -> None:
     assert swept.best.load < 125
 
 
+@pytest.mark.long
 def test_where_none_keeps_it_lower_loads_are_tried_and_given_up() -> None:
     swept = sweep(QueueRun(service=fixed(0.01)), loads=(8, 16), slo="ttft=5ms@p90")
 

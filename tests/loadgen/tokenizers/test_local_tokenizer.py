@@ -39,6 +39,7 @@ def test_a_chat_is_counted_in_the_model_s_own_template() -> None:
     assert asyncio.run(small_moe().chat_tokens(CHAT)) == len(ids)
 
 
+@pytest.mark.long
 def test_special_tokens_count_in_a_prompt_and_not_in_a_piece(tmp_path: Path) -> None:
     tokenizer = local("SentencePiece BPE", tmp_path)  # it has a BOS
     pieces = asyncio.run(tokenizer.encode(["the clock"]))[0]
@@ -46,6 +47,7 @@ def test_special_tokens_count_in_a_prompt_and_not_in_a_piece(tmp_path: Path) -> 
     assert asyncio.run(tokenizer.prompt_tokens("the clock")) == len(pieces) + 1
 
 
+@pytest.mark.long
 def test_a_file_that_says_to_cut_or_to_pad_does_neither(tmp_path: Path) -> None:
     splitter = type(trained("byte-level BPE")).from_str(trained("byte-level BPE").to_str())
     splitter.enable_truncation(3)

@@ -265,6 +265,7 @@ def test_every_plan_holds_together_and_its_first_sessions_do_not_depend_on_their
         assert longest <= spec.max_input_tokens
 
 
+@pytest.mark.long
 def test_the_first_rows_of_a_trace_make_the_same_sessions_however_many_there_are() -> None:
     spec = WorkloadSpec(trace=BUNDLED_TRACE, turns=parse_lengths("uniform:1-4"))
 

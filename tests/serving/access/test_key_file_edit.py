@@ -151,6 +151,7 @@ def test_two_that_add_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     assert sorted(names(path)) == sorted(f"{name}{i}" for name in "ab" for i in range(10))
 
 
+@pytest.mark.long
 @given(st.permutations(range(4)), st.integers(0, 3), st.text("#[] a\n", max_size=9))
 def test_what_is_left_is_what_was_not_revoked(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], revoked: int, comment: str

@@ -127,6 +127,7 @@ def with_costs(tmp_path: Path, *flags: str, **served: Any) -> DayNightSettings:
     return with_cost_model(made, given, deployment.machine(0.9), seats=256, utilization=0.9)
 
 
+@pytest.mark.long
 def test_the_cost_model_says_what_a_group_serves_unless_somebody_does(tmp_path: Path) -> None:
     said = with_costs(tmp_path, "--day-night", "demand", "--group-requests-per-s", "3")
     assert (said.group_requests_per_s, said.group_requests_source) == (3.0, "as it was said")
@@ -147,6 +148,7 @@ def test_a_target_that_is_never_kept_is_a_trouble_of_demand_alone(tmp_path: Path
     assert (schedule.group_requests_per_s, schedule.group_requests_source) == (None, "")
 
 
+@pytest.mark.long
 def test_a_group_is_the_fewest_chips_that_can_train(tmp_path: Path) -> None:
     made = with_costs(tmp_path, "--day-night", "never")
     assert (made.group_chips, made.groups, made.lend_groups) == (5, 3, 1)

@@ -24,6 +24,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *command: str) -> dict:  # type:
     return found
 
 
+@pytest.mark.long
 def test_json_has_terms_that_sum_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
     data = as_json(capsys, *STEP)
 
@@ -175,6 +176,7 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "ultraserve pareto --json" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_line_without_a_row_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

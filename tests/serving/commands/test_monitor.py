@@ -36,6 +36,7 @@ def test_each_line_is_neuron_monitor_s_and_counts_what_came_since_the_one_before
         assert len(line.system_data.vcpu_usage.usage_data) == os.cpu_count()
 
 
+@pytest.mark.long
 def test_a_configuration_says_what_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

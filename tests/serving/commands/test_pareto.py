@@ -84,6 +84,7 @@ def test_a_fitted_calibration_takes_longer_than_the_ceiling(capsys) -> None:
     assert all(slow < fast for slow, fast in zip(fitted, ceiling, strict=True))
 
 
+@pytest.mark.long
 def test_pools_of_their_own_are_named_in_the_table(capsys) -> None:
     text = asked(capsys, "--serving", "disaggregated")
 
@@ -91,6 +92,7 @@ def test_pools_of_their_own_are_named_in_the_table(capsys) -> None:
     assert "(tp 1 ep " in text
 
 
+@pytest.mark.long
 def test_prices_add_dollars(capsys) -> None:
     assert "$/M out" in asked(capsys, "--price-chip-hour", "2")
     assert "$/M out" not in asked(capsys)

@@ -129,7 +129,7 @@ def test_a_trace_is_multiplied_and_its_peak_is_planned_for(tmp_path: Path) -> No
     assert plain.day.source == DEEPSEEK_SOURCE
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_trace_s_prefixes_are_planned_with_unless_they_are_not_to_be_cached(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_what_is_not_cached_is_computed() -> None:
     assert whole.sweep.shape.computed_tokens == 1_480
 
 
+@pytest.mark.slow
 def test_compare_plans_the_same_sessions(capsys: pytest.CaptureFixture[str]) -> None:
     small = ("--chips", "1", "--requests", "30", "--tries", "1", "--prefill-policy", "none")
     sessions = ("--turns", "2", "--think", "200ms", "--shared-prefix", "700")

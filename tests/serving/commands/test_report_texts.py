@@ -144,6 +144,7 @@ def test_a_day_prints_what_its_policies_gave(
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_night_prints_what_its_tenants_got(
     golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_an_engine_s_groups_are_the_fewest_chips_that_train(
     assert [each["handovers"]["handovers"] for each in runs] == [1, 1]
 
 
+@pytest.mark.long
 def test_without_a_policy_nothing_is_said_of_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

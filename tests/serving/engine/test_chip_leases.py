@@ -102,6 +102,7 @@ def test_a_rank_leaves_and_comes_back_by_hand(expected: dict[str, list[int]]) ->
     assert running.step(0, 1, 2, 3).ranks_up == (True,) * 4
 
 
+@pytest.mark.long
 def test_short_requests_end_within_the_grace_time_and_nothing_moves(
     expected: dict[str, list[int]],
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_drain_is_called_off_and_the_rank_goes_on_where_it_is(
     assert reply.message == "lease 1 has ended: called off while it drained"
 
 
+@pytest.mark.long
 def test_a_stand_in_s_text_is_the_same_while_its_chips_come_and_go(
     expected: dict[str, list[int]],
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_stand_in_s_text_is_the_same_while_its_chips_come_and_go(
     assert lease_of(running, 1).experts_moved == 4 * 24 * 4  # 24 layers, 4 experts on each chip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP])
 def test_a_leaving_chip_dies_and_the_drain_is_off(
     kind: FaultKind, expected: dict[str, list[int]]
@@ -175,6 +178,7 @@ def test_a_leaving_chip_dies_and_the_drain_is_off(
     check_machine(running)
 
 
+@pytest.mark.long
 def test_a_staying_chip_dies_while_others_are_lent_out(expected: dict[str, list[int]]) -> None:
     running = Running()
     served = Served(running)
@@ -208,6 +212,7 @@ def test_lent_chips_are_called_back_when_nobody_else_is_left(
     check_machine(running)
 
 
+@pytest.mark.long
 def test_a_lent_chip_that_is_lost_does_not_come_back(expected: dict[str, list[int]]) -> None:
     running = Running()
     served = Served(running)
@@ -250,6 +255,7 @@ def test_a_chip_that_is_lost_while_its_group_reads_weights_puts_the_return_off()
     running.parts.machine.hbm.check()
 
 
+@pytest.mark.long
 def test_a_chip_that_does_not_start_again_is_lost_and_the_others_come_back() -> None:
     running = Running()
     running.step(0, 1, 2, 3)
@@ -274,6 +280,7 @@ def test_a_chip_that_does_not_start_again_is_lost_and_the_others_come_back() -> 
     assert running.step(0, 1).ranks_up == (True, True, True, False)
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_seat_of_a_chip_that_died_and_never_of_one_that_is_lent() -> None:
     running = Running(spares=1)
     running.step(0, 1, 2, 3)
@@ -290,6 +297,7 @@ def test_a_spare_takes_the_seat_of_a_chip_that_died_and_never_of_one_that_is_len
     check_machine(running)
 
 
+@pytest.mark.long
 def test_two_groups_leave_and_come_back_in_either_order() -> None:
     running = Running(chips=4, spares=0)
     home = running.parts.machine.placement.expert_of_slot
@@ -424,6 +432,7 @@ def test_restoring_takes_emulated_time_in_which_the_others_serve() -> None:
     assert running.step(0).snapshot.pause_s == pytest.approx(lease.experts_s)
 
 
+@pytest.mark.long
 def test_maintenance_asks_no_room_for_training_and_the_chips_come_back(
     expected: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +470,7 @@ def test_maintenance_asks_no_room_for_training_and_the_chips_come_back(
     check_machine(running)
 
 
+@pytest.mark.long
 def test_chips_in_maintenance_are_not_called_back_when_the_others_fail() -> None:
     for purpose, called_back in (("training", True), ("maintenance", False)):
         running = Running(chips=2)

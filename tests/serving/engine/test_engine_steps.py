@@ -97,6 +97,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.engine.engine_time.time.sleep", lambda _: None)
 
 
+@pytest.mark.long
 def test_a_hung_chip_holds_a_step_for_its_timeout_and_the_engine_answers_meanwhile() -> None:
     held = Held()
     held.until_done(held.begin(0, 1, 2, 3))
@@ -131,6 +132,7 @@ def test_a_hung_chip_holds_a_step_for_its_timeout_and_the_engine_answers_meanwhi
     assert held.stall() is None
 
 
+@pytest.mark.long
 def test_a_hold_that_is_healed_away_ends_at_once_and_keeps_every_rank() -> None:
     held = Held()
     held.until_done(held.begin(0, 1, 2, 3))
@@ -152,6 +154,7 @@ def test_a_hold_that_is_healed_away_ends_at_once_and_keeps_every_rank() -> None:
     assert held.stall() is None
 
 
+@pytest.mark.long
 def test_another_chip_is_lost_in_a_hold_and_both_are_met_when_it_ends() -> None:
     held = Held()
     held.busy()
@@ -168,6 +171,7 @@ def test_another_chip_is_lost_in_a_hold_and_both_are_met_when_it_ends() -> None:
     assert held.stages() == [FaultStage.RECOVERED, FaultStage.RECOVERED]
 
 
+@pytest.mark.long
 def test_a_fault_that_is_settled_at_once_leaves_the_hold_and_healing_still_ends_it() -> None:
     held = Held()
     held.busy()
@@ -237,6 +241,7 @@ def test_a_step_s_own_pause_stays_when_a_silence_that_came_after_it_is_over() ->
     assert held.wall_s - before_s > (READING_S - 1.0) * K
 
 
+@pytest.mark.long
 def test_a_reading_after_a_silence_stays_when_a_step_that_waits_for_both_is_healed() -> None:
     held = Held()
     held.busy()
@@ -268,6 +273,7 @@ def test_chips_can_be_drained_in_a_hold() -> None:
     assert held.stages() == [FaultStage.PENDING]
 
 
+@pytest.mark.long
 def test_a_step_that_nobody_waits_for_ends_and_the_machine_stays_held_up() -> None:
     held = Held()
     held.busy()
@@ -289,6 +295,7 @@ def test_a_step_that_nobody_waits_for_ends_and_the_machine_stays_held_up() -> No
     assert held.stages() == [FaultStage.RECOVERED]
 
 
+@pytest.mark.long
 def test_a_chip_that_hangs_in_an_idle_engine_is_given_up_when_its_time_is_over() -> None:
     held = Held()
     held.engine.hear(heard())
@@ -305,6 +312,7 @@ def test_a_chip_that_hangs_in_an_idle_engine_is_given_up_when_its_time_is_over()
     assert held.engine.idle_report().lost_ranks == (2,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [lambda held: held.heal(2), lambda held: held.heal()])
 def test_a_chip_that_hangs_in_an_idle_engine_and_is_healed_holds_nothing_up(
     end: Callable[[Held], HealReport],
@@ -320,6 +328,7 @@ def test_a_chip_that_hangs_in_an_idle_engine_and_is_healed_holds_nothing_up(
     assert held.stages() == [FaultStage.HEALED]
 
 
+@pytest.mark.long
 def test_a_chip_that_is_lost_in_an_idle_engine_is_met_by_the_next_idle_report() -> None:
     held = Held()
     held.engine.hear(heard())

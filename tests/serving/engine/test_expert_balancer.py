@@ -150,6 +150,7 @@ def test_a_layer_that_no_token_reached_is_not_measured() -> None:
     assert target.imbalance(UP) == 3.0
 
 
+@pytest.mark.long
 def test_without_settings_it_counts_and_moves_nothing() -> None:
     target = made(None)
     for _ in range(5_000):

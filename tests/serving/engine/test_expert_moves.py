@@ -81,6 +81,7 @@ def serve(parts: LiveParts, moves: ExpertMoves, requests: Requests | None = None
     return requests
 
 
+@pytest.mark.long
 def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     before = parts.machine.placement
@@ -97,6 +98,7 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     assert pause_ns >= parts.machine.moving(even).duration_ns > 0
 
 
+@pytest.mark.long
 def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
     parts = live_parts(model=QWEN)
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
@@ -174,6 +176,7 @@ def test_steps_are_counted_where_experts_lay_then() -> None:
     assert moves._timed._steps == 4
 
 
+@pytest.mark.long
 def test_the_model_s_time_follows_the_new_placement() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     before = parts.machine.cost_model
@@ -203,6 +206,7 @@ def test_texts_are_the_same_while_experts_move_after_every_step(
     assert len(layers_moved) > 1
 
 
+@pytest.mark.long
 def test_routers_that_compute_are_counted_as_they_decide() -> None:
     parts, moves = moving()
     requests = Requests(parts)
@@ -245,6 +249,7 @@ def test_where_tokens_are_made_up_the_timed_model_s_experts_move_alone() -> None
     assert sum(step.pause_ns for step in requests.steps) > 0
 
 
+@pytest.mark.long
 def test_without_balancing_experts_stay_and_imbalance_is_measured() -> None:
     parts = live_parts()
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
@@ -278,6 +283,7 @@ def test_chips_that_come_or_go_make_plans_void_and_new_ones_due() -> None:
     assert moves.rebalances == 1
 
 
+@pytest.mark.long
 def test_experts_that_are_balanced_are_not_brought_home() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     moves.after_step(NOTHING, batch_of(parts, 1_000))

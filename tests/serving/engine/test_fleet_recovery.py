@@ -58,6 +58,7 @@ def test_a_position_is_vacated_when_its_chip_has_gone(
     assert positions_vacated(seating(*before), recovery).tolist() == vacated
 
 
+@pytest.mark.long
 def test_ranks_without_kv_lost_a_chip_got_a_new_one_or_closed() -> None:
     partition = Partition(chips=8, tp=2, ep=8)
     whole = replace(
@@ -70,6 +71,7 @@ def test_ranks_without_kv_lost_a_chip_got_a_new_one_or_closed() -> None:
     assert ranks_without_kv(seating(*range(8)), whole, partition) == {1, 2, 3}
 
 
+@pytest.mark.long
 def test_survivors_read_what_is_missing_and_the_lost_chip_s_mates_forget() -> None:
     parts = live_parts(tp=2)
     told = followed(parts, recovery := recovery_of(parts, 0))
@@ -102,6 +104,7 @@ def test_a_chip_that_takes_a_seat_reads_its_experts_as_it_starts() -> None:
     assert [layer[:36] for layer in experts] == [list(range(72, 108))] * 4
 
 
+@pytest.mark.long
 def test_a_stand_in_s_experts_go_where_chips_are_left() -> None:
     parts = live_parts(model="llama-3.1-8b")
     followed(parts, recovery_of(parts, 1), same_model=False)
@@ -111,6 +114,7 @@ def test_a_stand_in_s_experts_go_where_chips_are_left() -> None:
     assert (placement.expert_of_slot[:, 1] == -1).all()
 
 
+@pytest.mark.long
 def test_the_same_recovery_again_leads_to_the_same_chips() -> None:
     # As when another chip was lost in the middle, and the machine's answer is still the same.
     parts = live_parts(spares=1)
@@ -124,6 +128,7 @@ def test_the_same_recovery_again_leads_to_the_same_chips() -> None:
     assert parts.fleet.placement.missing() == []
 
 
+@pytest.mark.long
 def test_a_seat_that_was_empty_and_is_taken_again_after_a_break_gets_one_chip() -> None:
     parts = live_parts()
     lost = parts.machine.after([Fault(kind=FaultKind.LOSE_CHIP, chip=2)])

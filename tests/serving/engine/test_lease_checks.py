@@ -51,6 +51,7 @@ def test_chips_in_a_lease_are_not_lent_twice_and_lost_ones_not_at_all() -> None:
     assert refused_drain(running, 2) == "chip 2 is not in service: it is lost"
 
 
+@pytest.mark.long
 def test_a_group_leaves_without_its_lost_chip_and_comes_back() -> None:
     running = Running()
     served = Served(running)

@@ -26,6 +26,7 @@ from tests.serving.plugin.running_engine import Running, heard, lose
 BUSY = RankQueues(running=1, waiting=0, kv_blocks_used=1)
 
 
+@pytest.mark.long
 def test_a_step_is_timed_by_the_cost_model_and_counted_once() -> None:
     running = Running()
     first = running.step(0, 1, 2, 3)
@@ -42,6 +43,7 @@ def test_a_step_is_timed_by_the_cost_model_and_counted_once() -> None:
     assert second.ranks_up == (True,) * 4
 
 
+@pytest.mark.long
 def test_a_step_reports_its_energy_and_the_chips_of_the_ranks_that_computed() -> None:
     running = Running()
     first = running.step(0, 1, 2, 3)
@@ -77,6 +79,7 @@ def test_the_energy_of_a_step_is_without_the_pause_that_held_it_up() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_recovery_is_a_pause_and_not_busy_time() -> None:
     running = Running()
     whole = running.step(0, 1, 2, 3)
@@ -96,6 +99,7 @@ def test_a_recovery_is_a_pause_and_not_busy_time() -> None:
     assert (report.snapshot.chips_up, report.snapshot.ranks_up) == (3, 3)
 
 
+@pytest.mark.long
 def test_an_attempt_that_broke_off_is_charged_as_a_whole_step() -> None:
     running = Running()
     running.parts.fleet.doom(1, Combine)
@@ -107,6 +111,7 @@ def test_an_attempt_that_broke_off_is_charged_as_a_whole_step() -> None:
     assert report.snapshot.pause_s == pytest.approx(pause_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("running_requests", [0, 1])
 def test_an_idle_engine_meets_a_fault_at_once_and_a_busy_one_in_its_next_step(
     running_requests: int,
@@ -122,6 +127,7 @@ def test_an_idle_engine_meets_a_fault_at_once_and_a_busy_one_in_its_next_step(
     assert [record.stage for record in running.state().faults] == [FaultStage.RECOVERED]
 
 
+@pytest.mark.long
 def test_what_the_scheduler_moved_is_counted_to_the_fault_that_made_it_move() -> None:
     running = Running()
     running.inject(lose(2))
@@ -137,6 +143,7 @@ def test_what_the_scheduler_moved_is_counted_to_the_fault_that_made_it_move() ->
     assert (report.snapshot.requests_moved, report.snapshot.empty_rank_steps) == (5, 7)
 
 
+@pytest.mark.long
 def test_two_faults_that_are_met_together_are_each_counted_their_own_requests() -> None:
     running = Running()
     running.step(0, 1, 2, 3)
@@ -159,6 +166,7 @@ def test_two_faults_that_are_met_together_are_each_counted_their_own_requests() 
     assert (first.stage, second.stage) == (FaultStage.FAILED, FaultStage.RECOVERED)
 
 
+@pytest.mark.long
 def test_a_request_that_waited_for_a_rank_is_counted_when_its_fate_is_known() -> None:
     running = Running()
     running.step(0, 1, 2, 3)
@@ -174,6 +182,7 @@ def test_a_request_that_waited_for_a_rank_is_counted_when_its_fate_is_known() ->
     assert record.recovery.moved == ("late",)
 
 
+@pytest.mark.long
 def test_a_request_that_ends_for_want_of_a_rank_is_in_the_account_of_the_last_fault() -> None:
     running = Running()
     running.step(0, 1, 2, 3)
@@ -217,6 +226,7 @@ def test_a_dry_run_answers_without_a_number() -> None:
     assert running.state().faults == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -240,6 +250,7 @@ def test_a_fault_that_makes_no_sense_is_refused_before_it_is_looked_at() -> None
     assert "factor=0.5: expected a number above 1" in reply.message
 
 
+@pytest.mark.long
 def test_a_dense_model_is_served_and_loses_chips_like_any_other() -> None:
     running = Running(model="llama-3.1-8b")
     running.step(0, 1, 2, 3)
@@ -252,6 +263,7 @@ def test_a_dense_model_is_served_and_loses_chips_like_any_other() -> None:
     assert running.step(1, 2, 3).snapshot.expert_imbalance is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("continues", [True, False])
 def test_a_fault_between_steps_without_a_gap_comes_at_the_end_of_the_last(continues: bool) -> None:
     clock = VirtualClock()
@@ -267,6 +279,7 @@ def test_a_fault_between_steps_without_a_gap_comes_at_the_end_of_the_last(contin
     assert record.injected_emulated_s == pytest.approx(last.end_s + late_s, abs=1e-12)
 
 
+@pytest.mark.long
 def test_the_clock_says_emulated_and_real_time_of_one_moment() -> None:
     wall_ns = 0
     running = Running(DilatedClock(4.0, wall_ns=lambda: wall_ns))

@@ -126,6 +126,7 @@ def test_a_stand_in_with_fewer_head_groups_than_a_rank_has_chips_writes_the_same
     check_agreement(parts)
 
 
+@pytest.mark.long
 def test_copies_of_experts_take_over_and_are_not_read_again(expected: dict[str, list[int]]) -> None:
     # 72 slots a chip hold every expert twice.
     parts = live_parts(eplb={"num_redundant_experts": 144})
@@ -141,6 +142,7 @@ def test_copies_of_experts_take_over_and_are_not_read_again(expected: dict[str, 
     check_agreement(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [BeginStep, RunExperts, Combine])
 def test_a_chip_that_stops_by_itself_in_a_step_is_a_fault_too(
     kind: type[Command], expected: dict[str, list[int]]
@@ -176,6 +178,7 @@ def test_a_second_chip_is_lost_while_the_first_is_recovered_from(
     check_agreement(parts)
 
 
+@pytest.mark.long
 def test_a_chip_that_is_lost_while_its_rank_is_reset_is_met_too(
     expected: dict[str, list[int]],
 ) -> None:
@@ -191,6 +194,7 @@ def test_a_chip_that_is_lost_while_its_rank_is_reset_is_met_too(
     check_agreement(parts)
 
 
+@pytest.mark.long
 def test_reduce_is_a_moment_like_any_other(expected: dict[str, list[int]]) -> None:
     parts = live_parts(tp=2)
     requests = Requests(parts)
@@ -223,6 +227,7 @@ def test_what_takes_no_chip_is_settled_at_once_and_loses_no_request(
     assert requests.serve() == expected
 
 
+@pytest.mark.long
 def test_a_slow_chip_makes_every_step_longer() -> None:
     parts = live_parts(model="qwen3-30b-a3b", calibration="roofline")  # hosts are none the slower
     ones = np.ones(4, dtype=np.int64)
@@ -238,6 +243,7 @@ def test_a_slow_chip_makes_every_step_longer() -> None:
     assert parts.machine.costing().cost(batch).duration_ns == before_ns
 
 
+@pytest.mark.long
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(
     expected: dict[str, list[int]],
 ) -> None:
@@ -269,6 +275,7 @@ def test_what_cannot_happen_is_refused_and_not_noted(fault: Fault, message: str)
     assert len(parts.live.faults) == 1
 
 
+@pytest.mark.long
 def test_a_full_log_refuses_the_next_fault_before_it_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,6 +288,7 @@ def test_a_full_log_refuses_the_next_fault_before_it_happens(
     assert parts.live.actual.in_service.tolist() == [True, True, True, False]
 
 
+@pytest.mark.long
 def test_a_lost_spare_takes_nothing_but_itself(expected: dict[str, list[int]]) -> None:
     parts = live_parts(spares=1)
     requests = Requests(parts)
@@ -332,6 +340,7 @@ def test_a_chip_that_is_lost_while_a_repaired_one_comes_back_is_met_too(
     assert requests.serve() == expected
 
 
+@pytest.mark.long
 def test_nothing_that_happens_again_is_counted_twice() -> None:
     parts = live_parts(spares=1)
     parts.live.inject(lose(0))
@@ -353,6 +362,7 @@ def test_what_does_not_exist_cannot_be_repaired(where: dict[str, int], message: 
         live_parts().live.heal(**where)
 
 
+@pytest.mark.long
 def test_when_no_rank_is_left_steps_are_empty_until_a_chip_is_repaired(
     expected: dict[str, list[int]],
 ) -> None:
@@ -372,6 +382,7 @@ def test_when_no_rank_is_left_steps_are_empty_until_a_chip_is_repaired(
     assert requests.serve() == expected
 
 
+@pytest.mark.long
 def test_a_pause_is_the_next_step_s_alone() -> None:
     parts = live_parts()
     requests = Requests(parts)

@@ -104,6 +104,7 @@ def test_an_engine_that_rests_falls_to_idle_and_its_tokens_to_none() -> None:
     assert all(each.total == 0 for each in rates)
 
 
+@pytest.mark.long
 def test_a_lost_chip_s_seat_and_its_spare_s_work_are_told_apart() -> None:
     seen = Seen(spares=1)
     seen.step(0, 1, 2, 3)
@@ -204,6 +205,7 @@ def test_whatever_happens_joules_add_up_and_no_total_falls(each: list[tuple[str,
             assert all(0 <= share <= 1 + 1e-9 for share in meters.engine_utilization.values())
 
 
+@pytest.mark.long
 def test_the_experts_that_routers_choose_are_told_by_layer() -> None:
     running = Running()
     running.step(0, 1, 2, 3)

@@ -91,6 +91,7 @@ def test_blocks_close_empty_read_and_open_one_after_the_other(other: Path) -> No
     assert not rolling.wake.wanted
 
 
+@pytest.mark.long
 def test_a_block_is_not_read_before_the_scheduler_keeps_requests_out_of_it(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     rolling.publish(other)
@@ -100,6 +101,7 @@ def test_a_block_is_not_read_before_the_scheduler_keeps_requests_out_of_it(other
     assert (rolling.renewed, rolling.versions()) == ((), [1, 1])
 
 
+@pytest.mark.long
 def test_reading_takes_time_in_which_the_other_blocks_serve(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     rolling.busy = {1}
@@ -123,6 +125,7 @@ def test_reading_takes_time_in_which_the_other_blocks_serve(other: Path) -> None
     assert rolling.closed == (1,)
 
 
+@pytest.mark.long
 def test_where_nobody_else_serves_reading_holds_the_next_step_up(other: Path) -> None:
     rolling = Rolling(chips=2, ep=2)
     rolling.publish(other)
@@ -134,6 +137,7 @@ def test_where_nobody_else_serves_reading_holds_the_next_step_up(other: Path) ->
     assert report.snapshot.pause_s == pytest.approx(second.read_s)
 
 
+@pytest.mark.long
 def test_the_same_weights_again_are_the_same_version(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     first = rolling.publish(other)
@@ -170,6 +174,7 @@ def test_going_back_is_a_roll_out_of_its_own_and_numbers_stay_honest(
     assert refusal.message == "version 1 has none before it that could be served again"
 
 
+@pytest.mark.long
 def test_it_does_not_go_back_to_weights_that_have_changed(tmp_path: Path, other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     changing = other_weights(tmp_path / "changing", seed=4)
@@ -198,6 +203,7 @@ def test_another_target_in_the_middle_is_gone_to_from_where_it_is(
     assert rolling.versions() == [3, 3, 3]
 
 
+@pytest.mark.long
 def test_a_block_that_is_down_changes_at_once_and_comes_back_with_it(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     rolling.running.inject(lose(1))
@@ -209,6 +215,7 @@ def test_a_block_that_is_down_changes_at_once_and_comes_back_with_it(other: Path
     assert rolling.closed == (0,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chip", [0, 1])
 def test_weights_that_a_chip_cannot_read_are_given_up_and_say_why(
     other: Path, monkeypatch: pytest.MonkeyPatch, chip: int

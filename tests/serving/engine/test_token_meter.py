@@ -1,5 +1,6 @@
 """Tokens and energy of the last minute."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_what_is_older_than_the_window_is_out_of_it() -> None:
     assert meter.totals.output_tokens == 2 * 199
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(0.001, 90.0), min_size=1, max_size=80))
 def test_a_window_is_a_minute_and_holds_few_samples(gaps_s: list[float]) -> None:
     meter, now_s, ends_s = TokenMeter(), 0.0, [0.0]

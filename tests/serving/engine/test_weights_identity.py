@@ -18,6 +18,7 @@ def other(tmp_path: Path) -> Path:
     return other_weights(tmp_path / "other", seed=1)
 
 
+@pytest.mark.long
 def test_a_hash_is_of_the_weights_alone(other: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(other, copy)
@@ -56,6 +57,7 @@ def test_the_hash_of_a_large_file_sees_its_begin_its_end_and_its_length(tmp_path
     assert len(set(hashes)) == 4
 
 
+@pytest.mark.long
 def test_weights_of_the_same_architecture_and_tokenizer_may_succeed(other: Path) -> None:
     check_successor(other, SMALL_MOE_DIR)
     write_manifest(other)

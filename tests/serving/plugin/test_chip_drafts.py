@@ -102,6 +102,7 @@ def test_a_step_without_drafts_takes_the_time_that_it_takes_without_drafting(
     assert 0 < with_drafts < len(steps) - 4, "some steps of both kinds, beside the prompt's"
 
 
+@pytest.mark.long
 def test_drafts_under_a_grammar_or_with_log_probabilities_are_made_by_none(
     make_engine: Callable[..., Engine],
 ) -> None:

@@ -45,6 +45,7 @@ def power_of(running: Running) -> MachinePower:
     return asked(running, PowerRequest(), PowerReply).report
 
 
+@pytest.mark.long
 def test_a_description_names_every_figure_with_its_source() -> None:
     running = Running(chips=8, tp=2, ep=4, lnc=1, spares=1, first_chip=70, model="qwen3-30b-a3b")
     told = asked(running, DescribeRequest(), DescribeReply).description
@@ -64,6 +65,7 @@ def test_a_description_names_every_figure_with_its_source() -> None:
     assert (told.partition.dp, told.kv_blocks, told.dilation) == (4, KV_BLOCKS, 0.0)
 
 
+@pytest.mark.long
 def test_what_does_not_change_is_the_same_after_a_step_and_a_fault() -> None:
     running = Running()
     before = running.ask(DescribeRequest())
@@ -90,6 +92,7 @@ def test_a_placement_is_the_machine_s_own() -> None:
         assert shown.copies == (1,) * 128
 
 
+@pytest.mark.long
 def test_pages_end_with_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_description, "NUMBERS_PER_PAGE", 5 * (128 + 128) + 1)
     running = Running(model="qwen3-30b-a3b")
@@ -147,6 +150,7 @@ def test_power_before_a_step_is_idle_and_has_no_window() -> None:
     assert report.parts_watts["chip_watts"] == report.chip_watts
 
 
+@pytest.mark.long
 def test_power_adds_up_from_chips_over_racks_to_the_site() -> None:
     running = Running(chips=8, ep=8, first_chip=70)
     running.step(*range(8))
@@ -205,6 +209,7 @@ def test_telemetry_is_the_engine_s_own_count() -> None:
     assert [version.number for version in told.versions] == [1]
 
 
+@pytest.mark.long
 def test_a_look_tells_the_stages_of_faults_that_it_is_asked_for_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,6 +232,7 @@ def test_a_look_tells_the_stages_of_faults_that_it_is_asked_for_and_no_others(
         assert told.fault_event_number == number
 
 
+@pytest.mark.long
 def test_a_look_each_second_carries_nothing_of_faults_that_have_been_told() -> None:
     running = Running(spares=2)
     calm = running.engine.control(to_json(TelemetryRequest(events_after=0)))

@@ -49,6 +49,7 @@ def make_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
     return functools.partial(Engine, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_step_is_computed_timed_and_reported(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(2)
     for number, name in enumerate("abc"):
@@ -307,6 +308,7 @@ def test_no_request_is_lost_and_no_text_changed_when_a_chip_is(
     assert [rank.up for rank in state.state.ranks] == [True, bool(spares)]
 
 
+@pytest.mark.long
 def test_requests_end_with_an_error_when_no_chip_is_left_and_the_engine_goes_on(
     make_engine: Callable[..., Engine],
 ) -> None:

@@ -168,6 +168,7 @@ def test_weights_that_are_published_while_chips_read_are_read_instead(other: Pat
     assert lease_of(running, 1).restore_s > again.until_emulated_s - again.since_emulated_s
 
 
+@pytest.mark.long
 def test_a_paused_engine_goes_on_with_a_drain_and_loses_no_request(
     old: dict[str, list[int]],
 ) -> None:

@@ -30,6 +30,7 @@ def with_tokens(directory: Path, *tokens: str) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_every_catalog_model_has_parsers_that_vllm_has() -> None:
     assert MODEL_PARSERS.keys() == MODELS.keys()
     for parsers in MODEL_PARSERS.values():

@@ -27,6 +27,7 @@ def request(tokens: list[int], **changes: Any) -> Any:
     return SimpleNamespace(**attributes | changes)
 
 
+@pytest.mark.long
 def test_what_followed_the_longest_end_that_was_there_before() -> None:
     assert DRAFTS.after([1, 2, 3, 4, 9, 2, 3]) == [4, 9, 2]
     assert DRAFTS.after([1, 2, 7, 7, 7, 1, 2, 9, 9, 9, 1, 2]) == [7, 7, 7], "the first of equals"

@@ -135,6 +135,7 @@ def test_a_lost_chip_draws_no_watts_and_no_joules_until_it_is_healed() -> None:
     assert back.meters[3].joules >= after.meters[3].joules + idle_watts * 10.0 * 0.99
 
 
+@pytest.mark.long
 def test_a_chip_s_watts_are_the_mean_of_the_window_and_idle_beside_it() -> None:
     running = Running(spares=1)
     idle = running.parts.machine.cost_model.idle_chip_watts

@@ -31,6 +31,7 @@ def value(name: str) -> float:
     return found
 
 
+@pytest.mark.long
 def test_work_is_the_mean_chip_s_whatever_vllm_estimates(logger: EmulatedStatLogger) -> None:
     seen = Seen(spares=1)
     for _ in range(2):

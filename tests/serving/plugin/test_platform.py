@@ -120,6 +120,7 @@ def test_what_an_exchange_of_kv_does_not_go_with_is_refused(flags: list[str], wo
     assert refusal("--kv-transfer-config", exchange(), *flags).startswith(words)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("extra", "words"),
     [

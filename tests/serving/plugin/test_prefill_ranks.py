@@ -228,6 +228,7 @@ def test_the_caches_are_not_emptied_while_kv_is_held() -> None:
     assert moves.scheduler.reset_prefix_cache()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prefill_policy", ["none", "balanced:4:32:64", "staggered:2"])
 @pytest.mark.parametrize("prefill_ranks", [1, 2])
 def test_a_random_workload_has_the_same_text_with_losses(

@@ -139,6 +139,7 @@ def test_times_between_tokens_are_counted_once_and_stay_for_other_loggers() -> N
     assert stats.inter_token_latencies_iter == [0.5, 0.5, 0.25]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("clean_registry")
 def test_a_snapshot_reaches_our_families() -> None:
     target, seen = logger(), Seen()
@@ -152,6 +153,7 @@ def test_a_snapshot_reaches_our_families() -> None:
     assert value("ultraserve_info", ultraserver="0", **labels) == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("clean_registry")
 def test_where_no_gateway_asks_the_engine_a_step_shows_its_newest_totals() -> None:
     target, engine = started()

@@ -193,6 +193,7 @@ def test_a_trace_is_told_as_it_was() -> None:
     assert RequestTrace(*trace.message()) == trace
 
 
+@pytest.mark.long
 @given(st.builds(RequestTrace))
 def test_a_message_is_every_field_in_its_order(trace: RequestTrace) -> None:
     assert trace.message() == astuple(trace)

@@ -301,6 +301,7 @@ def test_a_job_s_energy_is_counted_also_when_it_loses_a_chip() -> None:
     assert handovers.trained_steps * cost_of(range(8)).step_tokens == handovers.trained_tokens
 
 
+@pytest.mark.long
 def test_a_group_with_a_lost_chip_lends_the_others() -> None:
     asked = replace(HOURS, policy="fixed:1")
     traffic = Traffic(
@@ -320,6 +321,7 @@ def test_a_group_with_a_lost_chip_lends_the_others() -> None:
     assert chips == pytest.approx(GROUP_CHIPS - 1, rel=0.05)
 
 
+@pytest.mark.long
 def test_a_night_after_the_last_step_counts_no_negative_time() -> None:
     traffic = Traffic(
         arrival_s=np.array([0.0, 500.0]), prompt_tokens=np.full(2, 9), output_tokens=np.full(2, 4)
@@ -357,6 +359,7 @@ def back(at_s: float, replica: int) -> TimedCall:
     return TimedCall(at_s=at_s, call=ResumeRequest(lease=1), replica=replica)
 
 
+@pytest.mark.long
 def test_an_engine_s_requests_move_when_it_leaves_and_come_again_when_it_is_back() -> None:
     """A long reply is on each of two engines; the second leaves after its grace."""
     arrival_s = np.array([0.0, 0.0, 0.5, 0.9, 1.2, 9.0, 9.5])

@@ -84,6 +84,7 @@ def test_a_lost_chip_s_requests_go_on_elsewhere() -> None:
     assert struck.busy_share < plain.busy_share - 0.05  # it stands still while it recovers
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_seat_of_a_lost_chip() -> None:
     spared = replace(PARTITION, spares=1)
     deployment = SimulatedDeployment.of("trn3-nl72x2", "qwen3-30b-a3b", spared)
@@ -93,6 +94,7 @@ def test_a_spare_takes_the_seat_of_a_lost_chip() -> None:
     assert 5 in busy.between(2.5, 9.0)
 
 
+@pytest.mark.long
 def test_chips_leave_for_training_and_come_back() -> None:
     leave = TimedCall(
         at_s=1.0, call=DrainRequest(chips=(4, 5, 6, 7), grace_s=0.3, purpose="maintenance")
@@ -116,6 +118,7 @@ def test_chips_that_stay_wait_for_requests_that_come_much_later() -> None:
     assert (run.served.first_token_s > sparse.arrival_s)[judged].all()
 
 
+@pytest.mark.long
 def test_without_a_rank_requests_fail() -> None:
     lost = [lose(1.0, chip) for chip in range(8)]
     run = run_with(*lost)
@@ -147,6 +150,7 @@ def test_no_request_is_lost(seed: int, every_s: float) -> None:
     assert run_with(*calls).served.joules == served.joules
 
 
+@pytest.mark.long
 def test_losses_strike_all_chips_alike() -> None:
     engines = [Partition(chips=4, ep=4, lnc=2, spares=2), Partition(chips=2, ep=2, lnc=2)]
     calls = drawn_losses(engines, every_s=1.0, repair_s=0.1, seed=1)

@@ -230,6 +230,7 @@ def test_an_idle_engine_does_not_wait_for_kv_that_is_lost() -> None:
     assert begins_ns[1] / 1e9 == pytest.approx(lost_s, abs=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pools", [POOLS, WITH_ROLES])
 def test_prompts_are_computed_in_one_pool_and_replies_in_the_other(
     pools: SimulatedDeployment,
@@ -279,6 +280,7 @@ def test_chips_of_either_pool_may_be_lost() -> None:
     assert served.last_token_s.tolist() != simulate(POOLS, TRAFFIC).served.last_token_s.tolist()
 
 
+@pytest.mark.long
 def test_kv_that_was_not_asked_for_outlives_a_lost_rank() -> None:
     """Each rank's one seat is taken when the others' prompts end: what runs there is computed
     again, and the KV of those that wait lies where they were computed.
@@ -399,7 +401,7 @@ def test_pools_go_ahead_with_blocks_for_what_is_unread(cached: bool, enough: int
     assert is_held_up(with_prefill_blocks(decode, enough), three)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [False, True])
 def test_pools_that_are_not_held_up_serve_as_step_by_step(cached: bool) -> None:
     outcomes: list[bool] = []

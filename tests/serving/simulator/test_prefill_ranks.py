@@ -130,6 +130,7 @@ def test_roles_that_do_not_fit_are_refused(prefill_ranks: int) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_prompt_waits_for_blocks_that_are_kept_while_kv_is_on_a_slow_way() -> None:
     links = ["link_tray_bytes_per_s=0.00001x", "link_backplane_bytes_per_s=0.00001x"]
     deployment = SimulatedDeployment.of(

@@ -41,6 +41,7 @@ def run_on(replicas: ReplicaSet, traffic: Traffic, **how: float) -> Run:
     return simulate(replace(DEPLOYMENT, replicas=replicas), traffic, **how)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     seed=st.integers(0, 99),

@@ -68,6 +68,7 @@ def test_a_closed_loop_of_conversations_begins_one_when_one_ends() -> None:
     assert served.arrival_s[2] == pytest.approx(served.last_token_s[1], abs=1e-9)
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_known_arrivals_at_the_same_times_are_served_alike(data: st.DataObject) -> None:
     """Whatever depends on what, the run is the one that those arrivals give by themselves."""

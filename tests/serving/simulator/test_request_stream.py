@@ -136,6 +136,7 @@ def test_a_stream_that_a_machine_cannot_serve_is_refused_in_a_line(
         streamed(by_load, traffic, replace(BY_ENGINES, policy="never"), lambda _: None)
 
 
+@pytest.mark.long
 def test_a_policy_decides_as_often_as_it_is_asked_to_and_hand_overs_go_on_meanwhile() -> None:
     traffic = traffic_of(requests=300, rate_per_s=40.0)
     asked = replace(BY_ENGINES, policy="fixed:1", start_s=0.0, look_s=5.0)

@@ -93,6 +93,7 @@ def test_it_waits_for_chips_that_hold_its_state() -> None:
     assert job.work == JobWork()
 
 
+@pytest.mark.long
 def test_a_job_on_two_machines_steps_together() -> None:
     one, few = best_job(TERMS, range(8)), range(2)
     assert one is not None

@@ -356,6 +356,7 @@ def test_totals_are_not_of_requests_that_wait_for_others() -> None:
         simulate(deployment_of(SchedulerLimits()), traffic, logs=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("comes_back_s", [None, 0.3])
 def test_steps_of_an_engine_whose_chips_have_left_go_ahead(
     comes_back_s: float | None,

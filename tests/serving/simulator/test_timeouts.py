@@ -27,6 +27,7 @@ DEPLOYMENT = SimulatedDeployment.of(
 LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=900), output=Uniform(least=1, most=40))
 
 
+@pytest.mark.long
 def test_a_timeout_that_nothing_reaches_changes_nothing() -> None:
     traffic = Traffic.drawn(rate_per_s=5, lengths=LENGTHS, seed=1, requests=40)
     plain, timed = simulate(DEPLOYMENT, traffic), simulate(DEPLOYMENT, traffic, timeout_s=1e6)

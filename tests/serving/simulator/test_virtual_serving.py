@@ -468,6 +468,7 @@ def test_a_rank_may_have_several_chips() -> None:
     assert (run.tokens, run.steps, run.empty_rank_steps) == (6, 2, 0)
 
 
+@pytest.mark.long
 def test_prompts_that_begin_alike_are_found_in_the_cache_as_vllm_finds_them(
     four_chips: StepCostModel,
 ) -> None:

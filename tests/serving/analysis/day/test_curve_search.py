@@ -13,7 +13,7 @@ from serving.simulator.simulation_workers import THIS_PROCESS
 from tests.serving.commands.small_day import SMALL_DAY, lengths, parsed
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [("--slo", "ttft=1s,tpot=30ms@p99", "--max-num-seqs", "1024", "--requests", "600"), ()],

@@ -144,6 +144,7 @@ def test_beyond_the_machines_days_are_held_to_the_target_share_of_what_never_kee
     assert load.oracle_gap < 0.01
 
 
+@pytest.mark.long
 def test_an_oracle_without_a_bound_says_so() -> None:
     """Hand-overs that last over several looks have too many states."""
     question = DayQuestion(

@@ -98,6 +98,7 @@ def test_requests_are_conserved_and_no_more_are_late_than_came(
     assert (found.group_rates <= CURVE.saturated_per_s + 1e-9).all()
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(arrivals=st.lists(st.integers(0, 900), min_size=1, max_size=15))
 def test_more_serving_groups_never_serve_fewer_requests_in_time(arrivals: list[int]) -> None:

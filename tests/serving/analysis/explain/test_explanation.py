@@ -53,6 +53,7 @@ def question(
 DECODES = DeclaredLoad(context_tokens=1_000)
 
 
+@pytest.mark.long
 @given(
     shape=PARTITIONS,
     overlap=st.sampled_from(list(Overlap)),
@@ -94,6 +95,7 @@ def by_name(found: tuple[Sensitivity, ...]) -> dict[str, Sensitivity]:
     return {each.name: each for each in found}
 
 
+@pytest.mark.long
 def test_a_linear_constant_has_its_share_of_the_step_as_elasticity() -> None:
     found = explained()
     moved = by_name(found.sensitivities)
@@ -105,6 +107,7 @@ def test_a_linear_constant_has_its_share_of_the_step_as_elasticity() -> None:
     assert moved["fp4_overhead"].elasticity == pytest.approx(overheads / found.step_ns, rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_constant_moves_over_the_fits_that_left_a_machine_out() -> None:
     found = explained()
     without = [fit.calibration("trainium3") for fit in shipped_fits().without.values()]
@@ -119,6 +122,7 @@ def test_a_constant_moves_over_the_fits_that_left_a_machine_out() -> None:
     assert moved.why == f"{len(values)} fits without one machine"
 
 
+@pytest.mark.long
 def test_an_assumption_moves_the_step_as_a_machine_that_has_it() -> None:
     asked = question(DECODES, requests=64)
     found = by_name(sensitivities(asked, asked.counted()))
@@ -128,6 +132,7 @@ def test_an_assumption_moves_the_step_as_a_machine_that_has_it() -> None:
     assert found["--overlap full"].high_ns == full.counted().duration_ns()
 
 
+@pytest.mark.long
 def test_the_strongest_come_first_and_what_moves_nothing_is_left_out() -> None:
     found = explained()
     widest = [each.widest(found.step_ns) for each in found.sensitivities]
@@ -158,6 +163,7 @@ def test_layouts_are_all_others_of_the_same_chips_fastest_first() -> None:
             assert there.counted().cost_ns() == one.step_ns
 
 
+@pytest.mark.long
 def test_what_the_next_best_layout_changes_is_the_difference_of_the_steps() -> None:
     found = explained()
     assert found.best_layout is not None
@@ -167,6 +173,7 @@ def test_what_the_next_best_layout_changes_is_the_difference_of_the_steps() -> N
     assert found.rate_at(found.layouts[0].step_ns) == pytest.approx(rate)
 
 
+@pytest.mark.long
 def test_a_layout_without_room_for_the_requests_is_left_out() -> None:
     asked = question(DeclaredLoad(context_tokens=100_000), (8, 1, 8), requests=8 * 10)
     for one in other_layouts(asked):
@@ -174,6 +181,7 @@ def test_a_layout_without_room_for_the_requests_is_left_out() -> None:
         assert -(-one.requests // one.partition.ranks) * 100_001 <= room
 
 
+@pytest.mark.long
 def test_engines_and_parts_are_the_terms_again() -> None:
     found = explained()
     assert sum(found.engines_ns.values()) == pytest.approx(found.step_ns)

@@ -116,6 +116,7 @@ def test_buildings_that_are_alike_have_their_own_failures() -> None:
     assert (first.rows[0].duty.out != second.rows[0].duty.out).any()
 
 
+@pytest.mark.long
 def test_a_picture_has_every_building() -> None:
     drawn = fleet_chart(fleet()).to_json()
 

@@ -198,6 +198,7 @@ def test_a_page_that_loads_something_would_be_noticed() -> None:
     assert loaded_from(page) == ["script https://a/b.js"]
 
 
+@pytest.mark.long
 def test_a_picture_of_another_kind_is_refused(two_machines, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a path that ends in .png, .svg, .html"):
         write_chart(pareto_chart(two_machines), tmp_path / "curve.gif", field="picture")

@@ -152,6 +152,7 @@ def test_what_one_traffic_keeps_is_its_own_target() -> None:
     assert [bound.name for bound in levels_of_all(one, one.slo)] == ["tpot"]
 
 
+@pytest.mark.long
 @given(
     rates=st.lists(st.floats(0.5, 50.0), min_size=1, max_size=4),
     judged=st.integers(20, 200),

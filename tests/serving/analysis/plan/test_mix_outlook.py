@@ -56,6 +56,7 @@ def grown(each: MixedModel, monthly: float, replicas: int) -> MixedModel:
     return replace(each, outlook=PlanOutlook(growth=found))
 
 
+@pytest.mark.long
 def test_a_machine_is_needed_when_all_models_together_fill_the_last_one(mix: ModelMix) -> None:
     # Two of 50 chips and four of 11 fill one machine of 144. The first model doubles each month, so
     # that a third replica is needed at once; a machine holds two, so that the fifth, in month

@@ -48,6 +48,7 @@ def sized(mix: ModelMix, *sizes: tuple[int, int]) -> ModelMix:
     return ModelMix.of(models)
 
 
+@pytest.mark.long
 def test_small_models_share_a_machine(mix: ModelMix) -> None:
     assert (mix.machines, mix.machines_apart) == (1, 2)
     assert [each.name for each in mix.models] == ["qwen3-30b-a3b", "gpt-oss-20b"]

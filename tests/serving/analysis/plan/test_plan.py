@@ -123,6 +123,7 @@ def test_machines_are_as_few_as_hold_the_replicas() -> None:
     assert found.machines_with_spare_replica == 2
 
 
+@pytest.mark.long
 def test_one_machine_more_for_the_loss_of_one(found: Plan) -> None:
     assert found.machines == 1
     assert found.machines_with_spare == 2
@@ -164,7 +165,7 @@ def test_where_fewer_chips_cannot_hold_the_model_the_plan_says_so() -> None:
     assert "626.9 of the" in found.choice.smaller_words
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_stricter_target_never_needs_fewer_chips() -> None:
     chips = [
         plan(
@@ -189,7 +190,7 @@ def test_a_target_out_of_reach_names_what_is_in_reach() -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_pools_win_where_prompts_hold_up_decodes() -> None:
     asked = question(
         sweep=replace(ONE_CHIP, asked=replace(ONE_CHIP.asked, attention_split=HEADS)),

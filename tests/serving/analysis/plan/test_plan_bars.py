@@ -73,6 +73,7 @@ def again_of(logs: Float64s) -> Again:
     )
 
 
+@pytest.mark.long
 def test_a_bias_of_a_seventh_is_told_from_chance_where_none_is_in_nineteen_of_twenty() -> None:
     chance = np.random.default_rng(1)
     passed = dict.fromkeys((0.0, 0.15), 0)

@@ -363,6 +363,7 @@ def test_runs_in_turn_come_to_what_all_of_them_do(ttft: str) -> None:
         assert alone.requests == 40
 
 
+@pytest.mark.long
 def test_several_sizes_in_turn_come_to_what_each_does_alone() -> None:
     asked = [
         (each, each.terms.seeds)

@@ -184,6 +184,7 @@ OPTIONS = st.builds(
 )
 
 
+@pytest.mark.long
 @given(options=st.lists(OPTIONS, min_size=1, max_size=4), minimise=st.sampled_from(Minimised))
 def test_no_option_with_what_it_needs_is_clearly_cheaper(
     options: list[Option], minimise: Minimised

@@ -36,6 +36,7 @@ def race() -> Race:
     return race
 
 
+@pytest.mark.long
 def test_only_what_the_limits_change_is_raced(race: Race) -> None:
     (own,) = race.checks
     race.run_under_other_limits()

@@ -43,6 +43,7 @@ def kinds(partitions: list[PlanPartition]) -> PoolKinds:
     return PoolKinds(TERMS, partitions)
 
 
+@pytest.mark.long
 def test_units_have_the_chips_asked_for_on_one_machine(kinds: PoolKinds) -> None:
     machine = system_by_name(SWEEP.system.name).chips.count
     for above, most in ((0, 8), (8, 10), (10, 40), (machine, 2 * machine)):
@@ -101,6 +102,7 @@ def test_the_most_promising_comes_first_and_is_the_nearest_of_all_pairs(
     assert nearness == pytest.approx(min(ratios), abs=ABOUT)
 
 
+@pytest.mark.long
 def test_what_promises_to_keep_the_target_by_far_does(kinds: PoolKinds) -> None:
     race = Race(ASKED, THIS_PROCESS, lambda _: None)
     (nearness, option), *_ = kinds.promising(20, 24, 3)
@@ -110,6 +112,7 @@ def test_what_promises_to_keep_the_target_by_far_does(kinds: PoolKinds) -> None:
     assert check_size(race.task(setting, judged=600)).meets
 
 
+@pytest.mark.long
 def test_engines_for_prompts_alone_are_no_later_than_a_unit_that_has_them(kinds: PoolKinds) -> None:
     race = Race(ASKED, THIS_PROCESS, lambda _: None)
     for _, option in kinds.promising(8, 12, 4):
@@ -186,6 +189,7 @@ def test_what_was_judged_in_time_is_so_whatever_others_say(kinds: PoolKinds) -> 
     assert found(alone) == [None, False, None, True, None]
 
 
+@pytest.mark.long
 def test_a_unit_that_seemed_to_keep_the_target_goes_on_to_other_sizes(kinds: PoolKinds) -> None:
     race = Race(replace(ASKED, search=replace(ASKED.search, tries=1)), THIS_PROCESS, lambda _: None)
     race.pools = kinds
@@ -204,6 +208,7 @@ def test_a_unit_that_seemed_to_keep_the_target_goes_on_to_other_sizes(kinds: Poo
     assert all(most - 1 < each.chips <= most for each in after if each.option.is_pooled)
 
 
+@pytest.mark.long
 def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     kinds: PoolKinds,
 ) -> None:
@@ -288,6 +293,7 @@ def p99_of_prompts_s(option: Option, *, engines: int, units: int) -> float:
     return p99.value
 
 
+@pytest.mark.long
 def test_prompts_wait_no_longer_where_more_units_or_engines_share_them(kinds: PoolKinds) -> None:
     (_, option), *_ = kinds.promising(0, 12, 1)
     least = option.replicas

@@ -229,6 +229,7 @@ def test_a_check_finds_what_a_simulation_of_the_same_share_does() -> None:
     assert check_size(task(turns(600, shared=False))).hit_share is None
 
 
+@pytest.mark.long
 def test_the_same_chips_take_a_higher_rate_where_prompts_share_half_of_their_tokens() -> None:
     tasks = [task(one_system_prompt(600, shared=shared), replicas=1) for shared in (True, False)]
     with_prefixes, without = highest_rates(tasks, THIS_PROCESS)

@@ -111,6 +111,7 @@ def test_every_router_gets_the_same_requests_and_the_chosen_comes_first_then_the
     assert hits["prefix-aware"] > hits["round-robin"]
 
 
+@pytest.mark.slow
 def test_behind_the_chosen_router_it_is_sought_how_many_replicas_are_enough() -> None:
     plenty = routed(FAST, 8)
     assert plenty.chosen.check.surely_meets
@@ -188,6 +189,7 @@ def test_the_time_ends_a_race_before_its_routers_or_before_its_sizes() -> None:
     assert line.endswith("was not found: the time was over (--budget)")
 
 
+@pytest.mark.slow
 def test_headroom_comes_before_the_routers() -> None:
     said: list[str] = []
     search = SearchTerms(policies=("capped:64",), tries=1)
@@ -224,6 +226,7 @@ def test_behind_a_router_classes_are_judged_as_long_as_one_replica_is() -> None:
     assert together == pytest.approx(4 * alone, abs=4)
 
 
+@pytest.mark.slow
 def test_a_units_engines_for_prompts_are_tried_behind_routers() -> None:
     (task_of,) = [each for each in SESSIONS.sweep.tasks() if each[1].partition.chips == 1]
     alone = setting(SESSIONS, 1, task_of)

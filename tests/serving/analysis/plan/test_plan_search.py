@@ -155,6 +155,7 @@ def test_what_stood_before_the_time_was_over_is_kept() -> None:
     assert {*whole.passed} == {*two}
 
 
+@pytest.mark.long
 def test_what_seemed_to_pass_when_time_was_over_is_confirmed_the_cheapest_first() -> None:
     option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
     two = [

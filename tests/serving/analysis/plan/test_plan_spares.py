@@ -56,7 +56,7 @@ def of_setting(found: Plan, spares: int, *, lost: int) -> SizeTask:
     return replace(task, candidate=replace(task.candidate, partition=partition), lost=(lost,))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_spare_is_bought_where_the_target_would_be_missed_without_it(spared: Plan) -> None:
     kept = spared.kept_loss
     assert kept is not None
@@ -172,6 +172,7 @@ def test_a_unit_of_pools_keeps_the_target_through_a_loss_on_either_side() -> Non
     assert len(kept.losses) == sides
 
 
+@pytest.mark.long
 def test_nothing_is_bought_without_a_loss_that_is_asked_for() -> None:
     found = plan(replace(ONE_ENGINE, lose=None))
 

@@ -173,6 +173,7 @@ def task(*, caches: bool = True, judged: int = 150, **changes: Any) -> SizeTask:
     )
 
 
+@pytest.mark.slow
 def test_a_check_finds_what_a_simulation_of_the_same_sessions_does() -> None:
     asked = task()
     check = check_size(asked)
@@ -240,6 +241,7 @@ def test_after_a_loss_sessions_are_judged_by_the_requests_that_come_from_then_on
     assert check.terms[0].reached_s == percentile(run.ttft_s[after], 95)
 
 
+@pytest.mark.slow
 def test_a_setting_is_judged_after_the_ramp_of_its_sessions() -> None:
     asked = question(demand=demand(think_s=4.0), slo=SLO, sweep=task().sweep)
     found = plan(replace(asked, pools=False, margins=False))

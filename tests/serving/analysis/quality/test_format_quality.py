@@ -34,6 +34,7 @@ def unread() -> Text:
     raise AssertionError("the text was read")
 
 
+@pytest.mark.long
 def test_perplexity_is_of_the_scored_tokens_alone() -> None:
     text = held_out(2, 40)
     scores = np.array(list(WholeModel(SMALL_MOE_TRAINED_DIR, FP32_MODEL).logits(text.tokens)))
@@ -69,6 +70,7 @@ def test_a_format_that_is_not_computed_is_refused_before_anything_is(
         next(format_qualities(SMALL_MOE_TRAINED_DIR, [name], unread))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["stored", "stored+fp8-kv"])
 def test_an_fp16_checkpoint_is_not_computed_as_stored(name: str, tmp_path: Path) -> None:
     directory = with_dtype("float16", SMALL_MOE_TRAINED_DIR, tmp_path)
@@ -112,6 +114,7 @@ def test_every_family_is_computed_in_every_format(
 
 
 class TestCommand:
+    @pytest.mark.long
     def test_a_users_text_is_scored_but_for_its_first_token(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

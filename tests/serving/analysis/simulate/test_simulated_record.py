@@ -208,6 +208,7 @@ def test_what_the_machine_lost_has_failed(tmp_path: Path) -> None:
     assert of[3].output_tokens is of[4].output_tokens is None
 
 
+@pytest.mark.long
 def test_settings_of_two_simulations_are_compared_pairwise() -> None:
     """More than a prompt's worth of tokens in a step, or half a prompt's."""
     deployments = [

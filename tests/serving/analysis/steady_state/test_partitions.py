@@ -64,6 +64,7 @@ def test_a_latent_is_split_in_every_way_on_every_partition() -> None:
     assert all(found == EVERY for found in splits.values())
 
 
+@pytest.mark.long
 def test_other_keys_are_split_where_one_long_request_gains_by_it() -> None:
     model = model_by_name("gpt-oss-120b")
     short = splits_of(model, context_tokens=2_000)
@@ -120,6 +121,7 @@ def test_every_group_that_is_asked_for_is_tried() -> None:
     assert shapes(candidate_partitions(trays(4), MODEL, asked=asked)) == [(9, 1, 9), (10, 1, 10)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["trn3-nl72x2", "trn2-ultraserver", "dgx-h200"])
 def test_every_candidate_obeys_the_rules_and_fits(name: str) -> None:
     system, model = SYSTEMS[name], MODELS["gpt-oss-120b"]
@@ -206,6 +208,7 @@ def test_an_lnc_that_the_compiler_does_not_know_is_not_a_candidate() -> None:
         candidate_partitions(system, MODEL, asked=PartitionFilter(lnc=(8,)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v3"])
 @pytest.mark.parametrize(("tp", "chips"), [(8, 8), (1, 8), (4, 16)])
 def test_experts_divided_by_columns_are_never_faster_than_whole_ones(

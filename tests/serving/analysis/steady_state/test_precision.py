@@ -116,6 +116,7 @@ def test_kv_of_eight_bits_takes_half_the_bytes_whatever_the_weights() -> None:
         with_kv_dtype("fp8", MODEL, replace(chip, tensor_fp8_flops_per_s=None))
 
 
+@pytest.mark.long
 def test_kv_of_eight_bits_leaves_room_for_twice_the_tokens_and_is_read_sooner() -> None:
     wide = Sweep(
         system=trays(1, chips_per_tray=4),

@@ -239,6 +239,7 @@ def test_a_small_pool_limits_the_batch() -> None:
     assert list(few.batches(decode_only=True)) == [1, 2, 4, 5]
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_more_requests_never_make_a_token_come_sooner(few, more) -> None:

@@ -86,6 +86,7 @@ def group_hours(walk: FleetWalk) -> float:
     return float(seconds) / 3_600
 
 
+@pytest.mark.long
 def test_groups_follow_the_models_that_need_them() -> None:
     walked = night(models=two_models())
     serving = [each.column("serving_s") / 60 for each in walked.models]
@@ -101,6 +102,7 @@ def test_groups_follow_the_models_that_need_them() -> None:
     assert group_hours(walked) == pytest.approx(GROUPS * HOURS)
 
 
+@pytest.mark.long
 def test_models_that_ask_for_more_than_there_is_share_it() -> None:
     everything = Fixed(serving_groups=GROUPS)
     walked = night(
@@ -143,6 +145,7 @@ def test_a_deadline_comes_before_what_is_worth_more_when_it_presses() -> None:
     assert first.trained < late.pools[0].trained
 
 
+@pytest.mark.long
 def test_batch_work_is_in_time_if_the_night_has_room_for_it() -> None:
     # 8 requests/s of four groups for 3 hours, among 24.
     requests = Submission(at_s=3_600.0, requests=8.0 * 3 * 3_600, due_s=20 * 3_600.0)

@@ -64,6 +64,7 @@ def test_the_report_and_its_data_say_the_same(plan: RecipePlan) -> None:
     assert good["useful_share"] + good["saving_share"] + good["lost_share"] == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_more_failures_leave_less_goodput(plan: RecipePlan) -> None:
     often = replace(QUESTION, failures=FailureTerms(chip_mtbf_s=16 * 3_600.0))
     seldom_saved = replace(QUESTION, failures=FailureTerms(interval_s=86_400.0))

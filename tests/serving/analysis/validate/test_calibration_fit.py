@@ -106,6 +106,7 @@ def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
     assert made.generations["hopper"] == GenerationFactors()
 
 
+@pytest.mark.long
 def test_speculation_alone_cannot_be_fitted(loads: list[RowLoad]) -> None:
     drafts = [load for load in loads if load.deployment.draft_tokens]
 

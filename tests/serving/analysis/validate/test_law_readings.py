@@ -14,6 +14,7 @@ from serving.analysis.validate.law_readings import (
 from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns
 
 
+@pytest.mark.long
 def test_every_public_point_is_scored_once_batched_ones_too() -> None:
     scores = trainium_scores()
 
@@ -22,6 +23,7 @@ def test_every_public_point_is_scored_once_batched_ones_too() -> None:
     assert scores["decode, batched"].points == 2
 
 
+@pytest.mark.long
 def test_scores_are_the_points_errors() -> None:
     errors = [abs(trainium_ns(each) / 1e6 / each.measured_ms - 1) for each in TRAINIUM_POINTS]
 

@@ -70,6 +70,7 @@ def test_serve_and_plan_take_the_same_time_for_every_step(name: str) -> None:
         assert theirs.cost(each).duration_ns == ours.cost(each).duration_ns
 
 
+@pytest.mark.long
 def test_validate_times_its_rows_with_the_calibration_that_ships(tmp_path: Path) -> None:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [{"conc": "8"}]))
     assert isinstance(row, MeasuredRow)

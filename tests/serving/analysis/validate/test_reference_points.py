@@ -74,6 +74,7 @@ def test_normal_kernels_of_a_box_are_a_fifth_faster_than_deepeps(
     assert modelled_us / measured_us == pytest.approx(0.8, abs=0.015)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(PUBLIC is None, reason="the public kernels are not here")
 def test_which_of_deepeps_kernels_of_h100_and_h200_miss_15_percent_at_the_median() -> None:
     assert PUBLIC is not None

@@ -39,6 +39,7 @@ def test_one_user_has_the_times_of_the_steady_state(change: dict[str, str], tmp_
     assert run.tokens_per_s_per_chip[0] == pytest.approx(rate, rel=0.05)
 
 
+@pytest.mark.long
 def test_one_user_of_two_pools_passes_both_front_ends(tmp_path: Path) -> None:
     loads = loads_of(tmp_path, {**DISAGGREGATED, "conc": "1"})
     predictor, factors = RowPredictor(loads), shipped_fits().everything
@@ -104,6 +105,7 @@ def test_a_decode_rank_holds_a_power_of_two_with_some_users_left(
     assert prefill_settings(load).seats == users
 
 
+@pytest.mark.long
 def test_lines_that_no_steady_state_gives_are_named(tmp_path: Path) -> None:
     usual = {"conc": "4", "mean_tpot": "0.011", "tput_per_gpu": "85", "mean_ttft": "0.1"}
     rows = [

@@ -68,7 +68,7 @@ def predictions(validation: Validation) -> list[list[float]]:
     return [each.of(metric).tolist() for each in made for metric in METRICS]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_scrambled_results_change_no_prediction(made_up: Validation, tmp_path: Path) -> None:
     other = validation_of([scrambled(made_up.paths[0], tmp_path / "scrambled.csv")])
 
@@ -253,6 +253,7 @@ def test_scores_are_of_absolute_errors_by_hand() -> None:
     assert summary(errors)["by_hardware"]["h200"]["rows"] == 3
 
 
+@pytest.mark.long
 def test_tables_have_every_row_and_metric(made_up: Validation) -> None:
     assert len(row_table(made_up).rows) == len(made_up.rows)
     assert {row[0].words for row in score_table(made_up).rows} == {
@@ -266,7 +267,7 @@ def test_tables_have_every_row_and_metric(made_up: Validation) -> None:
     }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "begins"),
     [(".png", b"\x89PNG\r\n"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html")],

@@ -151,6 +151,7 @@ def test_batch_work_gets_next_to_nothing_while_interactive_work_is_refused() -> 
     assert len(lived[WorkClass.BATCH].at_s) < 0.02 * len(lived[WorkClass.INTERACTIVE].at_s)
 
 
+@pytest.mark.long
 def test_a_refused_client_that_comes_back_when_told_enters() -> None:
     admission = Admission(AdmissionLimits(ttft_target_s=1.0), MACHINE.capacity())
     engine = SteppingEngine(MACHINE, admission)

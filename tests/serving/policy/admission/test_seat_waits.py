@@ -60,6 +60,7 @@ def test_an_answer_that_stands_for_many_is_as_many() -> None:
     assert ended(None) == pytest.approx(ended(weights.astype(int)))
 
 
+@pytest.mark.long
 def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
     """Answers of exponential lengths, mean 100: 64 seats, and the 40th end from now."""
     rng = np.random.default_rng(5)

@@ -108,6 +108,7 @@ def walked(rates: F64, days: int, policy: DemandPolicy, **more: object) -> list[
     return serving
 
 
+@pytest.mark.long
 def test_on_days_alike_groups_leave_at_night_and_are_there_in_the_morning() -> None:
     rates = day_rates(4)
     serving = np.array(walked(rates, 4, DemandPolicy(), restore_s=30.0, drain_s=0.0))
@@ -118,6 +119,7 @@ def test_on_days_alike_groups_leave_at_night_and_are_there_in_the_morning() -> N
     assert serving.mean() < 1.2 * needs.mean()
 
 
+@pytest.mark.long
 def test_where_each_five_minutes_are_by_chance_it_holds_a_split() -> None:
     chance = np.random.default_rng(0)
     rates = 15.0 * chance.gamma(4.0, 0.25, 5 * DAY)
@@ -130,6 +132,7 @@ def test_where_each_five_minutes_are_by_chance_it_holds_a_split() -> None:
     assert sum(one != after for one, after in pairwise(serving)) <= DAY / 10
 
 
+@pytest.mark.long
 def test_a_dear_change_makes_for_fewer_of_them() -> None:
     hours = np.random.default_rng(1).gamma(4.0, 0.25, 5 * 24).repeat(12)
 
@@ -168,6 +171,7 @@ def test_a_burst_takes_groups_back_once_requests_wait_or_are_late() -> None:
         assert policy.decide(replace(quiet, **{late: 0.99})).serving_groups == 1
 
 
+@pytest.mark.long
 @given(seen=observations, job_groups_min=st.integers(1, 9), since_s=st.sampled_from((0.0, 1e6)))
 @settings(max_examples=30)
 def test_as_many_are_out_as_train_or_none(

@@ -169,6 +169,7 @@ def worlds() -> set[World]:
     return seen
 
 
+@pytest.mark.long
 def test_no_chip_is_ever_in_two_roles(worlds: set[World]) -> None:
     assert len(worlds) > 1_000
     # Of chips in maintenance an operator decides, and nothing else moves them.
@@ -192,6 +193,7 @@ def calmed(world: World) -> World:
     raise AssertionError(f"never rests: {world}")
 
 
+@pytest.mark.long
 def test_every_world_comes_to_rest_where_it_is_wanted(worlds: set[World]) -> None:
     for start in worlds:
         rest = calmed(start)

@@ -101,6 +101,7 @@ def test_never_lends_and_a_fixed_split_stays() -> None:
     assert {split: said.serving_groups for split, said in splits.items()} == {0: 2, 5: 5, 99: 8}
 
 
+@pytest.mark.long
 def test_a_quantile_lends_at_night_and_takes_back_before_the_morning() -> None:
     rates = day_rates(4)
     policy = QuantilePolicy()

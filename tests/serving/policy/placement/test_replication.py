@@ -49,6 +49,7 @@ def test_copies_agree_with_the_slow_reference(
     assert ((count >= 1) & (count <= most)).all()
 
 
+@pytest.mark.long
 def test_no_other_deal_makes_the_heaviest_copy_lighter() -> None:
     for loads in product(range(6), repeat=3):
         load = np.array([loads], dtype=np.float64)

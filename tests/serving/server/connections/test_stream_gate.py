@@ -209,6 +209,7 @@ def test_frames_that_mean_little_have_a_pace_and_a_clients_own_are_far_from_it(
         clock.pass_s(CALL_S)
 
 
+@pytest.mark.long
 def test_large_data_has_no_pace(connect: Connect) -> None:
     one = connect()
     one.calls()

@@ -99,6 +99,7 @@ def run(*arguments: str, address: str) -> int:
     return main([*arguments, "--address", address])
 
 
+@pytest.mark.long
 def test_chips_are_drained_and_resumed_by_command(
     lender: RestfulEngine, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_lease_is_a_line_of_its_hand_over(
     assert len(row) <= 140
 
 
+@pytest.mark.long
 def test_what_the_controller_decides_is_not_done_by_hand(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +219,7 @@ def test_under_the_policy_manual_a_loan_is_what_the_controller_wants(
     assert shown(nights, capsys)["groups"][3]["desired"] == "serving"
 
 
+@pytest.mark.long
 def test_a_loan_by_hand_that_cannot_be_is_one_line_and_nothing_is_wanted(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +231,7 @@ def test_a_loan_by_hand_that_cannot_be_is_one_line_and_nothing_is_wanted(
     assert shown(nights, capsys)["groups_desired"] == 4
 
 
+@pytest.mark.long
 def test_maintenance_is_an_operator_s_under_any_policy(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,6 +276,7 @@ def test_a_gone_engine_has_no_day_and_no_rest(lender: RestfulEngine, nights: str
         assert run(*arguments, address=nights) in (2, NOT_DONE)
 
 
+@pytest.mark.long
 def test_weights_are_published_and_rolled_back_by_command(
     lender: RestfulEngine, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

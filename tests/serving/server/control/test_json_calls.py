@@ -152,6 +152,7 @@ def test_what_is_no_message_is_an_invalid_argument_in_one_line(
     assert said["details"][0]["debug"]["reason"] == "UNREADABLE_MESSAGE"
 
 
+@pytest.mark.long
 def test_deep_nesting_and_long_bodies_are_refused(address: ControlAddress) -> None:
     headers = {"Content-Type": "application/json"}
     deep = '{"fault": ' * 5_000 + "{}" + "}" * 5_000
@@ -162,12 +163,14 @@ def test_deep_nesting_and_long_bodies_are_refused(address: ControlAddress) -> No
     assert (status, said["code"]) == (429, "resource_exhausted")  # the service's own limit
 
 
+@pytest.mark.long
 def test_only_json_is_taken_so_that_no_form_can_ask(address: ControlAddress) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/proto"):
         status, _ = post(address, "GetState", content=b"{}", headers={"Content-Type": kind})
         assert status == 415
 
 
+@pytest.mark.long
 def test_a_method_that_there_is_not_and_a_stream_are_unimplemented(
     address: ControlAddress,
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_call_ends_with_its_client_s_time_and_with_the_guard_s(engine: SmallEn
         engine.silent = False
 
 
+@pytest.mark.long
 def test_a_change_with_an_idempotency_key_is_done_once(engine: SmallEngine) -> None:
     lose, other = ({"fault": {"kind": "FAULT_KIND_LOSE_CHIP", "chip": chip}} for chip in (1, 2))
     with control_server(engine) as address:

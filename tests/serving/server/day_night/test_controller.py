@@ -358,6 +358,7 @@ def test_a_return_that_was_held_up_does_not_cost_the_next_night(
     assert seen.observed.restore_s == pytest.approx((QUICK.stop_s / 10 + 0.5) * 3600)
 
 
+@pytest.mark.long
 def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
     lender: LendingEngine, directory: Path
 ) -> None:

@@ -196,6 +196,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(trees)
 def test_any_json_has_a_weight(tree: Any) -> None:
     assert schema_weight(tree) >= 0

@@ -53,6 +53,7 @@ def test_all_who_ask_at_a_time_are_shown_one_look_and_a_young_one_serves_who_com
     asyncio.run(looks())
 
 
+@pytest.mark.long
 def test_an_engine_in_a_long_step_is_shown_as_it_last_was_and_its_answer_serves_the_next() -> None:
     async def looks() -> None:
         engine = SlowEngine()
@@ -101,6 +102,7 @@ def test_who_is_in_a_hurry_before_the_first_look_is_told_so() -> None:
     asyncio.run(looks())
 
 
+@pytest.mark.long
 def test_an_engine_that_has_gone_has_no_hardware_to_show() -> None:
     async def looks() -> None:
         engine = SlowEngine()

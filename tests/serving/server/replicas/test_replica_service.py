@@ -58,6 +58,7 @@ async def streamed(
     return "".join(choice["text"] for choice in choices), events
 
 
+@pytest.mark.long
 def test_replicas_that_end_before_they_are_watched_leave_no_watch_behind(
     recwarn: pytest.WarningsRecorder,
 ) -> None:

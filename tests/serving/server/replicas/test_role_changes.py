@@ -40,6 +40,7 @@ async def until(service: SmallService, number: int, requests: int) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.long
 @in_loop
 async def test_the_next_request_goes_by_the_new_role_and_what_runs_ends_where_it_is() -> None:
     async with small_service(count=3, roles="prefill=1,decode=2") as service:

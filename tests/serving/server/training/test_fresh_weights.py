@@ -11,6 +11,7 @@ from emulator.errors import CheckpointError
 from serving.server.training.fresh_weights import fresh_tensors
 
 
+@pytest.mark.long
 def test_fresh_weights_are_a_whole_checkpoint_of_the_architecture(tmp_path: Path) -> None:
     tensors = fresh_tensors(SMALL_MOE_DIR, seed=1)
     shutil.copy(SMALL_MOE_DIR / "config.json", tmp_path)

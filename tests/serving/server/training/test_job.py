@@ -64,6 +64,7 @@ def test_a_job_learns_and_shows_what_it_does(whole: Job) -> None:
     assert status.checkpoint_held_out_nats == points[-1].held_out_nats
 
 
+@pytest.mark.long
 def test_a_checkpoint_holds_what_serving_reads_rounded_from_what_was_learned(whole: Job) -> None:
     directory = whole.path / "checkpoints" / "step-6"
     served = load_file(directory / "model.safetensors")
@@ -124,6 +125,7 @@ def test_a_job_that_is_killed_anywhere_has_the_same_losses_bit_for_bit(
         assert mine.read_bytes() == theirs.read_bytes()
 
 
+@pytest.mark.long
 def test_the_first_checkpoint_is_early_and_a_kill_loses_no_more_than_the_status_says(
     root: Path,
 ) -> None:
@@ -234,6 +236,7 @@ def test_chips_that_are_lost_again_and_again_end_the_job_in_one_line(
     assert "chip 0 lost" in status.message
 
 
+@pytest.mark.long
 def test_a_loss_that_is_no_number_ends_the_job_and_keeps_the_checkpoint_before(
     root: Path, whole: Job
 ) -> None:
@@ -254,6 +257,7 @@ def test_a_loss_that_is_no_number_ends_the_job_and_keeps_the_checkpoint_before(
     assert np.isfinite(newest.state.loss)
 
 
+@pytest.mark.long
 def test_a_job_that_cannot_keep_up_with_its_clock_counts_how_late_it_is(root: Path) -> None:
     spec = tiny_spec(root, steps=2, dilation=1e-6, eval_every_steps=0)
 

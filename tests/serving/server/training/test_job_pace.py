@@ -143,6 +143,7 @@ def test_it_trains_by_the_clock_and_what_was_not_saved_is_lost(tmp_path: Path) -
     assert pace.stepped(saved).trained_steps == 1 + 1
 
 
+@pytest.mark.long
 def test_a_stop_ends_the_step_and_saves_and_a_waiting_job_shows_that_it_lives(
     tmp_path: Path,
 ) -> None:

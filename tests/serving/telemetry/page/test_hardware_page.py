@@ -129,6 +129,7 @@ def test_values_are_the_report_s(report: MachineSnapshot, page: dict[str, Metric
     assert of("execution_latency_seconds", percentile="p50") == report.step_times.p50_s
 
 
+@pytest.mark.long
 def test_a_chip_without_neuroncores_has_none_of_the_vendor_s_families(
     report: MachineSnapshot,
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_lost_chip_is_out_and_its_seat_is_the_spare_s() -> None:
     assert all(chips_of(page[name]) == set("0234") for name in SHARES)
 
 
+@pytest.mark.long
 def test_parts_of_the_facility_are_named_without_their_unit(page: dict[str, Metric]) -> None:
     parts = {sample.labels["part"] for sample in page["ultraserve_facility_part_watts"].samples}
     assert {"chip", "cooling"} <= parts

@@ -71,6 +71,7 @@ def test_fits_to_what_a_law_made_have_no_error(folder: Path) -> None:
     assert not found.excluded
 
 
+@pytest.mark.long
 def test_kernels_that_beat_the_silicon_are_excluded_and_listed(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_kernels_that_beat_the_silicon_are_excluded_and_listed(
     assert found.unseen["machine"]["with excluded"].kernels == len(table) * 13 - 12
 
 
+@pytest.mark.long
 def test_a_table_of_which_many_beat_the_silicon_is_excluded_whole(
     folder: Path, tmp_path: Path
 ) -> None:

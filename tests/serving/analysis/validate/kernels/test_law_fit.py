@@ -84,6 +84,7 @@ def test_a_fit_recovers_the_constants_that_made_its_data() -> None:
     assert np.abs(found.predict_ns(rows) / rows.measured_ns - 1).max() < 0.01
 
 
+@pytest.mark.long
 def test_a_fit_of_products_predicts_shapes_that_it_has_not_seen() -> None:
     def products(count: int) -> ProductShape:
         sizes = np.exp(GENERATOR.uniform(0, np.log(16_384), (3, count)))

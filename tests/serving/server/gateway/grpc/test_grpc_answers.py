@@ -65,6 +65,7 @@ def test_the_servers_seats_are_those_of_all_ranks_and_its_state_is_admission_s()
     run(check, ranks=3, step_s=STEP_S)
 
 
+@pytest.mark.long
 def test_loads_count_the_requests_and_the_kv_of_all_ranks() -> None:
     async def check(at: ServedGrpc) -> None:
         calls = [at.stub.Generate(asking(f"r{i}", max_tokens=ENDLESS)) for i in range(20)]

@@ -53,6 +53,7 @@ def test_who_trusts_the_authority_comes_in_and_plain_text_does_not(tmp_path: Pat
     run(check, tls=written(tmp_path, ours))
 
 
+@pytest.mark.long
 def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> None:
     ours, clients, other = trustme.CA(), trustme.CA(), trustme.CA()
 

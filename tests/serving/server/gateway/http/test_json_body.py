@@ -52,6 +52,7 @@ def test_a_body_has_so_many_values_and_no_more(value: bytes, most: int, what: st
     assert refused(b"[" + value * (most + 2) + b"0]").endswith(what)
 
 
+@pytest.mark.long
 def test_text_has_what_it_likes() -> None:
     for text in ("words " * 2_500_000, "{[" * 300_000, '"' * 300_000, "\\" * 3_000_001):
         assert refused(json.dumps({"prompt": text}).encode()) == ""
@@ -68,6 +69,7 @@ def numbers_of(value: Any) -> tuple[int, int]:
     return 1 + sum(each[0] for each in inner), names + sum(each[1] for each in inner)
 
 
+@pytest.mark.long
 @given(value=VALUES, escapes=st.booleans(), slice_bytes=st.integers(1, 12))
 def test_they_are_counted_where_they_are_values(
     value: Any, slice_bytes: int, *, escapes: bool
@@ -87,6 +89,7 @@ def test_they_are_counted_where_they_are_values(
         assert refused(body).endswith("strings" if is_more else "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["words " * 800_000, "{[" * 300_000 + "words " * 700_000])
 def test_others_are_served_while_a_long_body_is_counted(text: str) -> None:
     body = json.dumps({"prompt": text}).encode()

@@ -71,6 +71,7 @@ def page_of(app: App, engine: SlowEngine) -> MetricsPage:
     return MetricsPage(app, SnapshotPoller(engine), instance, HostMeter(os.getpid()), None)
 
 
+@pytest.mark.long
 def test_the_hardware_stands_behind_what_the_app_says_and_the_length_is_of_both() -> None:
     engine = SlowEngine()
     engine.seen.step(0, 1)
@@ -94,11 +95,13 @@ def test_every_other_request_is_the_app_s_alone(path: str, method: str) -> None:
     assert engine.asked == 0
 
 
+@pytest.mark.long
 def test_an_app_that_refuses_is_not_made_longer() -> None:
     head, body = got(page_of(app_that_says(b"no", status=503), SlowEngine()))
     assert (head["status"], body) == (503, b"no")
 
 
+@pytest.mark.long
 def test_without_an_engine_the_page_is_the_app_s() -> None:
     engine = SlowEngine()
     engine.errored = True
@@ -106,6 +109,7 @@ def test_without_an_engine_the_page_is_the_app_s() -> None:
     assert got(page_of(app_that_says(APP_S.encode()), engine))[1].decode() == APP_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/"])
 @pytest.mark.parametrize(
     "header", [(b"accept-encoding", b"gzip"), (b"Accept", b"application/openmetrics-text")]

@@ -72,6 +72,7 @@ def test_every_reference_leads_somewhere(served: dict[str, Any]) -> None:
     assert "OpenAIError" in names
 
 
+@pytest.mark.long
 def test_keys_are_asked_for_where_they_are_and_described_only_then(served: dict[str, Any]) -> None:
     assert "securitySchemes" not in served["components"]
     before = copy.deepcopy(served)

@@ -166,6 +166,7 @@ FIELDS = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @given(st.binary(max_size=64) | st.dictionaries(FIELDS, JSON).map(lambda d: json.dumps(d).encode()))
 def test_whatever_the_body_is_its_work_is_one_that_may_be_counted(body: bytes) -> None:
     work = asked(body, path=CHAT)

@@ -188,6 +188,7 @@ def test_prompts_of_one_request_are_declared_one_after_another() -> None:
     run(use())
 
 
+@pytest.mark.long
 def test_a_frame_beyond_the_limit_closes_its_connection() -> None:
     async def use() -> None:
         async with lending() as lent:
