@@ -33,7 +33,7 @@ _DTYPES: Mapping[str, Any] = {
 }
 
 
-class _Entry(msgspec.Struct):
+class _StoredTensor(msgspec.Struct):
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
@@ -41,7 +41,7 @@ class _Entry(msgspec.Struct):
 
 _HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 """Entries are read when asked for: a chip asks for its own experts' alone."""
-_ENTRY = msgspec.json.Decoder(_Entry)
+_STORED_TENSOR = msgspec.json.Decoder(_StoredTensor)
 
 
 class SafetensorsFile:
@@ -55,7 +55,7 @@ class SafetensorsFile:
         if length > min(_HEADER_BYTES_MAX, len(data) - _LENGTH_BYTES):
             raise ValueError(f"a header of {length} bytes is not in the file of {len(data)}")
         try:
-            header = _HEADER.decode(memoryview(data)[_LENGTH_BYTES : _LENGTH_BYTES + length])
+            header = _HEADER.decode(data[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
         except msgspec.DecodeError as error:
             raise ValueError(f"its header holds no JSON object ({error})") from error
         header.pop("__metadata__", None)
@@ -77,8 +77,8 @@ class SafetensorsFile:
             raise ValueError(f"bytes {first} to {end} of {len(self._data)} are not those of {name}")
         return np.ndarray(entry.shape, kind, buffer=self._data, offset=first)
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: str) -> _StoredTensor:
         try:
-            return _ENTRY.decode(self._header[name])
+            return _STORED_TENSOR.decode(self._header[name])
         except (KeyError, msgspec.DecodeError) as error:
             raise ValueError(f"no complete entry of {name} in its header") from error
