@@ -194,7 +194,7 @@ def loads_of(costs: StepCostModel, seed: int) -> ExpertLoads:
 @pytest.mark.long
 @pytest.mark.parametrize("overlap", Overlap)
 @pytest.mark.parametrize("name", MACHINES)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_a_step_costs_what_arrays_say(name: str, overlap: Overlap, data: st.DataObject) -> None:
     costs = costs_of(name, overlap)

@@ -42,7 +42,7 @@ def quick(asked: SimulatedDayNight, *, grace_s: float) -> SimulatedDayNight:
 
 
 @pytest.mark.long
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     seed=st.integers(0, 999),
     engines=st.booleans(),
