@@ -109,7 +109,8 @@ class StackFactors:
             front_end_request_ns, fp4_overhead, draft_overhead: see `Calibration`.
         exchange_skew: how many times longer the measured deployments' exchanges take than even
             ones. Their routing is uneven, and nothing replicates busy experts; it belongs to their
-            traffic, and to no calibration.
+            traffic, and to no calibration. Found after the other factors, which do not know that
+            exchanges inside a box are stores.
     """
 
     name: str
