@@ -164,15 +164,11 @@ def measured_calibration(factors: StackFactors, machine: str) -> Calibration:
         words = f"times exchange_skew {skew:.3g}, {factors.source}"
         return Figure(figure.value * times, figure.unit, f"{figure.source}; {words}")
 
-    stores: dict[str, Figure] = {}
-    if made.store_share is not None and made.store_ns is not None:
-        stores = {
-            "store_share": skewed(made.store_share, 1 / skew),
-            "store_ns": skewed(made.store_ns, skew),
-        }
+    share, start = made.store_share, made.store_ns
     return replace(
         made,
         exchange_share=skewed(made.exchange_share, 1 / skew),
         exchange_ns=skewed(made.exchange_ns, skew),
-        **stores,
+        store_share=None if share is None else skewed(share, 1 / skew),
+        store_ns=None if start is None else skewed(start, skew),
     )
