@@ -22,6 +22,8 @@ class Calibration:
             KV.
         exchange_share: of the links' rate, in dispatch and combine of routed experts.
         exchange_ns: launching and synchronising each dispatch or combine.
+        store_share, store_ns: the same inside a scale-up domain where cores store rows into each
+            other's memory; None where they move there as they do between domains.
         computing_share: of the cores, which compute prompts while the others move the tokens of
             another half batch.
         collective_ns: launching and synchronising each other collective, for every doubling of its
@@ -63,6 +65,8 @@ class Calibration:
     fp4_overhead: Figure
     draft_overhead: Figure
     turn_taking: Figure
+    store_share: Figure | None = None
+    store_ns: Figure | None = None
 
     def __post_init__(self) -> None:
         for label, figure in self.figures():
@@ -93,9 +97,30 @@ class Calibration:
         left = self.computing_share.value * self.tensor_share.value
         return replace(self, tensor_share=replace(self.tensor_share, value=left))
 
+    def inside_a_domain(self) -> Self:
+        """With exchanges that leave no scale-up domain."""
+        share, start = self.store_share or self.exchange_share, self.store_ns or self.exchange_ns
+        return replace(
+            self, exchange_share=share, exchange_ns=start, store_share=None, store_ns=None
+        )
+
+    @property
+    def stores_slower(self) -> float:
+        """How many times as long a byte takes inside a domain as the share of links between
+        domains would have it take.
+        """
+        share = self.store_share or self.exchange_share
+        return self.exchange_share.value / share.value
+
     def in_training(self) -> Self:
         """Of a training job's kernels. Assumed: its exchanges reach what its collectives reach."""
-        return replace(self, tensor_share=self.training_share, exchange_share=self.link_share)
+        return replace(
+            self,
+            tensor_share=self.training_share,
+            exchange_share=self.link_share,
+            store_share=None,
+            store_ns=None,
+        )
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""

@@ -20,6 +20,10 @@ _DEEPEP: Final = (
     "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
     "DeepEP publishes; 7 % median error"
 )
+_STORES: Final = (
+    "fitted to DeepEP inside a box, three groups alike: 34 low-latency kernels of H100 "
+    "(aiconfigurator's tables), 2 of H800 and 2 normal ones of H800 (DeepEP's README)"
+)
 _TRAINING: Final = (
     "fitted to the 28 published training runs with known recipes (published_trainings); without "
     "any one machine or model 0.451 to 0.474 and 143 to 161 us"
@@ -32,6 +36,8 @@ _LAUNCHES: Final = (
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "exchange_share": Figure(0.874, "of peak", _DEEPEP),
     "exchange_ns": Figure(17.5e3, "ns", _DEEPEP),
+    "store_share": Figure(0.62, "of peak", _STORES),
+    "store_ns": Figure(13.8e3, "ns", _STORES),
     "exchange_cores": Figure(
         20.0,
         "cores",
@@ -103,7 +109,8 @@ class StackFactors:
             front_end_request_ns, fp4_overhead, draft_overhead: see `Calibration`.
         exchange_skew: how many times longer the measured deployments' exchanges take than even
             ones. Their routing is uneven, and nothing replicates busy experts; it belongs to their
-            traffic, and to no calibration.
+            traffic, and to no calibration. Found after the other factors, which do not know that
+            exchanges inside a box are stores.
     """
 
     name: str
@@ -131,8 +138,10 @@ class StackFactors:
             tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
             training_share=_training_share(chip_by_name(chip)),
             link_share=self._share(min(_SHARE_MAX, self.link_share)),
-            exchange_share=constants["exchange_share"],
-            exchange_ns=constants["exchange_ns"],
+            exchange_share=_of_exchanges("exchange_share", chip_by_name(chip)),
+            exchange_ns=_of_exchanges("exchange_ns", chip_by_name(chip)),
+            store_share=_of_stores("store_share", chip_by_name(chip)),
+            store_ns=_of_stores("store_ns", chip_by_name(chip)),
             computing_share=_computing_share(chip_by_name(chip)),
             collective_ns=self._time(on.overhead * self.collective_ns),
             step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
@@ -165,6 +174,18 @@ class StackFactors:
                 figure = Figure(getattr(on, name), "x", self.source)
                 named.append((f"{generation} {name}", figure))
         return (*named, *NAMED_CONSTANTS.items())
+
+
+def _of_exchanges(name: str, chip: ChipSpec) -> Figure:
+    fitted = NAMED_CONSTANTS[name]
+    if chip.dma_engines is None:
+        return fitted
+    on = f"assumed to hold on {chip.name}, whose DMA engines move rows as network cards do"
+    return replace(fitted, source=f"{on}; {fitted.source}")
+
+
+def _of_stores(name: str, chip: ChipSpec) -> Figure | None:
+    return NAMED_CONSTANTS[name] if chip.dma_engines is None else None
 
 
 def _computing_share(chip: ChipSpec) -> Figure:

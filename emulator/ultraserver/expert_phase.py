@@ -62,6 +62,7 @@ class ExpertPhaseModel:
             layout.distribution,
             layout.all_to_all,
             row_bytes=self._token_bytes,
+            stores_slower=layout.stores_slower,
         )
 
     @property
@@ -178,6 +179,7 @@ def _routed(
     all_to_all: AllToAll,
     *,
     row_bytes: int,
+    stores_slower: float,
 ) -> tuple[ExpectedRouting, TokenExchange]:
     """In a sweep, formats of weights and LNCs follow each other on the same chips."""
     routing = ExpectedRouting(distribution, placement)
@@ -187,6 +189,7 @@ def _routed(
         all_to_all,
         needed=np.repeat(routing.chance_needed, partition.expert_tp, axis=1),
         row_bytes=row_bytes,
+        stores_slower=stores_slower,
     )
     if system.units > 1:
         exchange.may_forward(distribution, placement)

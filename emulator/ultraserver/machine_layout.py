@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from emulator.arrays import Bools, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
+from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 
@@ -15,6 +18,7 @@ from emulator.timing.expert_distribution import ExpertDistribution
 class MachineLayout:
     """Experts are placed on blocks of `expert_tp` chips, which share them. `physical`: the system's
     numbers of the chips; `all_to_all`: their links. A rank is absent unless all its chips are up.
+    `stores_slower`: see `Calibration`.
     """
 
     system: SystemSpec
@@ -25,3 +29,12 @@ class MachineLayout:
     all_to_all: AllToAll
     physical: Int64s  # [chips]
     chips_up: Bools  # [chips]
+    stores_slower: float = 1.0
+
+    @property
+    def exchanges_inside_a_domain(self) -> bool:
+        """Whether the chips of each expert group are of one scale-up domain."""
+        seats = self.physical.reshape(-1, self.partition.expert_group)
+        domain = seats // (self.system.chips.count // self.system.units)
+        lowest = np.where(seats == VACANT, self.system.units, domain).min(axis=1)
+        return bool((domain.max(axis=1) <= lowest).all())

@@ -126,7 +126,6 @@ class StepCostModel:
             check_formats(draft_model, system.chip)
         self._drafts_computed = draft_tokens > 0 and (draft_module or draft_model is not None)
         self.given_calibration = calibration or calibration_for(system.chip.name)
-        self.calibration = self.of_work(self.given_calibration)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
@@ -145,13 +144,17 @@ class StepCostModel:
                 all_to_all=all_to_all or AllToAll(system, chips, first_chip=first),
                 physical=_at_home(partition, physical),
                 chips_up=np.ones(chips, dtype=np.bool_) if chips_up is None else chips_up,
+                stores_slower=self.given_calibration.stores_slower,
             )
         )
 
     def of_work(self, calibration: Calibration) -> Calibration:
-        """Another calibration with the overheads of this model and its drafts."""
+        """Another calibration with the overheads of this model and its drafts, and the exchanges
+        of this machine.
+        """
         factors = self.overhead_factors
-        return calibration.of_work(
+        inside = self.layout.exchanges_inside_a_domain
+        return (calibration.inside_a_domain() if inside else calibration).of_work(
             fp4="fp4_overhead" in factors, drafts="draft_overhead" in factors
         )
 
@@ -164,6 +167,7 @@ class StepCostModel:
 
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout
+        self.calibration = self.of_work(self.given_calibration)
         self._counter = StepCounter(layout)
         self._drafting = self._drafts() if self._drafts_computed else None
         self._made: StepKernels | None = None

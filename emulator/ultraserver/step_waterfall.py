@@ -357,11 +357,11 @@ def _talking(path: CriticalPath, sources: WaterfallFigures) -> Iterator[Waterfal
         at_peak_ns=float(runs @ at_peak_ns),
         latency_ns=float(runs @ latency_ns),
         moved_bytes=float(runs @ experts.link_bytes[slowest]) * (1 + sources.dispatch_share),
-        share=("exchange_share", calibration.exchange_share),
+        share=(sources.exchange_share, calibration.exchange_share),
         figures=(sources.group_links, sources.latency),
     )
     used = calibration.exchange_ns
-    yield _launches("exchanges", float(runs @ launch_ns), used, (("exchange_ns", used),))
+    yield _launches("exchanges", float(runs @ launch_ns), used, ((sources.exchange_ns, used),))
 
 
 def _links(

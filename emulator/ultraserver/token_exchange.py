@@ -3,7 +3,8 @@
 Directly, a row goes once to each chip with a part of one of its experts. Between scale-up domains
 it may go once to each domain that needs it, to the chip in the sender's place there, which forwards
 it over its own links (as DeepEP does for prefill); on the way back a domain's partial sums are
-added up first. The faster of both counts.
+added up first. The faster of both counts. What is forwarded inside a domain takes its links
+`stores_slower` times as long as their rate says, beside the links between domains.
 """
 
 import numpy as np
@@ -33,6 +34,7 @@ class TokenExchange:
         *,
         needed: Float64s,
         row_bytes: float,
+        stores_slower: float = 1.0,
     ) -> None:
         self._system = system
         self._partition = partition
@@ -40,6 +42,7 @@ class TokenExchange:
         group = np.arange(partition.chips) // partition.expert_group
         self.same_group = (group[:, None] == group).astype(np.float64)  # [chips, chips]
         self._row_bytes = row_bytes
+        self._stores_slower = stores_slower
         self._needed = needed
         self._per_token = row_bytes * needed[:, None, :] * self.same_group  # [kinds, chips, chips]
         self._domain_needed: Float64s | None = None
@@ -101,7 +104,9 @@ class TokenExchange:
         direct = self.of_bytes(tokens[:, None] * self._per_token)
         if self._domain_needed is None:
             return direct
-        forwarded, forwarded_bytes = self.of_bytes(self._forwarded_bytes(tokens))
+        across, inside = self._forwarded_bytes(tokens)
+        _, forwarded_bytes = self.of_bytes(across + inside)
+        forwarded, _ = self.of_bytes(across + self._stores_slower * inside)
         passing_on_ns = tier_latency_ns(self._system, Tier.TRAY)
         forwarded_ns = np.where(
             forwarded.duration_ns > 0, forwarded.duration_ns + passing_on_ns, 0.0
@@ -118,8 +123,9 @@ class TokenExchange:
         leaving: Float64s = sent_bytes.sum(axis=2) - np.einsum("kcc->kc", sent_bytes)
         return self._all_to_all.exchange_layers(sent_bytes), leaving
 
-    def _forwarded_bytes(self, tokens: Float64s) -> Float64s:
-        """Bytes from chip to chip, [kinds, chips, chips], when domains forward rows.
+    def _forwarded_bytes(self, tokens: Float64s) -> tuple[Float64s, Float64s]:
+        """Bytes from chip to chip, [kinds, chips, chips] each, across domains and inside them, when
+        domains forward rows.
 
         A chip sends each row to its counterparts in other domains that need it, and forwards its
         own and their rows inside its domain.
@@ -133,5 +139,4 @@ class TokenExchange:
         lane_tokens = counterparts @ tokens  # [chips]
         across = tokens[:, None] * self._domain_needed[:, None, :] * (counterparts * ~same_domain)
         inside = lane_tokens[:, None] * self._needed[:, None, :] * same_domain
-        total: Float64s = self._row_bytes * (across + inside)
-        return total
+        return self._row_bytes * across, self._row_bytes * inside

@@ -27,6 +27,10 @@ class WaterfallFigures:
         self.dispatch_share = terms.dispatch_share
         self._given = model.given_calibration
         self._factors = model.overhead_factors
+        stores = model.layout.exchanges_inside_a_domain and self._given.store_share is not None
+        self.exchange_share, self.exchange_ns = (  # the constants' names
+            ("store_share", "store_ns") if stores else ("exchange_share", "exchange_ns")
+        )
         matrix = chip.matrix
         self.memory = _slower_memory(chip)
         launch = ("launch_ns", chip.launch_ns)

@@ -2,8 +2,10 @@
 
 Least squares on logarithms of factors and errors; soft L1 discounts outliers, and a factor without
 much data stays near its prior. Each machine counts as the root of its rows, since they are not
-independent. Then runs of rows where nothing waits fit the front end alone, and rows with
-speculation the overhead of drafts.
+independent. What rows' exchanges are made of, rows cannot tell: the fit of all factors charges them
+alike inside boxes and between them, and then finds `exchange_skew` alone with what kernels say of a
+box. Then runs of rows where nothing waits fit the front end alone, and rows with speculation the
+overhead of drafts.
 """
 
 from collections.abc import Sequence
@@ -59,6 +61,8 @@ ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 0.3, "tokens_per_s": 0.33}
 """Errors that count as one: TPOT matters most."""
 UNQUEUED_USERS: Final = 16
 """With more, or with a pool for prompts, TTFT is the queue's, which no factor explains."""
+EXCHANGE_SKEWS: Final = np.geomspace(1.0, 10.0, 232)
+"""Tried, one per cent apart."""
 FRONT_END_NS: Final = np.geomspace(5e6, 1e9, 531)
 """Tried, one per cent apart."""
 DRAFT_OVERHEADS: Final = np.linspace(1.0, 2.5, 31)
@@ -118,8 +122,10 @@ def fit_factors(
     seen = observed.taken(~drafts)
     seen = replace(seen, ttft_s=np.where(unqueued, seen.ttft_s, np.nan))
     predictor = RowPredictor(plain)
-    vector = _fitted(order, predictor, seen, _weights(machines))
+    weights = _weights(machines)
+    vector = _fitted(order, predictor, seen, weights)
     factors = order.factors(vector, name=name, source=source)
+    factors = _with_skew(factors, predictor, seen, weights)
     factors = _with_front_end(factors, predictor, seen.ttft_s, machines)
     if not drafts.any():
         return factors
@@ -145,7 +151,8 @@ def _fitted(
 
     def residuals(vector: Float64s) -> Float64s:
         factors = order.factors(vector, name="fit", source="a fit")
-        softened = weights * _softened(_log_errors(predictor.predict(factors), observed))
+        predicted = predictor.predict(factors, stores=False)
+        softened = weights * _softened(_log_errors(predicted, observed))
         return np.concatenate([softened.ravel(), (vector - order.start) / order.spread])
 
     found = least_squares(
@@ -172,6 +179,21 @@ def _log_errors(predicted: RowResults, observed: RowResults) -> Float64s:
         for metric, scale in ERROR_SCALES.items()
     ]
     return np.nan_to_num(np.stack(errors), nan=0.0)
+
+
+def _with_skew(
+    factors: StackFactors, predictor: RowPredictor, observed: RowResults, weights: Float64s
+) -> StackFactors:
+    """With the one of EXCHANGE_SKEWS under which rows are missed least, all else as it is."""
+    prior = next(each for each in SHARED if each.name == "exchange_skew")
+
+    def loss(made: StackFactors) -> float:
+        errors = weights * _softened(_log_errors(predictor.predict(made), observed))
+        far = np.log(made.exchange_skew / prior.usual) / prior.spread
+        return float((errors**2).sum() + far * far)
+
+    tried = [replace(factors, exchange_skew=each) for each in EXCHANGE_SKEWS.tolist()]
+    return min(tried, key=loss)
 
 
 def _with_front_end(

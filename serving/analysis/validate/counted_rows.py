@@ -4,7 +4,7 @@ batches, prefill of one prompt and of a full pass, and prompts that ride in deco
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class CountedRows:
         counter = _StepCounter()
         self._terms: list[StepTerms] = []
         self._row_of_step: list[int] = []
+        self._inside: list[bool] = []  # [steps]: whether their exchanges leave no domain
         grids = [_grid(load) for load in loads]
         width = max(len(grid) for grid in grids)
         # Shorter grids repeat their last batch, which is never looked up beyond.
@@ -72,7 +73,8 @@ class CountedRows:
         self.stacks: tuple[Stack, ...] = tuple(dict.fromkeys(stacks))
         place = {stack: index for index, stack in enumerate(self.stacks)}
         self.stack_of_row = np.array([place[stack] for stack in stacks], dtype=np.int64)
-        self._stack_of_step = self.stack_of_row[np.array(self._row_of_step, dtype=np.int64)]
+        stack_of_step = self.stack_of_row[np.array(self._row_of_step, dtype=np.int64)]
+        self._calibration_of_step = 2 * stack_of_step + np.array(self._inside, dtype=np.int64)
 
     def _count(self, counter: "_StepCounter", row: int, load: RowLoad, grid: list[int]) -> None:
         deployment = load.deployment
@@ -89,14 +91,18 @@ class CountedRows:
                 mixed = counter.mixed(deployment, batch, prompts)
                 self._mixed[place, row] = self._add(row, mixed)
 
-    def _add(self, row: int, terms: StepTerms) -> int:
-        self._terms.append(terms)
+    def _add(self, row: int, step: "_CountedStep") -> int:
+        self._terms.append(step.terms)
+        self._inside.append(step.inside)
         self._row_of_step.append(row)
         return len(self._terms) - 1
 
     def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
         """Every step under its stack's calibration, one for each of `stacks`."""
-        of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
+        of_step = ColumnCalibrations(
+            calibrations=[each for made in calibrations for each in (made, made.inside_a_domain())],
+            of_column=self._calibration_of_step,
+        )
         seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
         added = seconds[self._mixed] - seconds[self._alone]
@@ -134,21 +140,26 @@ def _prompts(deployment: RowDeployment) -> int:
     return max(ranks, int(PASS_TOKENS_MAX // deployment.prompt_tokens) // ranks * ranks)
 
 
+class _CountedStep(NamedTuple):
+    terms: StepTerms
+    inside: bool
+
+
 class _StepCounter:
     """Counts each different step once."""
 
     def __init__(self) -> None:
         self._costs: dict[object, tuple[StepCostModel, PeakExpertLoad | None]] = {}
-        self._known: dict[object, StepTerms] = {}
+        self._known: dict[object, _CountedStep] = {}
 
-    def decode(self, deployment: RowDeployment, batch: int) -> StepTerms:
+    def decode(self, deployment: RowDeployment, batch: int) -> _CountedStep:
         shape = (_decodes(deployment, batch),)
         return self._terms(deployment, deployment.decode, deployment.draft_tokens, shape)
 
-    def prefill(self, deployment: RowDeployment, prompts: int) -> StepTerms:
+    def prefill(self, deployment: RowDeployment, prompts: int) -> _CountedStep:
         return self._terms(deployment, deployment.prefill, 0, (_prefills(deployment, prompts),))
 
-    def mixed(self, deployment: RowDeployment, batch: int, prompts: int) -> StepTerms:
+    def mixed(self, deployment: RowDeployment, batch: int, prompts: int) -> _CountedStep:
         """Decodes with riding prompts, possibly none, without drafts."""
         shape = (_decodes(deployment, batch), _prefills(deployment, prompts))
         return self._terms(deployment, deployment.decode, 0, shape)
@@ -159,7 +170,7 @@ class _StepCounter:
         pool: Pool,
         drafts: int,
         shape: tuple[Requests, ...],
-    ) -> StepTerms:
+    ) -> _CountedStep:
         model = deployment.model
         where = (pool.system.name, pool.partition, model, drafts)
         if where not in self._costs:
@@ -170,7 +181,8 @@ class _StepCounter:
             batch = _batch(pool.partition.ranks, shape)
             terms = costs.terms(batch, None if busiest is None else busiest.loads(batch))
             assert terms is not None
-            self._known[where, shape] = terms
+            inside = costs.layout.exchanges_inside_a_domain
+            self._known[where, shape] = _CountedStep(terms, inside)
         return self._known[where, shape]
 
 

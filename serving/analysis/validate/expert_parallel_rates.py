@@ -10,7 +10,6 @@ import numpy as np
 
 from emulator.arrays import Float64s
 from emulator.fabric.collectives import CollectiveModel, Operation
-from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -155,7 +154,7 @@ def normal_us(box: str, ranks: int, tokens: Float64s, what: str) -> Float64s:
     system, model = _boxes(box, ranks), model_by_name("deepseek-v3")
     lnc = system.chip.default_lnc.count
     whole = Partition(chips=ranks, ep=ranks, lnc=lnc)
-    layout = StepCostModel(system, model, whole, calibration=ROOFLINE).layout
+    layout = StepCostModel(system, model, whole).layout
     phase = ExpertPhaseModel(layout, IssueShape.of(model, system.chip, tp=1, cores=lnc))
     links = [phase.links(np.full(ranks, each)) for each in tokens.tolist()]
     link_ns, rest_ns = np.array([(link.max(), rest.max()) for link, rest, _ in links]).T
@@ -171,6 +170,8 @@ def _boxes(box: str, ranks: int) -> SystemSpec:
 def _exchange_us(system: SystemSpec, link_ns: Float64s, rest_ns: Float64s) -> Float64s:
     """Of an exchange's time of links and its hops: [sizes] all."""
     calibration = calibration_for(system.chip.name)
+    if system.units == 1:
+        calibration = calibration.inside_a_domain()
     taken_ns = link_ns / calibration.exchange_share.value + rest_ns
     microseconds: Float64s = (calibration.exchange_ns.value + taken_ns) / 1e3
     return microseconds

@@ -71,11 +71,14 @@ class RowPredictor:
             [1 + accepted_tokens("mtp", each.draft_tokens) for each in deployments]
         )
 
-    def predict(self, factors: StackFactors) -> RowResults:
-        """Every row under `factors`, by the formula of the steady state; percentiles are NaN."""
+    def predict(self, factors: StackFactors, *, stores: bool = True) -> RowResults:
+        """Every row under `factors`, by the formula of the steady state; percentiles are NaN.
+
+        `stores`: whether exchanges inside a box are told apart from those between boxes.
+        """
         if self._counted is None:
             return unknown_results(0)
-        found = self._loop(self._counted, factors)
+        found = self._loop(self._counted, factors, stores=stores)
         return replace(
             unknown_results(len(self._counted.loads)),
             tpot_s=found.tpot_s,
@@ -89,8 +92,12 @@ class RowPredictor:
         assert self._counted is not None
         return self._loop(self._counted, factors)
 
-    def _loop(self, counted: CountedRows, factors: StackFactors) -> LoopTimes:
+    def _loop(
+        self, counted: CountedRows, factors: StackFactors, *, stores: bool = True
+    ) -> LoopTimes:
         calibrations = [as_deployed(factors, each) for each in counted.stacks]
+        if not stores:
+            calibrations = [replace(each, store_share=None, store_ns=None) for each in calibrations]
         times = counted.times(calibrations)
         front_end_s = np.array(  # a request's way in, its first token's way out
             [
@@ -151,10 +158,17 @@ def as_deployed(factors: StackFactors, stack: Stack) -> Calibration:
 def measured_calibration(factors: StackFactors, machine: str) -> Calibration:
     """Of the measured deployments of a machine, by their exchanges; of no work yet."""
     made = factors.calibration(machine)
-    share, start, skew = made.exchange_share, made.exchange_ns, factors.exchange_skew
-    skewed = f"times exchange_skew {skew:.3g}, {factors.source}"
+    skew = factors.exchange_skew
+
+    def skewed(figure: Figure, times: float) -> Figure:
+        words = f"times exchange_skew {skew:.3g}, {factors.source}"
+        return Figure(figure.value * times, figure.unit, f"{figure.source}; {words}")
+
+    share, start = made.store_share, made.store_ns
     return replace(
         made,
-        exchange_share=Figure(share.value / skew, share.unit, f"{share.source}; {skewed}"),
-        exchange_ns=Figure(start.value * skew, start.unit, f"{start.source}; {skewed}"),
+        exchange_share=skewed(made.exchange_share, 1 / skew),
+        exchange_ns=skewed(made.exchange_ns, skew),
+        store_share=None if share is None else skewed(share, 1 / skew),
+        store_ns=None if start is None else skewed(start, skew),
     )

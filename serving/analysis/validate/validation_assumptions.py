@@ -42,7 +42,10 @@ _EVERY_TIME: Final = (
     "fewer of them and one chip has more than its part; a layer waits for the expected largest "
     "load of a chip, and an exchange takes exchange_skew times as long as an even one. That factor "
     "is fitted to the rows, which balance no experts; published rates with balanced experts have "
-    "none.",
+    "none. It is found after the other factors, whose fit charges exchanges inside a box as those "
+    "between boxes.",
+    "Inside a box GPUs' cores store rows in each other's memory (store_share, store_ns, from "
+    "DeepEP's kernels); assumed: a Trainium's DMA engines move them there as network cards do.",
     "The form of the model was chosen with these rows in view, by their errors with each machine "
     "left out.",
 )

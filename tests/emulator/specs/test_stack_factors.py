@@ -52,6 +52,27 @@ def test_narrow_experts_and_drafts_change_the_engines_overheads_alone_and_once()
     assert wide.of_work(fp4=False, drafts=False).layer_ns == wide.layer_ns
 
 
+def test_cores_store_inside_a_domain_where_no_dma_engines_move_rows() -> None:
+    gpu, trainium = (FACTORS.calibration(chip) for chip in ("h200", "trainium3"))
+    assert gpu.store_share is not None
+    assert gpu.store_ns is not None
+
+    inside = gpu.inside_a_domain()
+
+    assert (inside.exchange_share, inside.exchange_ns) == (gpu.store_share, gpu.store_ns)
+    assert gpu.stores_slower == gpu.exchange_share.value / gpu.store_share.value
+    assert inside.stores_slower == trainium.stores_slower == 1
+    assert trainium.inside_a_domain() == trainium
+    assert "assumed" in trainium.exchange_share.source
+    assert "assumed" not in gpu.exchange_share.source
+
+
+def test_a_jobs_exchanges_are_those_of_its_collectives_inside_a_domain_too() -> None:
+    made = FACTORS.calibration("h200").in_training()
+
+    assert made.inside_a_domain().exchange_share == made.link_share
+
+
 def test_what_was_never_fitted_has_the_shared_factors_alone() -> None:
     made = FACTORS.calibration("trainium3")
 

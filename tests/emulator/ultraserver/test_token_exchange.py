@@ -20,7 +20,12 @@ TWO_BOXES: SystemSpec = SYSTEMS["dgx-h100"].cluster(2)  # of 8 chips each
 
 
 def exchange(
-    system: SystemSpec, partition: Partition, *, forward: bool = True, row_bytes: float = ROW_BYTES
+    system: SystemSpec,
+    partition: Partition,
+    *,
+    forward: bool = True,
+    row_bytes: float = ROW_BYTES,
+    stores_slower: float = 1.0,
 ) -> TokenExchange:
     distribution = ExpertDistribution.uniform(MODEL)
     placement = ExpertPlacement.even(layers=2, experts=32, chips=partition.chips, ep=partition.ep)
@@ -30,6 +35,7 @@ def exchange(
         AllToAll(system, partition.chips),
         needed=ExpectedRouting(distribution, placement).chance_needed,
         row_bytes=row_bytes,
+        stores_slower=stores_slower,
     )
     if forward:
         made.may_forward(distribution, placement)
@@ -75,6 +81,21 @@ def test_a_far_domain_gets_a_row_once_and_passes_it_on_by_hand() -> None:
     assert nic is not None
     assert far.link_busy_ns[0, 0] == pytest.approx(10 * box * ROW_BYTES / nic.value * 1e9)
     assert far.duration_ns[0] < plain.duration_ns[0]
+
+
+def test_what_is_forwarded_inside_a_box_takes_longer_where_stores_are_slower_by_hand() -> None:
+    partition = Partition(chips=16, ep=16, lnc=132)
+    even, slower = (exchange(TWO_BOXES, partition, stores_slower=each) for each in (1.0, 4.0))
+    tokens = np.full(16, 10.0)
+
+    (times, leaving), (slow, slowly) = even.of_tokens(tokens), slower.of_tokens(tokens)
+
+    # a chip's own rows and its counterpart's, over links that are nine times the network card's
+    inside_bytes = 2 * 10 * 7 * (1 - missed(2)) * ROW_BYTES
+    tray = TWO_BOXES.chip.link_tray_bytes_per_s.value / 1e9
+    assert slow.link_busy_ns[0].tolist() == pytest.approx([4 * inside_bytes / tray] * 16)
+    assert times.link_busy_ns[0, 0] < slow.link_busy_ns[0, 0]
+    assert slowly.tolist() == leaving.tolist(), "bytes are the same"
 
 
 def slow_forwarded(needed: np.ndarray, domain_needed: np.ndarray, tokens: np.ndarray) -> np.ndarray:

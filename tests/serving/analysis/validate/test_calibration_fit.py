@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.specs.stack_factors import GenerationFactors, StackFactors
+from emulator.specs.stack_factors import NAMED_CONSTANTS, GenerationFactors, StackFactors
 from serving.analysis.validate.calibration_fit import (
     SHARED,
     FactorVector,
@@ -95,6 +95,30 @@ def test_a_result_that_is_missing_does_not_count(loads: list[RowLoad]) -> None:
 
     again = RowPredictor(loads).predict(found)
     assert np.abs(again.tpot_s / truth.tpot_s - 1).max() < 0.02
+
+
+@pytest.mark.long
+def test_what_a_box_loses_changes_the_skew_of_exchanges_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = {"decode_dp_attention": "True", "decode_ep": "8", "prefill_ep": "8"}
+    users = [{"conc": conc} for conc in ("4", "64")]
+    changes = [*users, *({**each, **apart} for each in users)]
+    rows, _ = usable_rows(read_rows(write_rows(tmp_path / "rows.csv", changes)))
+    loads = [row.load for row in rows]
+    truth = observed(loads)
+
+    def fitted(share: float) -> StackFactors:
+        figure = replace(NAMED_CONSTANTS["store_share"], value=share)
+        monkeypatch.setitem(NAMED_CONSTANTS, "store_share", figure)
+        return fit_factors(loads, truth, name="x", source="x")
+
+    slow, fast = fitted(0.2), fitted(0.9)
+
+    assert slow.exchange_skew < fast.exchange_skew
+    front_end_ns = fast.front_end_request_ns
+    alike = replace(slow, exchange_skew=fast.exchange_skew, front_end_request_ns=front_end_ns)
+    assert alike == fast
 
 
 def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:

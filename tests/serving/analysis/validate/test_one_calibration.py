@@ -65,7 +65,7 @@ def test_serve_and_plan_take_the_same_time_for_every_step(name: str) -> None:
     theirs, ours = served(name), planned(name)
 
     alone = calibration_for("h200", name=name).of_work(fp4=False, drafts=False)
-    assert theirs.calibration == ours.calibration == alone
+    assert theirs.calibration == ours.calibration == alone.inside_a_domain()
     for each in BATCHES:
         assert theirs.cost(each).duration_ns == ours.cost(each).duration_ns
 

@@ -27,14 +27,11 @@ MEASURED_RATES = {  # tokens/s per GPU
     "sgl96-d2k": 22_282 / 8,
 }
 
-# Median errors and biases of H100 and H200. In a box stores by cores reach less of the links than
-# network cards of theirs; over 16 GPUs combines forward inside boxes; what the tables have over 64
-# takes twice as long as what DeepEP publishes.
+# Median errors and biases of H100 and H200. Combines of 128 tokens and more take longer in a box;
+# over 16 GPUs combines take a third longer than the busiest of their links; what the tables have
+# over 64 takes twice as long as what DeepEP publishes.
 MISSED_KERNELS: Final = (
-    ("low latency", 8, "dispatch", [(0.17, -0.01)] * 2),
-    ("low latency", 8, "combine", [(0.35, -0.09)] * 2),
-    ("normal", 8, "dispatch", [(0.25, -0.25)] * 2),
-    ("normal", 8, "combine", [(0.21, -0.21)] * 2),
+    ("low latency", 8, "combine", [(0.16, -0.05)] * 2),
     ("normal", 16, "combine", [(0.27, -0.27), (0.3, -0.3)]),
     ("normal", 64, "dispatch", [(0.49, -0.49), (0.48, -0.48)]),
     ("normal", 64, "combine", [(0.51, -0.51)] * 2),
@@ -42,16 +39,16 @@ MISSED_KERNELS: Final = (
 
 
 def test_deepep_in_a_box_by_hand() -> None:
-    # 7/8 of 128 x 8 rows of 7,168 x (1 + 4/128) bytes at 0.874 of 200 bytes a ns, behind 17.5 us
+    # 7/8 of 128 x 8 rows of 7,168 x (1 + 4/128) bytes at 0.62 of 200 bytes a ns, behind 13.8 us
     # and the links' 0.8 us
-    assert deepep_us(8, "dispatch") == pytest.approx(33.1 / 0.874 + 17.5 + 0.8, abs=0.1)
+    assert deepep_us(8, "dispatch") == pytest.approx(33.1 / 0.62 + 13.8 + 0.8, abs=0.1)
 
 
 @pytest.mark.parametrize(
     ("ranks", "dispatch_us", "combine_us"),
-    [(16, 118, 195), (32, 155, 273), (64, 173, 314)],
+    [(8, 77, 114), (16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369)],
 )
-def test_the_exchange_over_several_boxes_is_within_15_percent_of_deepep(
+def test_the_exchange_is_within_15_percent_of_deepep(
     ranks: int, dispatch_us: float, combine_us: float
 ) -> None:
     assert deepep_us(ranks, "dispatch") == pytest.approx(dispatch_us, rel=0.15)
@@ -62,7 +59,7 @@ def test_the_exchange_over_several_boxes_is_within_15_percent_of_deepep(
     ("what", "gigabytes_per_s", "value_bytes"),
     [("dispatch", 153, 1 + 4 / 128), ("combine", 158, 2)],
 )
-def test_normal_kernels_of_a_box_are_a_fifth_faster_than_deepeps(
+def test_normal_kernels_of_a_box_are_within_15_percent_of_deepeps(
     what: str, gigabytes_per_s: float, value_bytes: float
 ) -> None:
     # A token goes once to each of the GPUs that have one of its 8 experts, its own among them.
@@ -71,7 +68,47 @@ def test_normal_kernels_of_a_box_are_a_fifth_faster_than_deepeps(
 
     (modelled_us,) = normal_us("dgx-h800", 8, np.array([4_096.0]), what)
 
-    assert modelled_us / measured_us == pytest.approx(0.8, abs=0.015)
+    assert modelled_us / measured_us == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(("gpus", "gigabytes_per_s"), [(16, (43, 43)), (32, (58, 57))])
+def test_normal_kernels_over_several_boxes_are_within_15_percent_of_deepeps(
+    gpus: int, gigabytes_per_s: tuple[float, float]
+) -> None:
+    # A token goes once to each box that has one of its 8 experts, its own among them, and from
+    # there to the GPUs of it that have one. Over 64 GPUs DeepEP's tokens pick 4 of 8 boxes.
+    boxes = gpus / 8
+    sent = boxes * (1 - (1 - 1 / boxes) ** 8)
+
+    for what, value_bytes, rate in zip(
+        ("dispatch", "combine"), (1 + 4 / 128, 2), gigabytes_per_s, strict=True
+    ):
+        (modelled_us,) = normal_us("dgx-h800", gpus, np.array([4_096.0]), what)
+        measured_us = 4_096 * sent * 7_168 * value_bytes / rate / 1e3
+        assert modelled_us / measured_us == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("box", "what", "gigabytes_per_s", "value_bytes"),
+    [
+        ("mi300x-8", "dispatch", 307, 1),
+        ("mi300x-8", "combine", 330, 2),
+        ("mi355x-8", "dispatch", 331, 1),
+        ("mi355x-8", "combine", 419, 2),
+        ("mi355x-8", "combine", 359, 2),
+    ],
+)
+def test_kernels_of_amds_boxes_which_no_constant_was_fitted_to_are_within_15_percent(
+    box: str, what: str, gigabytes_per_s: float, value_bytes: float
+) -> None:
+    # MORI-EP, 4,096 tokens: ROCm/mori, README.md (MI300X) and docs/EP8.en.md (MI355X; combines that
+    # read in place, then those that copy). Its rate counts what a GPU receives, its own rows too.
+    gpus = 8 * (1 - (7 / 8) ** 8)
+    measured_us = 4_096 * gpus * 7_168 * value_bytes / gigabytes_per_s / 1e3
+
+    (modelled_us,) = normal_us(box, 8, np.array([4_096.0]), what)
+
+    assert modelled_us / measured_us == pytest.approx(1, abs=0.15)
 
 
 @pytest.mark.long
