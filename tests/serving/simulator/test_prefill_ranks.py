@@ -14,6 +14,7 @@ from emulator.specs.systems import system_by_name
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.traffic import Traffic
+from serving.policy.rank_roles import LASTS_S
 from serving.simulator import SchedulerLimits, SimulatedDeployment, TimedCall, simulate
 from serving.wire.control_call import InjectRequest
 from tests.serving.simulator.live_serving import SeenSteps, serve_live
@@ -120,6 +121,39 @@ def test_roles_that_follow_the_load_change_at_the_same_steps() -> None:
     of_burst = {rank for step in steps.seen[:200] for rank, new, _ in step.rows if new > 1}
     of_end = {rank for step in steps.seen[-50:] for rank, new, _ in step.rows if new > 1}
     assert (of_burst, of_end) == ({0, 1, 2}, {0}), "as many as prompts need"
+
+
+@pytest.mark.long
+def test_two_bursts_with_nothing_between_turn_no_rank() -> None:
+    burst = drawn(4000.0, requests=40)
+    asked = Traffic(
+        arrival_s=np.concatenate([burst.arrival_s, 4.0 + burst.arrival_s]),
+        prompt_tokens=np.tile(burst.prompt_tokens, 2),
+        output_tokens=np.tile(burst.output_tokens, 2),
+    )
+    limits = SchedulerLimits(max_num_seqs=64, max_num_batched_tokens=128)
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        MODEL,
+        Partition(chips=4, ep=4, lnc=2),
+        schedulers=limits,
+        prefill_ranks="auto",
+    )
+    live = serve_live(
+        asked,
+        *("--max-num-seqs", "64", "--max-num-batched-tokens", "128"),
+        **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"},
+    )
+    steps = SeenSteps()
+    virtual = simulate(deployment, asked, on_step=steps).served
+    assert live.steps == steps.seen
+    assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+
+    took_s = virtual.last_token_s.reshape(2, -1).max(axis=1) - [0.0, 4.0]
+    assert (took_s < LASTS_S).all(), "neither lasts for long enough"
+    for of_burst in np.array_split(np.array(steps.seen, dtype=object), 2):
+        prefilled = {rank for step in of_burst for rank, new, _ in step.rows if new > 1}
+        assert prefilled == {0, 1}
 
 
 @pytest.mark.parametrize("prefill_ranks", [-1, 4])
