@@ -1,5 +1,6 @@
 """Ranks that prefill: live engine and simulator serve the same requests in the same steps."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from emulator.specs.assumptions import with_assumptions
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
+from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.traffic import Traffic
@@ -124,36 +126,31 @@ def test_roles_that_follow_the_load_change_at_the_same_steps() -> None:
 
 
 @pytest.mark.long
-def test_two_bursts_with_nothing_between_turn_no_rank() -> None:
-    burst = drawn(4000.0, requests=40)
+def test_bursts_with_nothing_between_turn_no_rank() -> None:
+    # Their last steps end at eight places between two looks.
+    begins_s = 4.0 * np.arange(8)
     asked = Traffic(
-        arrival_s=np.concatenate([burst.arrival_s, 4.0 + burst.arrival_s]),
-        prompt_tokens=np.tile(burst.prompt_tokens, 2),
-        output_tokens=np.tile(burst.output_tokens, 2),
-    )
-    limits = SchedulerLimits(max_num_seqs=64, max_num_batched_tokens=128)
-    deployment = SimulatedDeployment.of(
-        "trn3-nl72x2",
-        MODEL,
-        Partition(chips=4, ep=4, lnc=2),
-        schedulers=limits,
-        prefill_ranks="auto",
+        arrival_s=(begins_s[:, None] + [0.0, 0.3, 0.3]).ravel(),
+        prompt_tokens=np.full(24, 10),
+        output_tokens=np.array([[30 + burst, 10, 10] for burst in range(8)]).ravel(),
     )
     live = serve_live(
-        asked,
-        *("--max-num-seqs", "64", "--max-num-batched-tokens", "128"),
-        **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"},
+        asked, **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"}
+    )
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks="auto"
     )
     steps = SeenSteps()
     virtual = simulate(deployment, asked, on_step=steps).served
     assert live.steps == steps.seen
     assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
 
-    took_s = virtual.last_token_s.reshape(2, -1).max(axis=1) - [0.0, 4.0]
-    assert (took_s < LASTS_S).all(), "neither lasts for long enough"
-    for of_burst in np.array_split(np.array(steps.seen, dtype=object), 2):
-        prefilled = {rank for step in of_burst for rank, new, _ in step.rows if new > 1}
-        assert prefilled == {0, 1}
+    took_s = virtual.last_token_s.reshape(8, 3).max(axis=1) - begins_s
+    assert (took_s < LASTS_S).all(), "none lasts for long enough"
+    of_bursts = np.searchsorted([step.begin_ns / NS_PER_S for step in steps.seen], begins_s)
+    for first, last in itertools.pairwise([*of_bursts, len(steps.seen)]):
+        rows = [row for step in steps.seen[first:last] for row in step.rows]
+        assert {rank for rank, new, _ in rows if new > 1} == {0, 1}, "the first two prefill"
 
 
 @pytest.mark.parametrize("prefill_ranks", [-1, 4])

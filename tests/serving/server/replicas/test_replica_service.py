@@ -197,6 +197,17 @@ async def test_a_drained_replica_gets_nothing_and_loses_nothing() -> None:
         assert listed[0]["lost_requests"] == 0
 
 
+@pytest.mark.parametrize("turns", range(4))
+@in_loop
+async def test_a_service_ends_while_it_comes_to_doubt_a_replica(turns: int) -> None:
+    async with small_service() as service:
+        service.live.distrust(service.live.all[0], "a request was lost")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5.0):
+            await service.live.stop(at_once=True)
+
+
 @pytest.mark.long
 @in_loop
 async def test_replicas_that_say_they_are_ready_and_refuse_are_asked_now_and_then() -> None:
