@@ -77,7 +77,7 @@ def test_a_load_does_not_last_over_idle_time() -> None:
         ((P, P, D), RoleLoad(prompt_tokens=0, decodes=1)),
     ],
 )
-def test_a_load_does_not_last_over_a_rest_between_two_looks(roles: Roles, load: RoleLoad) -> None:
+def test_a_load_does_not_last_over_a_short_rest(roles: Roles, load: RoleLoad) -> None:
     for rests in (True, False):
         decider = RoleDecider(step_tokens=STEP_TOKENS, seats=SEATS)
         assert decider.decide(roles, load, 0.0) == roles
