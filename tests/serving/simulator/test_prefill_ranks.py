@@ -153,6 +153,22 @@ def test_bursts_with_nothing_between_turn_no_rank() -> None:
         assert {rank for rank, new, _ in rows if new > 1} == {0, 1}, "the first two prefill"
 
 
+@pytest.mark.long
+def test_requests_that_are_all_given_up_are_no_load_that_lasts() -> None:
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks="auto"
+    )
+    asked = Traffic(
+        arrival_s=np.array([0.0, 4.0, 4.1, 4.1]),
+        prompt_tokens=np.full(4, 10),
+        output_tokens=np.array([1000, 1000, 10, 10]),
+    )
+    steps = SeenSteps()
+    simulate(deployment, asked, on_step=steps, timeout_s=0.4)
+    assert all(step.begin_ns % (4 * NS_PER_S) < 0.6 * NS_PER_S for step in steps.seen)
+    assert {rank for step in steps.seen for rank, new, _ in step.rows if new > 1} == {0, 1}
+
+
 @pytest.mark.parametrize("prefill_ranks", [-1, 4])
 def test_roles_that_do_not_fit_are_refused(prefill_ranks: int) -> None:
     with pytest.raises(ConfigError, match="prefill_ranks"):
