@@ -122,13 +122,18 @@ class RankRoles:
                 logger.warning("rank %d keeps its role: %s", rank, error)
             else:
                 self._change(roles)
-        decider = self._decider
-        if report is not None and decider is not None and computed and decider.is_due(report.end_s):
-            self._change(decider.decide(self.roles, self._load(), report.end_s))
+        if self._decider is not None and not any(map(_has_requests, self._ranks)):
+            self._decider.rest()
+        elif self._decider is not None and computed and report is not None:
+            self._look(self._decider, report.end_s)
         if self.are_apart:
             decode: Flags = up & ~self._prefill
             self._streams.keep_to(decode.__getitem__)
             self._send_on()
+
+    def _look(self, decider: RoleDecider, now_s: float) -> None:
+        if decider.is_due(now_s):
+            self._change(decider.decide(self.roles, self._load(), now_s))
 
     def _load(self) -> RoleLoad:
         prompt_tokens = decodes = 0
@@ -239,6 +244,10 @@ class RankRoles:
         for each in (self._exchanges[rank] for rank in ranks if self._exchanges):
             each.lose()
         self._streams.lose(set(ranks))
+
+
+def _has_requests(rank: Scheduler) -> bool:
+    return any(rank.get_request_counts())
 
 
 def _tell(outputs: dict[int, KVConnectorOutput], rank: int, name: str, *, has_failed: bool) -> None:

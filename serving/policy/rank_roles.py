@@ -98,6 +98,10 @@ class RoleDecider:
         """Whether it wants to see the load now."""
         return now_s >= self._look_s
 
+    def rest(self) -> None:
+        """Nothing is to do, between two looks too: what the load has asked for does not last."""
+        self._wanted = 0
+
     def decide(self, roles: Roles, load: RoleLoad, now_s: float) -> Roles:
         """The roles from now on; an idle load asks for nothing."""
         self._look_s = now_s + LOOK_EVERY_S

@@ -209,6 +209,13 @@ class SimulatedEngine:
         if self.can_begin and self._ahead is not None and not self.schedulers.requests:
             self.paused_ns = max(now_ns, self._ahead.next_arrival_ns or 0)
 
+    def abort_due(self, now_ns: int) -> Int32s:
+        """Between two steps: `LockstepSchedulers.abort_due`."""
+        aborted = self.schedulers.abort_due(now_ns)
+        if self._roles is not None and len(aborted):
+            self._roles.note_rest()
+        return aborted
+
     def begin(self, now_ns: int) -> None:
         """Decide the next step, which begins now or after a standstill."""
         self.paused_ns = None

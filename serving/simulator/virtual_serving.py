@@ -288,7 +288,7 @@ class VirtualServing:
         self.machines.dismiss()
         for engine in reversed(self._engines) if ahead else self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
-                self._fail(engine.schedulers.abort_due(self.now_ns))
+                self._fail(engine.abort_due(self.now_ns))
             if not engine.can_begin or (engine.paused_ns or 0) > self.now_ns:
                 continue
             before_ns = self.now_ns

@@ -134,7 +134,7 @@ def test_streams_of_a_killed_replica_have_the_undisturbed_text(service: ServerPr
     service.look()
 
     assert asyncio.run(texts(service, kills=pid)) == undisturbed
-    assert metric(service, 'ultraserve_replays_total{begun="begun"}') >= 1
+    assert metric(service, 'ultraserve_replays_total{begun="begun",reason="lost"}') >= 1
     assert metric(service, "ultraserve_broken_streams_total") == 0
     finished = 'ultraserve_admission_requests_total{class="interactive",outcome="finished"}'
     assert metric(service, finished) == 16

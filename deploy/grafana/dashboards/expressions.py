@@ -40,7 +40,7 @@ def over(dividend: str, divisor: str) -> str:
 
 def or_zero(expression: str) -> str:
     """The expression, with 0 for instances where it has no value."""
-    return f"{expression}\nor {total(picked('ultraserve_info'))} * 0"
+    return f"{expression}\nor on (instance) {total(picked('ultraserve_info'))} * 0"
 
 
 CLOCK: Final = rate(picked("ultraserve_emulated_seconds_total"))

@@ -7,6 +7,7 @@ from deploy.grafana.dashboards.expressions import (
     counts_by_size,
     emulated_rate,
     mean,
+    or_zero,
     over,
     picked,
     quantile,
@@ -38,6 +39,7 @@ def dashboard() -> models.Dashboard:
             ("Throughput", _throughput()),
             ("Requests", _requests()),
             ("Gateway", _gateway()),
+            ("Replicas", _replicas()),
             ("Ranks and their KV cache", _ranks()),
             ("Steps", _steps()),
         ),
@@ -320,6 +322,37 @@ def _gateway() -> Panels:
                 ),
                 CLASSED,
             ),
+            width=8,
+        ),
+    )
+
+
+def _replicas() -> Panels:
+    role = total(picked("ultraserve_replica_role"), "role")
+    changes = total(picked("ultraserve_replica_role_changes_total"), "replica")
+    again = total(picked("ultraserve_replays_total"), "reason")
+    return (
+        lines(
+            "Replicas, by role",
+            "Replicas of a service (serve --replica-roles) that prefill, decode, or do both; 0 "
+            "without roles.",
+            "none",
+            (or_zero(role), "{{role}} {{instance}}"),
+            width=8,
+        ),
+        lines(
+            "Changes of roles",
+            "Changes of each replica's role since the service's start, by an operator or the load.",
+            "none",
+            (or_zero(changes), "replica {{replica}}, {{instance}}"),
+            width=8,
+        ),
+        lines(
+            "Sent anew",
+            "Requests and prompts that went to another replica since the service's start: their "
+            "replica was lost or unavailable, or they were shared with one that came to prefill.",
+            "none",
+            (or_zero(again), "{{reason}} {{instance}}"),
             width=8,
         ),
     )

@@ -236,7 +236,8 @@ class LiveReplicas:
                 else:
                     self._doubt(replica, process, time.monotonic() - answered_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(soon.wait(), LOOK_EVERY_S)
+                    async with asyncio.timeout(LOOK_EVERY_S):  # `wait_for` may lose a cancellation
+                        await soon.wait()
         finally:
             ended.cancel()
         return was_ready

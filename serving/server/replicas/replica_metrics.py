@@ -6,6 +6,7 @@ replicas keep the wait for the first token, which they see exactly.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Final
 
 import aiohttp
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from serving.server.replicas.live_replica import LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.merged_metrics import MergedMetrics
+from serving.server.replicas.replay_counters import ReplayReason
 from serving.telemetry.families import batch, gateway, replicas
 from serving.telemetry.families.family import Family
 from serving.telemetry.page.text_page import TextPage
@@ -33,12 +35,12 @@ class ReplicaMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._replays = {"whole": 0, "begun": 0}
+        self._replays = dict.fromkeys(product(("whole", "begun"), ReplayReason), 0)
         self._broken = 0
 
-    def replayed(self, *, begun: bool) -> None:
-        """A request goes to another replica; `begun`: in the middle of its stream."""
-        self._replays["begun" if begun else "whole"] += 1
+    def replayed(self, reason: ReplayReason, *, begun: bool) -> None:
+        """A request is sent anew; `begun`: in the middle of its stream."""
+        self._replays["begun" if begun else "whole", reason] += 1
 
     def broken(self) -> None:
         """A stream that had begun could not go on."""
@@ -77,7 +79,7 @@ class ReplicaMetrics:
         if live.have_roles:
             roles = [((str(each.place.number), str(each.role)), 1.0) for each in live.all]
             page.add(replicas.ROLE, roles)
-        page.add(replicas.REPLAYS, [((how,), float(n)) for how, n in self._replays.items()])
+        page.add(replicas.REPLAYS, [(how, float(n)) for how, n in self._replays.items()])
         page.one(replicas.BROKEN, float(self._broken))
         return page.text()
 

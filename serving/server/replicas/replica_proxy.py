@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -39,6 +39,7 @@ from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
 from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
+from serving.server.replicas.replay_counters import Counters, ReplayReason
 from serving.server.replicas.replica_roles import RequestPart
 from serving.server.replicas.sent_stream import StreamDiverged
 
@@ -83,16 +84,6 @@ _BROKEN: Final = HttpError(
     "replica_lost",
     "the replica that made this stream is gone, and no other can go on with it",
 )
-
-
-class Counters(Protocol):
-    """What becomes of requests, counted."""
-
-    def replayed(self, *, begun: bool) -> None:
-        """A request goes to another replica; `begun`: in the middle of its stream."""
-
-    def broken(self) -> None:
-        """A stream that had begun could not go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,13 +278,13 @@ class ReplicaProxy:
                 return True
             if unserved.answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self._replicas.distrust(replica, "it refuses requests")
-                self._again(request, keeps_kv=True)
+                self._again(request, ReplayReason.UNAVAILABLE)
                 request.rested.add(replica.place.number)
                 return False
             lost: Exception = unserved
         except aiohttp.ClientConnectorError as error:  # it was never there, and cannot be why
             self._replicas.distrust(replica, f"no connection: {error.strerror}")
-            self._again(request, keeps_kv=True)
+            self._again(request, ReplayReason.UNAVAILABLE)
             return False
         except (ReplicaFailed, *_LOST) as error:
             lost = error
@@ -302,7 +293,7 @@ class ReplicaProxy:
         request.losses += 1
         logger.warning("replica %d lost a request: %r", replica.place.number, lost)
         if request.losses < LOSSES_MAX:
-            self._again(request)
+            self._again(request, ReplayReason.LOST)
             return False
         await self._give_up(request, lost, send)
         return True
@@ -322,6 +313,7 @@ class ReplicaProxy:
             await asyncio.gather(task, return_exceptions=True)
         if task.cancelled():
             request.cut_off_by = replica.place.number
+            self._counters.replayed(ReplayReason.SHARED, begun=request.begun)
         else:
             request.go_on_with(task.result(), replica.place.number)
 
@@ -337,18 +329,18 @@ class ReplicaProxy:
             raise ReplicaFailed(said.body)
         return held_kv(said.body) if said.status == HTTPStatus.OK else {}
 
-    def _again(self, request: _Request, *, keeps_kv: bool = False) -> None:
-        """Make the request ready for another replica, which reads the prompt's KV if none has read
-        it (`keeps_kv`); raises _CannotGoOn.
+    def _again(self, request: _Request, reason: ReplayReason) -> None:
+        """Make the request ready for another replica, which reads the prompt's KV unless a lost one
+        may have; raises _CannotGoOn.
         """
         if request.begun and not request.sent.repeatable:
             raise _CannotGoOn
         if request.stream is not None:
             request.stream.again()
         request.counts.clear()
-        if request.kv_params is not None and not keeps_kv:
+        if request.kv_params is not None and reason is ReplayReason.LOST:
             request.go_on_with(None, None)
-        self._counters.replayed(begun=request.begun)
+        self._counters.replayed(reason, begun=request.begun)
 
     async def _give_up(self, request: _Request, lost: Exception, send: Send) -> None:
         if request.begun:

@@ -50,9 +50,10 @@ ROLE_CHANGES: Final = Family(
 )
 REPLAYS: Final = Family(
     "ultraserve_replays",
-    "Requests that were sent to another replica, by whether their client had a part of the answer.",
+    "Requests that were sent anew, by whether their client had a part of the answer, and by why: "
+    "a replica was lost or unavailable, or prompts were shared with one that came to prefill.",
     kind="counter",
-    labels=("begun",),
+    labels=("begun", "reason"),
 )
 BROKEN: Final = Family(
     "ultraserve_broken_streams",

@@ -70,6 +70,23 @@ def test_a_load_does_not_last_over_idle_time() -> None:
     assert set(decided((P, P, D), [idle] * 50)) == {(P, P, D)}, "idle ranks change no role"
 
 
+@pytest.mark.parametrize(
+    ("roles", "load"),
+    [
+        ((P, D, D), RoleLoad(prompt_tokens=900, decodes=0)),
+        ((P, P, D), RoleLoad(prompt_tokens=0, decodes=1)),
+    ],
+)
+def test_a_load_does_not_last_over_a_short_rest(roles: Roles, load: RoleLoad) -> None:
+    for rests in (True, False):
+        decider = RoleDecider(step_tokens=STEP_TOKENS, seats=SEATS)
+        assert decider.decide(roles, load, 0.0) == roles
+        if rests:
+            decider.rest()
+        after = [decider.decide(roles, load, begin_s) for begin_s in (4.0, 4.5)]
+        assert (set(after) == {roles}) == rests
+
+
 @given(
     st.integers(2, 8).flatmap(
         lambda ranks: st.tuples(

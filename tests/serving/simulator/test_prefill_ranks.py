@@ -1,5 +1,6 @@
 """Ranks that prefill: live engine and simulator serve the same requests in the same steps."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,11 @@ from emulator.specs.assumptions import with_assumptions
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
+from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.traffic import Traffic
+from serving.policy.rank_roles import LASTS_S
 from serving.simulator import SchedulerLimits, SimulatedDeployment, TimedCall, simulate
 from serving.wire.control_call import InjectRequest
 from tests.serving.simulator.live_serving import SeenSteps, serve_live
@@ -120,6 +123,50 @@ def test_roles_that_follow_the_load_change_at_the_same_steps() -> None:
     of_burst = {rank for step in steps.seen[:200] for rank, new, _ in step.rows if new > 1}
     of_end = {rank for step in steps.seen[-50:] for rank, new, _ in step.rows if new > 1}
     assert (of_burst, of_end) == ({0, 1, 2}, {0}), "as many as prompts need"
+
+
+@pytest.mark.long
+def test_bursts_with_nothing_between_turn_no_rank() -> None:
+    # Their last steps end at eight places between two looks.
+    begins_s = 4.0 * np.arange(8)
+    asked = Traffic(
+        arrival_s=(begins_s[:, None] + [0.0, 0.3, 0.3]).ravel(),
+        prompt_tokens=np.full(24, 10),
+        output_tokens=np.array([[30 + burst, 10, 10] for burst in range(8)]).ravel(),
+    )
+    live = serve_live(
+        asked, **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"}
+    )
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks="auto"
+    )
+    steps = SeenSteps()
+    virtual = simulate(deployment, asked, on_step=steps).served
+    assert live.steps == steps.seen
+    assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+
+    took_s = virtual.last_token_s.reshape(8, 3).max(axis=1) - begins_s
+    assert (took_s < LASTS_S).all(), "none lasts for long enough"
+    of_bursts = np.searchsorted([step.begin_ns / NS_PER_S for step in steps.seen], begins_s)
+    for first, last in itertools.pairwise([*of_bursts, len(steps.seen)]):
+        rows = [row for step in steps.seen[first:last] for row in step.rows]
+        assert {rank for rank, new, _ in rows if new > 1} == {0, 1}, "the first two prefill"
+
+
+@pytest.mark.long
+def test_requests_that_are_all_given_up_are_no_load_that_lasts() -> None:
+    deployment = SimulatedDeployment.of(
+        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks="auto"
+    )
+    asked = Traffic(
+        arrival_s=np.array([0.0, 4.0, 4.1, 4.1]),
+        prompt_tokens=np.full(4, 10),
+        output_tokens=np.array([1000, 1000, 10, 10]),
+    )
+    steps = SeenSteps()
+    simulate(deployment, asked, on_step=steps, timeout_s=0.4)
+    assert all(step.begin_ns % (4 * NS_PER_S) < 0.6 * NS_PER_S for step in steps.seen)
+    assert {rank for step in steps.seen for rank, new, _ in step.rows if new > 1} == {0, 1}
 
 
 @pytest.mark.parametrize("prefill_ranks", [-1, 4])

@@ -6,6 +6,7 @@ A replica's pieces are cut at places of its own, as those of an engine under loa
 import asyncio
 import json
 import random
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -199,6 +200,15 @@ class SmallService:
         page = (await self.http.get("/metrics")).text
         (line,) = [each for each in page.splitlines() if each.startswith(f"{sample} ")]
         return float(line.rpartition(" ")[2])
+
+    async def replays(self) -> dict[tuple[str, str], float]:
+        """By `begun` and reason; without those of which there are none."""
+        page = (await self.http.get("/metrics")).text
+        found = re.findall(
+            r'^ultraserve_replays_total\{begun="(\w+)",reason="(\w+)"\} (\S+)$', page, re.MULTILINE
+        )
+        assert len(found) == 6, "each is there from the start"
+        return {(begun, reason): float(count) for begun, reason, count in found if float(count)}
 
 
 @asynccontextmanager

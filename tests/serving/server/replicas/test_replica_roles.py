@@ -87,7 +87,7 @@ async def test_prompts_of_a_killed_replica_are_computed_by_another() -> None:
         decoded = [each for replica in service.replicas[2:] for each in asked_for(replica)]
         assert {(tokens, held) for _, tokens, held in decoded} == {(40, "e1")}
         assert len(decoded) == 6
-        assert await service.metric('ultraserve_replays_total{begun="whole"}') == 3
+        assert await service.replays() == {("whole", "lost"): 3}
 
 
 @pytest.mark.long
@@ -140,6 +140,7 @@ async def test_unread_kv_goes_to_another_replica(is_reached: bool) -> None:
         prompts = [each for replica in service.replicas[:2] for each in asked_for(replica)]
         assert prompts == [("a", 1, True)]
         assert asked_for(service.replicas[3]) == [("a", 40, "e0")]
+        assert await service.replays() == {("whole", "unavailable"): 1}
 
 
 @pytest.mark.parametrize("killed", [0, 1])

@@ -121,7 +121,7 @@ async def test_streams_of_a_killed_replica_go_on_and_each_token_comes_once(
             assert events[-1]["system_fingerprint"] == "v1"
             assert all("usage" not in event for event in events)
         assert [each.fingerprint for each in service.live.all] == ["", "v1"]
-        assert await service.metric('ultraserve_replays_total{begun="begun"}') == 4
+        assert await service.replays() == {("begun", "lost"): 4}
         assert await service.metric('ultraserve_replica_lost_requests_total{replica="0"}') == 4
         assert await service.metric("ultraserve_broken_streams_total") == 0
         assert [each.load_tokens for each in service.live.all] == [0, 0]
@@ -196,6 +196,17 @@ async def test_a_drained_replica_gets_nothing_and_loses_nothing() -> None:
         listed = (await service.http.get("/replicas")).json()["replicas"]
         assert [each["state"] for each in listed] == ["not ready", "ready"]
         assert listed[0]["lost_requests"] == 0
+
+
+@pytest.mark.parametrize("turns", range(4))
+@in_loop
+async def test_a_service_ends_while_it_comes_to_doubt_a_replica(turns: int) -> None:
+    async with small_service() as service:
+        service.live.distrust(service.live.all[0], "a request was lost")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5.0):
+            await service.live.stop(at_once=True)
 
 
 @pytest.mark.long

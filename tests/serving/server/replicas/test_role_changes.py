@@ -169,6 +169,7 @@ async def test_prompts_that_wait_are_shared_with_a_replica_that_comes_to_prefill
         moved = sorted(asked_for(service.replicas[1]))
         assert moved == [(f"p{number}", 1, True) for number in range(4, 8)], "the last half"
         assert service.replicas[0].cut_off == 4
+        assert await service.replays() == {("whole", "shared"): 4}
         held = sorted(holder for _, _, holder in asked_for(service.replicas[2]))
         assert held == ["e0"] * 4 + ["e1"] * 4
         assert [each.load_tokens + each.prompt_tokens for each in service.live.all] == [0, 0, 0]
@@ -192,6 +193,7 @@ async def test_prompts_are_shared_with_a_replica_that_was_not_ready_for_its_role
         assert await asyncio.gather(*requests) == [made_text(f"p{n}", 1, 2) for n in range(8)]
         moved = sorted(asked_for(replica))
         assert moved == [(f"p{number}", 1, True) for number in range(4, 8)]
+        assert await service.replays() == {("whole", "shared"): 4}
 
 
 @pytest.mark.long
