@@ -165,10 +165,11 @@ def _until_it_stands(race: Race) -> None:
     """Judge the best once more, by new seeds; where they refute it, look for the next best: among
     what has seemed to keep the target, then among all.
     """
-    is_searched = True
+    is_searched, refuted_chips = True, 0
     while True:
-        if race.best is not None and not race.stands(race.best):
-            is_searched = False
+        best = race.best
+        if best is not None and not race.stands(best):
+            is_searched, refuted_chips = False, best.chips
             fewer_replicas(race)
             continue
         stands = race.best
@@ -180,7 +181,7 @@ def _until_it_stands(race: Race) -> None:
         race.say("searching all sizes below, without what new seeds refuted")
         if race.best is None:
             first_answer(race)
-        search(race)
+        search(race, refuted_chips=refuted_chips)
         is_searched = True
 
 

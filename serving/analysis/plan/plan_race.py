@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from serving.analysis.plan.class_demand import steady_target
+from serving.analysis.plan.kept_runs import KeptRuns
 from serving.analysis.plan.plan_check import (
     RUNS_AT_ONCE,
     SizeTask,
@@ -94,7 +95,7 @@ class Race:
         ends_s: float = float("inf"),
     ) -> None:
         self._question = question
-        self._workers = workers
+        self._workers = KeptRuns(workers)
         self._progress = progress
         self.ends_s = ends_s
         self._begun_s = time.monotonic()
@@ -112,7 +113,7 @@ class Race:
         self._limited: set[tuple[Setting, BatchLimits]] = set()  # tried under other limits
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
-        self._sides = PromptSides(question, workers)
+        self._sides = PromptSides(question, self._workers)
         self._known: dict[tuple[Setting, int, bool], Check] = {}
         self._seeming: list[Setting] = []  # those that passed the last heat, unconfirmed ones too
         self.passed: list[Setting] = []
@@ -360,6 +361,8 @@ class Race:
         self.checks[setting] = check
         if not check.surely_meets:
             self._refute(setting)
+            if any(term.name == "ttft" and not term.is_surely_kept for term in check.terms):
+                self._sides.doubt(setting, ends_s=self.ends_s)
         elif self.standing is None or self.cost(setting) < self.cost(self.standing):
             self.standing = setting
         return check.surely_meets

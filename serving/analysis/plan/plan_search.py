@@ -55,8 +55,11 @@ def fewer_replicas(race: Race) -> None:
     )
 
 
-def search(race: Race) -> None:
-    """The cheapest that keeps the target."""
+def search(race: Race, *, refuted_chips: int = 0) -> None:
+    """The cheapest that keeps the target.
+
+    Where new seeds refuted what an earlier search found, sizes up to so many chips come last.
+    """
     able = [each for each in race.options if each.meets]
     least = [ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able]
     most = [each.chips for each in able]
@@ -72,7 +75,7 @@ def search(race: Race) -> None:
         _under_other_limits(race)
         if race.best is None:
             return
-    tried = _halved(race, sizes)
+    tried = _halved(race, sizes, refuted_chips)
     if not race.only_chips:
         _larger(race, last)
     _under_other_limits(race)
@@ -112,17 +115,22 @@ def _under_other_limits(race: Race) -> None:
         fewer_replicas(race)
 
 
-def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:
+def _halved(race: Race, sizes: Sequence[tuple[int, int]], refuted_chips: int) -> set[int]:
     """Places of the sizes that were tried."""
     assert race.fewest is not None
     most = sum(above + 1 < race.fewest.chips for above, _ in sizes)
-    return _halve(race, most, lambda number: race.heats(_settings_below(race, sizes[number])))
+    least = sum(upto <= refuted_chips for _, upto in sizes)
+    return _halve(
+        race, most, lambda number: race.heats(_settings_below(race, sizes[number])), least=least
+    )
 
 
-def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set[int]:
-    """Look by halves for the first of `count` places where something seems to keep the target, and
-    from there on, by halves, for the first where it surely does; returns the places that were
-    tried.
+def _halve(
+    race: Race, count: int, heats: Callable[[int], list[Setting]], *, least: int = 0
+) -> set[int]:
+    """Look by halves for the first of `count` places, from `least` on, where something seems to
+    keep the target, and from there on, by halves, for the first where it surely does; returns the
+    places that were tried.
     """
     tried: dict[int, list[Setting]] = {}
 
@@ -130,7 +138,7 @@ def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set
         tried[place] = tried.get(place) or heats(place)
         return bool(tried[place])
 
-    first = first_that_holds(-1, count, seems)
+    first = first_that_holds(least - 1, count, seems)
     if first < count and not race.confirm(tried[first]):
         first_that_holds(first, count, lambda place: seems(place) and race.confirm(tried[place]))
     return {*tried}

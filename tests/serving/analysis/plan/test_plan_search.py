@@ -225,3 +225,30 @@ def test_a_search_without_time_has_an_answer_that_stands(monkeypatch: pytest.Mon
         assert term.again is not None
         assert term.again.requests == FRESH_TIMES * ASKED.check.judged
         assert term.again.confidence == 0.995
+
+
+def test_sizes_up_to_the_one_that_new_seeds_refuted_come_after_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+
+    def places(refuted_chips: int) -> tuple[list[int], list[int]]:
+        race, halves, left = Race(ASKED, THIS_PROCESS, lambda _: None), list[int](), list[int]()
+        race.options = OPTIONS
+        race.passed.append(Setting(option=option, policy="none", replicas=64))
+        monkeypatch.setattr(race, "settings", lambda _, most: [most])
+        monkeypatch.setattr(race, "heats", lambda sizes, **_: halves.extend(sizes) or [])
+        monkeypatch.setattr(race, "run", left.extend)
+        monkeypatch.setattr(race, "run_under_other_limits", lambda: False)
+        monkeypatch.setattr("serving.analysis.plan.plan_search.fewer_replicas", lambda _: None)
+        search(race, refuted_chips=refuted_chips)
+        return halves, left
+
+    every, _ = places(0)
+    refuted = sorted(every)[len(every) // 2]
+    halves, left = places(refuted)
+
+    assert halves
+    assert min(halves) > refuted
+    assert min(left) < refuted
+    assert left == sorted(left, reverse=True)
