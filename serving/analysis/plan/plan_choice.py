@@ -20,12 +20,12 @@ from serving.analysis.plan.plan_cost import LESS, Cost
 from serving.analysis.plan.plan_options import Option, OptionTerms, best_options, near_sizes
 from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
-from serving.analysis.plan.plan_race import Progress, Race, option_terms, quality
+from serving.analysis.plan.plan_race import Progress, Race, option_terms
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search, search_deeper
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FRESH_TIMES
-from serving.analysis.plan.size_check import Check
+from serving.analysis.plan.size_check import Check, quality
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers

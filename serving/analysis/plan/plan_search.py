@@ -58,7 +58,8 @@ def fewer_replicas(race: Race) -> None:
 def search(race: Race, *, refuted_chips: int = 0) -> None:
     """The cheapest that keeps the target.
 
-    Where new seeds refuted what an earlier search found, sizes up to so many chips come last.
+    Where new seeds refuted what an earlier search found, sizes up to so many chips come last, and
+    what is found is judged by such seeds before smaller sizes are raced.
     """
     able = [each for each in race.options if each.meets]
     least = [ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able]
@@ -119,18 +120,27 @@ def _halved(race: Race, sizes: Sequence[tuple[int, int]], refuted_chips: int) ->
     """Places of the sizes that were tried."""
     assert race.fewest is not None
     most = sum(above + 1 < race.fewest.chips for above, _ in sizes)
-    least = sum(upto <= refuted_chips for _, upto in sizes)
-    return _halve(
-        race, most, lambda number: race.heats(_settings_below(race, sizes[number])), least=least
-    )
+
+    def heats(number: int, *, by_hardest: bool = True) -> list[Setting]:
+        return race.heats(_settings_below(race, sizes[number]), by_hardest=by_hardest)
+
+    if not refuted_chips:
+        return _halve(race, most, heats)
+    tried = set[int]()
+
+    def stands(number: int) -> bool:
+        tried.add(number)
+        seeming = heats(number, by_hardest=False)
+        return any(race.confirm([each]) and race.stands(each) for each in seeming)
+
+    first_that_holds(sum(upto <= refuted_chips for _, upto in sizes) - 1, most, stands)
+    return tried
 
 
-def _halve(
-    race: Race, count: int, heats: Callable[[int], list[Setting]], *, least: int = 0
-) -> set[int]:
-    """Look by halves for the first of `count` places, from `least` on, where something seems to
-    keep the target, and from there on, by halves, for the first where it surely does; returns the
-    places that were tried.
+def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set[int]:
+    """Look by halves for the first of `count` places where something seems to keep the target, and
+    from there on, by halves, for the first where it surely does; returns the places that were
+    tried.
     """
     tried: dict[int, list[Setting]] = {}
 
@@ -138,7 +148,7 @@ def _halve(
         tried[place] = tried.get(place) or heats(place)
         return bool(tried[place])
 
-    first = first_that_holds(least - 1, count, seems)
+    first = first_that_holds(-1, count, seems)
     if first < count and not race.confirm(tried[first]):
         first_that_holds(first, count, lambda place: seems(place) and race.confirm(tried[place]))
     return {*tried}
