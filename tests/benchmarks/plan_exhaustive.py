@@ -219,13 +219,18 @@ def planned(question: PlanQuestion, workers: SimulationWorkers, virtual: int) ->
     return plan(question, workers=workers, progress=say), time.monotonic() - begun_s
 
 
-def best_words(found: Plan, best: Setting | None, most: int) -> str:
-    """Of what was searched, which was all that has up to `most` chips."""
+def most_searched(chips: int, beaten_by: float) -> int:
+    """The most chips of which a plan of `chips` has more than 1 + `beaten_by` times as many."""
+    return ceil(round(chips / (1 + beaten_by), 9)) - 1
+
+
+def best_words(found: str, best: Setting | None, *, chips: int, most: int) -> str:
+    """Of what was searched, which was all that has up to `most` chips; a plan `found` `chips`."""
     if best is not None:
         return best.words
-    if most + 1 < found.choice.check.chips:
+    if most + 1 < chips:
         return f"not known: more than {most} chips were not searched"
-    return found.choice.setting.words
+    return found
 
 
 def say(words: str) -> None:
@@ -260,7 +265,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"plan: {chips} chips after {plan_s:.1f} s: {found.choice.setting.words}")
         simulated: Counter[str] = Counter()
         best: Setting | None = None
-        begun_s, most = time.monotonic(), ceil(chips / (1 + asked.beaten_by)) - 1
+        begun_s, most = time.monotonic(), most_searched(chips, asked.beaten_by)
         everything = all_settings(question, most, workers)
         say(f"{sum(map(len, everything.values())):,} settings of up to {most} chips")
         settings = with_prompts_in_time(question, everything, workers)
@@ -280,7 +285,7 @@ def main(arguments: Sequence[str]) -> int:
         "plan_setting": found.choice.setting.words,
         "plan_s": round(plan_s, 1),
         "best_chips": most + 1 if best is None else best.chips,
-        "best_setting": best_words(found, best, most),
+        "best_setting": best_words(found.choice.setting.words, best, chips=chips, most=most),
         "settings": sum(map(len, everything.values())),
         "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
         "fresh_seeds_passed": f"{sum(check.meets for check in fresh)} of {len(FRESH_SEEDS)}",
