@@ -238,15 +238,15 @@ def say(words: str) -> None:
     print(words, flush=True)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Plan, search everything smaller, judge anew; write a row."""
-    parser = argparse.ArgumentParser(prog="plan_exhaustive", description=__doc__)
-    parser.add_argument("question", choices=QUESTIONS)
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--budget", default="60s")
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--virtual", action="store_true", help="plan on virtual workers")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """What it is asked for."""
+    found = argparse.ArgumentParser(prog="plan_exhaustive", description=__doc__)
+    found.add_argument("question", choices=QUESTIONS)
+    found.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    found.add_argument("--budget", default="60s")
+    found.add_argument("--data", type=Path, default=DATA)
+    found.add_argument("--virtual", action="store_true", help="plan on virtual workers")
+    found.add_argument(
         "--beaten-by",
         type=float,
         default=0.0,
@@ -254,7 +254,12 @@ def main(arguments: Sequence[str]) -> int:
         help="search only what has so much fewer chips that the plan has more than 1 + PART times "
         "theirs; what the row calls best is then the fewest chips that were not searched",
     )
-    asked = parser.parse_args(arguments)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plan, search everything smaller, judge anew; write a row."""
+    asked = parser().parse_args(arguments)
     words = ["plan", *QUESTIONS[asked.question], "--budget", asked.budget]
     args = command_parser("plan").parse_args(words)
     args.words = words
@@ -296,17 +301,22 @@ def main(arguments: Sequence[str]) -> int:
         "outdated": "",
     }
     print(row)
-    rows = {}
-    if asked.data.exists():
-        with asked.data.open(newline="") as file:
-            rows = {each["question"]: each for each in csv.DictReader(file)}
-    rows[asked.question] = row
-    asked.data.parent.mkdir(exist_ok=True)
-    with asked.data.open("w", newline="") as file:
+    write(row, asked.data)
+    return 0
+
+
+def write(row: dict[str, object], data: Path) -> None:
+    """In the place of the question's row that the file may have."""
+    rows: dict[object, dict[str, object]] = {}
+    if data.exists():
+        with data.open(newline="") as file:
+            rows = {each["question"]: {**each} for each in csv.DictReader(file)}
+    rows[row["question"]] = row
+    data.parent.mkdir(exist_ok=True)
+    with data.open("w", newline="") as file:
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerows(rows.values())
-    return 0
 
 
 if __name__ == "__main__":
