@@ -34,6 +34,7 @@ def setting() -> Setting:
     return Setting(option=option, policy="capped:64", replicas=64)
 
 
+@pytest.mark.long
 def test_the_seed_that_tried_a_setting_is_not_run_again_when_it_is_judged_anew() -> None:
     counted = Counted()
     workers, task = KeptRuns(counted), task_anew(QUESTION, setting())
