@@ -13,6 +13,10 @@ Before that, engines for prompts are simulated without any that decode, each num
 number of units for itself: of those that alone do not surely keep TTFT by the four fresh runs no
 unit is simulated.
 
+With `--beaten-by` only those sizes are searched that a plan may not be beaten by: where none of
+them passes, the row's best is one chip more, at the least. With `--virtual` the plan has its time
+by the processor seconds of virtual workers, as on a machine that has nothing else to do.
+
 The plan is then judged again by ten seeds that no search has seen: how many keep the target, and by
 how much the mean of their percentiles is apart from what is promised of one more run. The row goes
 to a CSV file.
@@ -36,7 +40,7 @@ import numpy as np
 
 from loadgen.measures.intervals import student_quantile
 from serving.analysis.plan.plan import Plan, plan
-from serving.analysis.plan.plan_check import check_sizes
+from serving.analysis.plan.plan_check import check_in_turn, check_sizes
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import PlanPartition, partitions_of, strongest, unit_of
 from serving.analysis.plan.plan_question import PlanQuestion
@@ -48,6 +52,7 @@ from serving.analysis.plan.size_check import Again, Check
 from serving.commands.plan import question_of
 from serving.main import command_parser
 from serving.simulator import SimulationWorkers
+from tests.benchmarks.virtual_workers import VirtualWorkers
 
 TRACES: Final = Path(
     os.environ.get("ULTRASERVE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces")
@@ -158,7 +163,12 @@ def passing(
         tasks = [race.task(each, judged=ceil(times * judged), is_fresh=is_fresh) for each in field]
         checks: list[Check] = []
         for first in range(0, len(tasks), AT_ONCE):
-            checks += check_sizes(tasks[first : first + AT_ONCE], workers)
+            part = tasks[first : first + AT_ONCE]
+            if is_fresh:  # what no further run could make sure is out, as in the race
+                in_turn = check_in_turn([(each, each.terms.seeds) for each in part], workers)
+                checks += [check for check, _ in in_turn]
+            else:
+                checks += check_sizes(part, workers)
         simulated[f"by {ceil(times * judged):,}"] += len(tasks)
         field = [
             each
@@ -198,33 +208,77 @@ def apart_by_chance(again: Again) -> float:
     return student_quantile(again.windows - 1) * again.spread * math.sqrt(both)
 
 
+def planned(question: PlanQuestion, workers: SimulationWorkers, virtual: int) -> tuple[Plan, float]:
+    """And the seconds that it took; on so many `virtual` workers, unless there are none."""
+    if virtual:
+        alone = VirtualWorkers(virtual)
+        with alone.clock():
+            found = plan(question, workers=alone, progress=say)
+        return found, alone.now_s()
+    begun_s = time.monotonic()
+    return plan(question, workers=workers, progress=say), time.monotonic() - begun_s
+
+
+def most_searched(chips: int, beaten_by: float) -> int:
+    """The most chips of which a plan of `chips` has more than 1 + `beaten_by` times as many."""
+    return ceil(round(chips / (1 + beaten_by), 9)) - 1
+
+
+def best_words(found: str, best: Setting | None, *, chips: int, most: int) -> str:
+    """Of what was searched, which was all that has up to `most` chips; a plan `found` `chips`."""
+    if best is not None:
+        return best.words
+    if most + 1 < chips:
+        return f"not known: more than {most} chips were not searched"
+    return found
+
+
+def say(words: str) -> None:
+    """At once, also into a file."""
+    print(words, flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What it is asked for."""
+    found = argparse.ArgumentParser(prog="plan_exhaustive", description=__doc__)
+    found.add_argument("question", choices=QUESTIONS)
+    found.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    found.add_argument("--budget", default="60s")
+    found.add_argument("--data", type=Path, default=DATA)
+    found.add_argument("--virtual", action="store_true", help="plan on virtual workers")
+    found.add_argument(
+        "--beaten-by",
+        type=float,
+        default=0.0,
+        metavar="PART",
+        help="search only what has so much fewer chips that the plan has more than 1 + PART times "
+        "theirs; what the row calls best is then the fewest chips that were not searched",
+    )
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     """Plan, search everything smaller, judge anew; write a row."""
-    parser = argparse.ArgumentParser(prog="plan_exhaustive", description=__doc__)
-    parser.add_argument("question", choices=QUESTIONS)
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--budget", default="60s")
-    parser.add_argument("--data", type=Path, default=DATA)
-    asked = parser.parse_args(arguments)
+    asked = parser().parse_args(arguments)
     words = ["plan", *QUESTIONS[asked.question], "--budget", asked.budget]
     args = command_parser("plan").parse_args(words)
     args.words = words
     question = question_of(args)
     with SimulationWorkers(asked.processes) as workers:
-        begun_s = time.monotonic()
-        found = plan(question, workers=workers, progress=print)
-        chips, plan_s = found.choice.check.chips, time.monotonic() - begun_s
-        print(f"plan: {chips} chips after {plan_s:.1f} s: {found.choice.setting.words}", flush=True)
+        found, plan_s = planned(question, workers, asked.processes if asked.virtual else 0)
+        chips = found.choice.check.chips
+        say(f"plan: {chips} chips after {plan_s:.1f} s: {found.choice.setting.words}")
         simulated: Counter[str] = Counter()
         best: Setting | None = None
-        everything = all_settings(question, chips - 1, workers)
-        print(f"{sum(map(len, everything.values())):,} settings of fewer chips", flush=True)
+        begun_s, most = time.monotonic(), most_searched(chips, asked.beaten_by)
+        everything = all_settings(question, most, workers)
+        say(f"{sum(map(len, everything.values())):,} settings of up to {most} chips")
         settings = with_prompts_in_time(question, everything, workers)
-        print(f"{sum(map(len, settings.values())):,} of them are simulated", flush=True)
+        say(f"{sum(map(len, settings.values())):,} of them are simulated")
         for size, field in settings.items():
             passed, counts = passing(question, field, workers)
             simulated += counts
-            print(f"{time.monotonic() - begun_s:7.0f} s  {size} chips: {dict(counts)}", flush=True)
+            say(f"{time.monotonic() - begun_s:7.0f} s  {size} chips: {dict(counts)}")
             if passed:
                 best = passed[0]
                 break
@@ -235,8 +289,8 @@ def main(arguments: Sequence[str]) -> int:
         "plan_chips": chips,
         "plan_setting": found.choice.setting.words,
         "plan_s": round(plan_s, 1),
-        "best_chips": chips if best is None else best.chips,
-        "best_setting": found.choice.setting.words if best is None else best.words,
+        "best_chips": most + 1 if best is None else best.chips,
+        "best_setting": best_words(found.choice.setting.words, best, chips=chips, most=most),
         "settings": sum(map(len, everything.values())),
         "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
         "fresh_seeds_passed": f"{sum(check.meets for check in fresh)} of {len(FRESH_SEEDS)}",
@@ -247,17 +301,22 @@ def main(arguments: Sequence[str]) -> int:
         "outdated": "",
     }
     print(row)
-    rows = {}
-    if asked.data.exists():
-        with asked.data.open(newline="") as file:
-            rows = {each["question"]: each for each in csv.DictReader(file)}
-    rows[asked.question] = row
-    asked.data.parent.mkdir(exist_ok=True)
-    with asked.data.open("w", newline="") as file:
+    write(row, asked.data)
+    return 0
+
+
+def write(row: dict[str, object], data: Path) -> None:
+    """In the place of the question's row that the file may have."""
+    rows: dict[object, dict[str, object]] = {}
+    if data.exists():
+        with data.open(newline="") as file:
+            rows = {each["question"]: {**each} for each in csv.DictReader(file)}
+    rows[row["question"]] = row
+    data.parent.mkdir(exist_ok=True)
+    with data.open("w", newline="") as file:
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerows(rows.values())
-    return 0
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from serving.analysis.plan.plan_cost import LESS, Cost
 from serving.analysis.plan.plan_options import Option, OptionTerms, best_options, near_sizes
 from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partitions_of
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
-from serving.analysis.plan.plan_race import Progress, Race, option_terms, quality
+from serving.analysis.plan.plan_race import Progress, Race, option_terms
 from serving.analysis.plan.plan_reason import missed_because
 from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search, search_deeper
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FRESH_TIMES
-from serving.analysis.plan.size_check import Check
+from serving.analysis.plan.size_check import Check, quality
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.sweep import Task
 from serving.simulator import SimulationWorkers
@@ -165,10 +165,11 @@ def _until_it_stands(race: Race) -> None:
     """Judge the best once more, by new seeds; where they refute it, look for the next best: among
     what has seemed to keep the target, then among all.
     """
-    is_searched = True
+    is_searched, refuted_chips = True, 0
     while True:
-        if race.best is not None and not race.stands(race.best):
-            is_searched = False
+        best = race.best
+        if best is not None and not race.stands(best):
+            is_searched, refuted_chips = False, best.chips
             fewer_replicas(race)
             continue
         stands = race.best
@@ -180,7 +181,7 @@ def _until_it_stands(race: Race) -> None:
         race.say("searching all sizes below, without what new seeds refuted")
         if race.best is None:
             first_answer(race)
-        search(race)
+        search(race, refuted_chips=refuted_chips)
         is_searched = True
 
 

@@ -22,9 +22,9 @@ from serving.analysis.plan.plan_check import SizeTask, check_sizes
 from serving.analysis.plan.plan_demand import PlanDemand, RateDemand
 from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import LostPart, PlanQuestion
-from serving.analysis.plan.plan_race import LAST_TIMES, Race, quality
+from serving.analysis.plan.plan_race import LAST_TIMES, Race
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.size_check import Check
+from serving.analysis.plan.size_check import Check, quality
 from serving.analysis.plan.timed_run import OutOfTime, unix_s
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.simulator import SimulationWorkers

@@ -9,13 +9,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 from math import ceil
 from typing import Final
 
 import numpy as np
 
 from serving.analysis.plan.class_demand import steady_target
+from serving.analysis.plan.kept_runs import KeptRuns
 from serving.analysis.plan.plan_check import (
     RUNS_AT_ONCE,
     SizeTask,
@@ -37,7 +38,7 @@ from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
 from serving.analysis.plan.prompt_sides import PromptSides
-from serving.analysis.plan.size_check import Check
+from serving.analysis.plan.size_check import Check, quality
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import SimulationWorkers
 from serving.traffic.engine_limits import BatchLimits
@@ -94,7 +95,7 @@ class Race:
         ends_s: float = float("inf"),
     ) -> None:
         self._question = question
-        self._workers = workers
+        self._workers = KeptRuns(workers)
         self._progress = progress
         self.ends_s = ends_s
         self._begun_s = time.monotonic()
@@ -112,7 +113,7 @@ class Race:
         self._limited: set[tuple[Setting, BatchLimits]] = set()  # tried under other limits
         self.checks: dict[Setting, Check] = {}
         """Of each setting the longest."""
-        self._sides = PromptSides(question, workers)
+        self._sides = PromptSides(question, self._workers)
         self._known: dict[tuple[Setting, int, bool], Check] = {}
         self._seeming: list[Setting] = []  # those that passed the last heat, unconfirmed ones too
         self.passed: list[Setting] = []
@@ -298,10 +299,16 @@ class Race:
         return self.confirm(self.heats(settings, first=first))
 
     def heats(
-        self, settings: Sequence[Setting], *, first: bool = False, every: bool = False
+        self,
+        settings: Sequence[Setting],
+        *,
+        first: bool = False,
+        every: bool = False,
+        by_hardest: bool = True,
     ) -> list[Setting]:
         """Race them; returns those that seem to keep the target, the best two or `every` one. A
-        `first` race, of a few, says nothing of others.
+        `first` race, of a few, says nothing of others. `by_hardest`: also by the new seed that
+        refuted the last setting.
         """
         judged, bound = self._question.check.judged, self._bound
         settings = self._unrefuted(settings)
@@ -313,10 +320,18 @@ class Race:
             self._note_hopeless(field, checks)
         for times in (1, LAST_TIMES):
             kept = ceil(len(field) / (1 if every else FIRST_KEPT if first else KEPT))
+            known = dict(zip(field, checks, strict=True))
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet]
             field = [each for each in field if self.cost(each) < bound]
-            field = self._through_hardest(field, kept)
-            checks = self._simulated(field, times * judged)
+            # A high rate's first heat has judged as many as the second does.
+            is_known = [times == 1 and known[each].requests >= judged for each in field[:kept]]
+            enough = [*compress(field, is_known)]
+            left = kept - len(enough)
+            others = [each for each in field if each not in enough] if left else []
+            others = self._through_hardest(others, left) if by_hardest else others[:left]
+            known |= zip(others, self._simulated(others, times * judged), strict=True)
+            field = [*enough, *others]
+            checks = [known[each] for each in field]
             self._say_perhaps()
         field = [field[each] for each in _by_quality(checks) if checks[each].meets]
         self._seeming += field
@@ -360,6 +375,8 @@ class Race:
         self.checks[setting] = check
         if not check.surely_meets:
             self._refute(setting)
+            if any(term.name == "ttft" and not term.is_surely_kept for term in check.terms):
+                self._sides.doubt(setting, ends_s=self.ends_s)
         elif self.standing is None or self.cost(setting) < self.cost(self.standing):
             self.standing = setting
         return check.surely_meets
@@ -471,18 +488,3 @@ class Race:
 def _by_quality(checks: Sequence[Check]) -> list[int]:
     """Places of `checks`, the best first."""
     return sorted(range(len(checks)), key=lambda each: quality(checks[each]), reverse=True)
-
-
-def quality(check: Check) -> tuple[float, float]:
-    """The more, the better: the worst limit's share of requests, then how far it is from it.
-
-    A run that was broken off is worse than any other: its shares are bounds.
-    """
-    share = min(min(1.0, term.share / (term.percentile / 100)) for term in check.terms)
-    if any(term.share_high is None for term in check.terms):
-        share -= 1.0
-    ratios = [
-        float("inf") if term.reached_s is None else term.reached_s / term.limit_s
-        for term in check.terms
-    ]
-    return share, -max(ratios)

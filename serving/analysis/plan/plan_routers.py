@@ -13,11 +13,11 @@ from typing import Final
 
 from serving.analysis.plan.plan_check import SizeTask, check_sizes
 from serving.analysis.plan.plan_question import PlanQuestion
-from serving.analysis.plan.plan_race import LAST_TIMES, Race, quality
+from serving.analysis.plan.plan_race import LAST_TIMES, Race
 from serving.analysis.plan.plan_search import first_that_holds
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import size_task
-from serving.analysis.plan.size_check import Check, TermCheck
+from serving.analysis.plan.size_check import Check, TermCheck, quality
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.policy.routing import DEFAULT_ROUTER, ROUTERS
 from serving.simulator import SimulationWorkers

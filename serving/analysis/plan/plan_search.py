@@ -55,8 +55,12 @@ def fewer_replicas(race: Race) -> None:
     )
 
 
-def search(race: Race) -> None:
-    """The cheapest that keeps the target."""
+def search(race: Race, *, refuted_chips: int = 0) -> None:
+    """The cheapest that keeps the target.
+
+    Where new seeds refuted what an earlier search found, sizes up to so many chips come last, and
+    what is found is judged by such seeds before smaller sizes are raced.
+    """
     able = [each for each in race.options if each.meets]
     least = [ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able]
     most = [each.chips for each in able]
@@ -72,7 +76,7 @@ def search(race: Race) -> None:
         _under_other_limits(race)
         if race.best is None:
             return
-    tried = _halved(race, sizes)
+    tried = _halved(race, sizes, refuted_chips)
     if not race.only_chips:
         _larger(race, last)
     _under_other_limits(race)
@@ -112,11 +116,25 @@ def _under_other_limits(race: Race) -> None:
         fewer_replicas(race)
 
 
-def _halved(race: Race, sizes: Sequence[tuple[int, int]]) -> set[int]:
+def _halved(race: Race, sizes: Sequence[tuple[int, int]], refuted_chips: int) -> set[int]:
     """Places of the sizes that were tried."""
     assert race.fewest is not None
     most = sum(above + 1 < race.fewest.chips for above, _ in sizes)
-    return _halve(race, most, lambda number: race.heats(_settings_below(race, sizes[number])))
+
+    def heats(number: int, *, by_hardest: bool = True) -> list[Setting]:
+        return race.heats(_settings_below(race, sizes[number]), by_hardest=by_hardest)
+
+    if not refuted_chips:
+        return _halve(race, most, heats)
+    tried = set[int]()
+
+    def stands(number: int) -> bool:
+        tried.add(number)
+        seeming = heats(number, by_hardest=False)
+        return any(race.confirm([each]) and race.stands(each) for each in seeming)
+
+    first_that_holds(sum(upto <= refuted_chips for _, upto in sizes) - 1, most, stands)
+    return tried
 
 
 def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set[int]:

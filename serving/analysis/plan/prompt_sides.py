@@ -88,6 +88,7 @@ class PromptSides:
         self._bounds = tuple(bound for bound in question.slo.bounds if bound.name == "ttft")
         self._workers = workers
         self.late = LateSides(by_others=by_others and isinstance(question.demand, RateDemand))
+        self._anew = set[PromptSide]()
 
     def judge(self, settings: Sequence[Setting], *, ends_s: float = float("inf")) -> bool:
         """Simulate those of `settings` that are not known; returns whether any were, and raises
@@ -111,16 +112,34 @@ class PromptSides:
         judged = FRESH_TIMES * check.judged
         fresh = {each: self._task(sides[each], judged, ends_s, is_fresh=True) for each in left}
         clear = self._judge_in_turn(fresh)
-        # Then by as many seeds as judge what a search finds, and others than those.
-        anew = {
-            each: self._of_ttft(
-                task_anew(self._question, sides[each], prompts_alone=True, ends_s=ends_s)
-            )
-            for each in left
-            if each not in self.late and each not in clear and fresh[each].terms.window is not None
-        }
-        self._judge_in_turn(anew)
+        near = [each for each in left if each not in self.late and each not in clear]
+        self._judge_anew({each: sides[each] for each in near}, ends_s)
         return bool(sides)
+
+    def doubt(self, setting: Setting, *, ends_s: float = float("inf")) -> None:
+        """Judge the engines for prompts of a unit whose TTFT new seeds refuted as those that are
+        near the limit: where they are nearly full, few windows after each other are alike.
+        """
+        side = prompt_side(setting.option, setting.replicas)
+        if side is not None and side not in self._anew and side not in self.late:
+            self._judge_anew({side: setting}, ends_s)
+
+    def _judge_anew(self, sides: dict[PromptSide, Setting], ends_s: float) -> None:
+        """By as many seeds as judge what a search finds, and others than those; where all seeds
+        give the same requests there is nothing to judge.
+        """
+        tasks = {
+            side: task_anew(self._question, setting, prompts_alone=True, ends_s=ends_s)
+            for side, setting in sides.items()
+        }
+        self._judge_in_turn(
+            {
+                side: self._of_ttft(task)
+                for side, task in tasks.items()
+                if task.terms.window is not None
+            }
+        )
+        self._anew.update(sides)
 
     def _judge_in_turn(self, tasks: dict[PromptSide, SizeTask]) -> set[PromptSide]:
         """Note which are late; returns those that are in time by far."""

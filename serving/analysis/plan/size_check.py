@@ -209,3 +209,18 @@ class Check:
     def replica_chips(self) -> int:
         """Of one replica, or unit of pools."""
         return unit_chips(self.candidate, self.prefill)
+
+
+def quality(check: Check) -> tuple[float, float]:
+    """The more, the better: the worst limit's share of requests, then how far it is from it.
+
+    A run that was broken off is worse than any other: its shares are bounds.
+    """
+    share = min(min(1.0, term.share / (term.percentile / 100)) for term in check.terms)
+    if any(term.share_high is None for term in check.terms):
+        share -= 1.0
+    ratios = [
+        float("inf") if term.reached_s is None else term.reached_s / term.limit_s
+        for term in check.terms
+    ]
+    return share, -max(ratios)

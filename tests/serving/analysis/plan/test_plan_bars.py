@@ -20,8 +20,10 @@ from tests.benchmarks.plan_exhaustive import (
     QUESTIONS,
     TRACES,
     apart_by_chance,
+    best_words,
     beyond_promise,
     fresh_checks,
+    most_searched,
 )
 
 WORSE: Final = 1.05
@@ -87,5 +89,12 @@ def test_a_bias_of_a_seventh_is_told_from_chance_where_none_is_in_nineteen_of_tw
     assert passed[0.15] <= 0.1 * 2_000
 
 
-def test_a_row_of_another_rule_says_which() -> None:
-    assert {name for name, row in rows().items() if row["outdated"]} == {"gpt-oss-120b at 500/s"}
+def test_no_row_is_of_another_rule() -> None:
+    assert not {name for name, row in rows().items() if row["outdated"]}
+
+
+@pytest.mark.parametrize(("part", "most", "words"), [(0.0, 99, "found"), (0.05, 95, "not known")])
+def test_a_search_has_what_a_plan_may_not_be_beaten_by(part: float, most: int, words: str) -> None:
+    assert most_searched(100, part) == most
+    assert (1 + part) * (most + 1) >= 100
+    assert best_words("found", None, chips=100, most=most).startswith(words)

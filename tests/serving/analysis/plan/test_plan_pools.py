@@ -208,12 +208,8 @@ def test_a_unit_that_seemed_to_keep_the_target_goes_on_to_other_sizes(kinds: Poo
     assert all(most - 1 < each.chips <= most for each in after if each.option.is_pooled)
 
 
-@pytest.mark.long
-def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
-    kinds: PoolKinds,
-) -> None:
-    seats = replace(ASKED.check, schedulers=replace(ASKED.check.schedulers, max_num_seqs=4))
-    race = Race(replace(ASKED, check=seats), THIS_PROCESS, lambda _: None)
+def one_engine_that_decodes_and_six(kinds: PoolKinds) -> tuple[Setting, Setting]:
+    """Units with the same engines for prompts."""
     option = next(
         option
         for _, option in kinds.promising(8, 20, 8)
@@ -222,8 +218,34 @@ def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     one = replace(
         option, point=replace(option.point, candidate=replace(option.candidate, replicas=1))
     )
-    crowded, roomy = (Setting(option=each, policy="none", replicas=1) for each in (one, option))
     assert prompt_side(one, 1) == prompt_side(option, 1)
+    crowded, roomy = (Setting(option=each, policy="none", replicas=1) for each in (one, option))
+    return crowded, roomy
+
+
+def test_units_whose_prompts_new_seeds_find_late_are_refuted_with_the_first_of_them(
+    kinds: PoolKinds,
+) -> None:
+    first, other = one_engine_that_decodes_and_six(kinds)
+    prefill = first.option.point.prefill
+    assert prefill is not None
+    reached_s = p99_of_prompts_s(first.option, engines=prefill.replicas, units=1)
+    slo = Slo.parse(f"ttft={900 * reached_s:.3f}ms@p99,tpot=20ms")
+    race = Race(replace(ASKED, slo=slo), THIS_PROCESS, lambda _: None)
+    assert not race.stands(first)
+
+    assert not race.heats([other], first=True)
+
+    assert other not in race.checks, "it is not even simulated"
+
+
+@pytest.mark.long
+def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
+    kinds: PoolKinds,
+) -> None:
+    seats = replace(ASKED.check, schedulers=replace(ASKED.check.schedulers, max_num_seqs=4))
+    race = Race(replace(ASKED, check=seats), THIS_PROCESS, lambda _: None)
+    crowded, roomy = one_engine_that_decodes_and_six(kinds)
     assert not race.stands(crowded)
     ttft, *_ = race.checks[crowded].terms
     assert ttft.name == "ttft"

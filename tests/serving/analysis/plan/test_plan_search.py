@@ -8,14 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_choice import choose
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import partitions_of
-from serving.analysis.plan.plan_race import Race, quality
+from serving.analysis.plan.plan_race import LAST_TIMES, Race
 from serving.analysis.plan.plan_search import first_answer, search, search_deeper
 from serving.analysis.plan.plan_setting import Setting
-from serving.analysis.plan.plan_task import ANEW_TIMES, FRESH_RUNS, FRESH_TIMES
+from serving.analysis.plan.plan_task import (
+    ANEW_TIMES,
+    FIRST_SHARE,
+    FRESH_RUNS,
+    FRESH_TIMES,
+    size_task,
+)
+from serving.analysis.plan.size_check import quality
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import THIS_PROCESS
@@ -226,3 +233,56 @@ def test_a_search_without_time_has_an_answer_that_stands(monkeypatch: pytest.Mon
         assert term.again is not None
         assert term.again.requests == FRESH_TIMES * ASKED.check.judged
         assert term.again.confidence == 0.995
+
+
+def test_sizes_up_to_the_one_that_new_seeds_refuted_come_after_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+
+    def places(refuted_chips: int) -> tuple[list[int], list[int]]:
+        race, halves, left = Race(ASKED, THIS_PROCESS, lambda _: None), list[int](), list[int]()
+        race.options = OPTIONS
+        race.passed.append(Setting(option=option, policy="none", replicas=64))
+        monkeypatch.setattr(race, "settings", lambda _, most: [most])
+        monkeypatch.setattr(race, "heats", lambda sizes, **_: halves.extend(sizes) or [])
+        monkeypatch.setattr(race, "run", left.extend)
+        monkeypatch.setattr(race, "run_under_other_limits", lambda: False)
+        monkeypatch.setattr("serving.analysis.plan.plan_search.fewer_replicas", lambda _: None)
+        search(race, refuted_chips=refuted_chips)
+        return halves, left
+
+    every, _ = places(0)
+    refuted = sorted(every)[len(every) // 2]
+    halves, left = places(refuted)
+
+    assert halves
+    assert min(halves) > refuted
+    assert min(left) < refuted
+    assert left == sorted(left, reverse=True)
+
+
+@pytest.mark.parametrize(("lead_by_judged", "heats"), [(0.08, 2), (3, 3)])
+def test_a_first_heat_of_as_many_requests_stands_for_the_second(
+    lead_by_judged: float, heats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.analysis.plan.plan_task.LEAD_BY_JUDGED", lead_by_judged)
+    judged = 8
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+    setting = Setting(option=option, policy="capped:64", replicas=48 // option.replica_chips)
+    asked = replace(ASKED, check=replace(CHECK, judged=judged))
+    first = size_task(asked, setting, judged=judged // FIRST_SHARE)
+    assert (first.terms.judged >= judged) == (heats == 2)
+    race, asked_for = Race(asked, THIS_PROCESS, lambda _: None), list[int]()
+    task_of = race.task
+
+    def task(of: Setting, *, judged: int, is_fresh: bool = False) -> SizeTask:
+        asked_for.append(judged)
+        return task_of(of, judged=judged, is_fresh=is_fresh)
+
+    monkeypatch.setattr(race, "task", task)
+
+    assert race.heats([setting], first=True) == [setting]
+
+    assert len(asked_for) == heats
+    assert asked_for[-1] == LAST_TIMES * judged
