@@ -93,6 +93,7 @@ class TestTransitions:
         assert effect.output.request_ids == ["r"]
         assert effect.output.rank == 0
 
+    @pytest.mark.long
     def test_experts_are_run_in_any_state_and_change_nothing(self, machine: InProcessChips) -> None:
         (chip,) = machine.chips
         rows = np.random.default_rng(0).standard_normal((3, HIDDEN)).astype(np.float32)

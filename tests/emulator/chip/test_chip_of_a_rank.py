@@ -92,6 +92,7 @@ def test_a_rank_with_fewer_tokens_than_chips_leaves_some_without_any(directory: 
         assert machine.step([given])[0].token_ids.tolist() == expected.token_ids.tolist()
 
 
+@pytest.mark.long
 def test_only_the_leading_one_samples_and_the_others_are_told_with_the_next_step(
     directory: Path,
 ) -> None:

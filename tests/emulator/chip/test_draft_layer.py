@@ -134,6 +134,7 @@ class TestTexts:
         assert again.token_ids.tolist() == whole.token_ids.tolist()
         assert len(whole.drafts["r"]) == 3
 
+    @pytest.mark.long
     def test_requests_get_no_guess_beyond_their_blocks_nor_with_log_probabilities(
         self, checkpoint: Path
     ) -> None:

@@ -88,6 +88,7 @@ def test_it_computes_what_chips_without_a_fleet_compute(checkpoint: Path) -> Non
     assert first.expert_pairs.sum(axis=(1, 2)).tolist() == [2 * 20 * 4] * (LAYERS - 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("passes", [0, 1])
 def test_a_chip_lost_while_it_drafts_breaks_the_step_off_and_the_other_rank_finishes_it(
     passes: int, checkpoint: Path

@@ -221,6 +221,7 @@ def test_a_draw_is_the_token_whose_share_of_the_probability_holds_the_number(
     assert sample_one(row(0.0, 0.0, 0.0, 0.0, 0.0), spec).token_ids.tolist() == [token]
 
 
+@pytest.mark.long
 def test_an_excluded_token_is_never_drawn() -> None:
     logits = np.zeros((4000, 5), dtype=np.float32)
     specs = [SamplingSpec(seed=seed, allowed_token_ids=(1, 3)) for seed in range(4000)]

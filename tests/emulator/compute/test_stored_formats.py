@@ -62,6 +62,7 @@ def test_fp8_blocks_stand_for_their_codes_times_their_scale(
     assert_same_shards(*in_fp8(checkpoints["deepseek-plain"], tmp_path, BLOCK))
 
 
+@pytest.mark.long
 def test_fp8_without_its_block_size_is_refused(
     checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_fp8_without_the_scales_of_its_shape_is_refused(
         check_weights(directory)
 
 
+@pytest.mark.long
 def test_mxfp4_experts_are_what_transformers_unpacks(
     checkpoints: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_product_is_not_rounded_before_it_is_added() -> None:
     assert array_product_slowly(rows, weights, depth=2).tolist() == [[2 * least]]
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32), inner=st.integers(1, 40), depth=st.integers(1, 20))
 def test_the_slow_reference_is_the_exact_sum_rounded_where_the_array_rounds(
     seed: int, inner: int, depth: int

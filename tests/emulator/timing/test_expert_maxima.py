@@ -7,6 +7,7 @@ from emulator.timing.expert_maxima import expert_maxima
 from emulator.timing.expert_sets import pick_chances
 
 
+@pytest.mark.long
 def test_one_block_has_every_pair_and_what_tokens_are_expected_to_hit() -> None:
     maxima = expert_maxima(blocks=1, experts=256, experts_per_token=8)
 
@@ -66,6 +67,7 @@ def test_the_busiest_has_at_least_the_mean_and_more_tokens_load_it_more(
     assert later_distinct >= 0.98 * distinct
 
 
+@pytest.mark.long
 def test_liked_experts_are_hit_by_more_tokens_and_load_their_block() -> None:
     even = expert_maxima(blocks=1, experts=256, experts_per_token=8)
     liked = expert_maxima(blocks=1, experts=256, experts_per_token=8, exponent=0.6)
@@ -76,6 +78,7 @@ def test_liked_experts_are_hit_by_more_tokens_and_load_their_block() -> None:
     assert liked.of(64)[1] == even.of(64)[1] == 64 * 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", [128, 4_096])
 def test_the_busiest_of_liked_experts_blocks_has_more_pairs(tokens: int) -> None:
     even = expert_maxima(blocks=8, experts=256, experts_per_token=8)

@@ -77,6 +77,7 @@ def test_odds_are_found_again_from_the_chances_that_they_make(
     assert pick_chances(odds_for(chances, k), k) == pytest.approx(chances, abs=1e-5)
 
 
+@pytest.mark.long
 def test_384_experts_with_steep_loads_lose_no_digits() -> None:
     odds = np.arange(1, 385.0) ** -2.0
 

@@ -178,6 +178,7 @@ def test_an_exchange_takes_as_long_as_that_of_its_slowest_group() -> None:
     assert both_racks > one_rack  # chips 48 to 95 lie in two
 
 
+@pytest.mark.long
 def test_nothing_hides_behind_another_micro_batch_where_there_is_none() -> None:
     recipe = TrainingRecipe(ep=8, micro_batches=1, overlap=Overlap.TWO_BATCH)
     alone = parts(costs_of("gpt-oss-20b", 64, recipe))
@@ -286,6 +287,7 @@ def test_a_job_has_equally_many_chips_of_as_few_domains_as_possible() -> None:
             job_chips(two, chips)
 
 
+@pytest.mark.long
 def test_stages_on_machines_of_their_own_hop_over_the_network() -> None:
     recipe = TrainingRecipe(pp=2, micro_batches=8, precision="fp8")
     near = costs_of("llama-3.1-70b", 64, recipe)

@@ -91,6 +91,7 @@ def test_a_model_too_large_for_one_machine_trains_on_several_of_equally_many_chi
     assert best_recipes(domain.cluster(2), model, chips, space).fitting >= 1
 
 
+@pytest.mark.long
 def test_what_fits_nowhere_is_refused_in_bytes() -> None:
     with pytest.raises(HbmExhausted, match=r"each of 8 chips would hold [\d,]+ bytes to train"):
         best_recipes(ULTRASERVER, model_by_name("kimi-k2"), 8, RecipeSpace())

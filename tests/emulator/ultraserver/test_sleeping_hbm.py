@@ -106,6 +106,7 @@ def test_every_byte_comes_back_whatever_the_order(doings: list[str]) -> None:
     assert sleeping.asleep == ()
 
 
+@pytest.mark.long
 def test_other_words_are_refused() -> None:
     sleeping = SleepingHbm(a_machine())
     with pytest.raises(ConfigError, match="level"):

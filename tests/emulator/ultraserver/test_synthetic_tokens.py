@@ -206,6 +206,7 @@ class TestTokenizers:
             SyntheticTokens(tmp_path, 1)
 
 
+@pytest.mark.long
 def test_sixteen_requests_on_each_of_144_ranks_are_quick() -> None:
     made = SyntheticTokens(SMALL_MOE_DIR, 144)
     steps = []

@@ -66,6 +66,7 @@ def test_a_ramp_with_even_gaps_has_the_times_found_by_hand() -> None:
     assert np.allclose(due_ns, 2e9 * np.sqrt(np.arange(25)), atol=1)
 
 
+@pytest.mark.long
 def test_a_constant_rate_does_not_drift_over_a_million_sessions() -> None:
     due_ns = schedule("3", sessions=1_000_001).due_ns
 

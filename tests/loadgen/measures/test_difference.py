@@ -198,6 +198,7 @@ def test_classes_are_compared_one_by_one_too() -> None:
     assert found.differences[0].traffic_class == ""
 
 
+@pytest.mark.long
 def test_what_sets_the_sides_apart_is_named() -> None:
     a, b = served(0), served(1, run_seed=7)
     found = compare([a], [replace(b, header=replace(b.header, model="other"))])

@@ -343,6 +343,7 @@ def test_emulated_figures_are_the_wall_s_scaled_by_the_dilation(
         assert emulated.total.rates[name].value == pytest.approx(found.value * scale)
 
 
+@pytest.mark.long
 @given(drawn=replies)
 def test_what_was_measured_is_what_a_slow_loop_over_the_results_says(
     drawn: list[tuple[int, int, list[int]]],

@@ -50,6 +50,7 @@ def test_too_few_times_say_nothing(times: list[int]) -> None:
     assert (found.rate_per_s, found.gap_cv, found.dispersion) == (None, None, None)
 
 
+@pytest.mark.long
 @given(
     times=st.lists(st.integers(0, 10**13), min_size=3, max_size=300),
     shift=st.integers(-(10**12), 10**12),

@@ -55,6 +55,7 @@ def test_a_report_is_printed_in_the_width_of_its_terminal(
     golden.holds(f"{name}.{width}.txt", printed(REPORTS[name](), width))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["run_of_two_classes", "sweep", "comparison"])
 def test_a_terminal_with_colours_gets_them(name: str, golden: GoldenFolder) -> None:
     golden.holds(f"{name}.colours.txt", printed(REPORTS[name](), 110, coloured=True))

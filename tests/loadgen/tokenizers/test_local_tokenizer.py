@@ -77,6 +77,7 @@ def test_what_is_no_tokenizer_is_refused_in_one_line(
     assert "\n" not in str(got.value)
 
 
+@pytest.mark.long
 def test_a_folder_without_a_template_cannot_count_a_chat(tmp_path: Path) -> None:
     tokenizer = local("byte-level BPE", tmp_path)
 

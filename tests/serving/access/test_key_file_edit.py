@@ -92,6 +92,7 @@ def test_a_wrong_file_is_not_touched(tmp_path: Path) -> None:
     assert path.read_text() == "[[key]]\nname = 1\n"
 
 
+@pytest.mark.long
 def test_a_full_file_takes_no_more(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(key_text(key(f"k{i}")) for i in range(KEYS_MAX)))
     with pytest.raises(ConfigError, match=r"1024 keys: expected < 1024"):

@@ -27,6 +27,7 @@ def test_a_drawn_secret_has_256_bits_and_is_never_drawn_again() -> None:
     assert all(secret.isascii() and secret.startswith("us-") for secret in drawn)
 
 
+@pytest.mark.long
 @given(st.text())
 def test_every_text_has_a_hash_that_spells_its_digest(text: str) -> None:
     assert is_hash(hash_of(text))

@@ -10,6 +10,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 def test_json_alone_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--zero", "1", "--recompute", "none", "--json"]) == 0
 

@@ -104,6 +104,7 @@ def test_the_spellings_of_vllm_and_of_the_vendor_mean_the_same(vllm: str, ours: 
     assert args.unknown == []
 
 
+@pytest.mark.long
 @given(tp=st.integers(1, 12), dp=st.integers(1, 12), say_chips=st.booleans())
 def test_chips_are_tp_times_dp_however_they_are_said(tp: int, dp: int, say_chips: bool) -> None:
     flags = ["--tp", str(tp), "--chips", str(tp * dp)]

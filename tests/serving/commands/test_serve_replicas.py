@@ -56,6 +56,7 @@ def test_replicas_have_their_roles_in_order(started: list[ServiceSettings]) -> N
     assert started[0].replica_step_tokens is None
 
 
+@pytest.mark.long
 def test_roles_follow_the_load_by_the_tokens_of_a_replicas_step(
     started: list[ServiceSettings],
 ) -> None:

@@ -31,6 +31,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_json_is_the_run_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(said(capsys, *RATE, "--seed", "3", "--json"))
     deployment = SimulatedDeployment.of(
@@ -78,6 +79,7 @@ def test_words_say_what_keeps_a_target(capsys: pytest.CaptureFixture[str]) -> No
     assert "modelled, not measured" in text
 
 
+@pytest.mark.long
 def test_prompts_of_a_trace_share_their_beginnings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.long
 def test_report_reads_the_results_as_a_live_run_s(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_classes_have_their_priorities() -> None:
 LENGTHS = ("--input", "lognormal:90,60", "--output", "uniform:2-30")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [

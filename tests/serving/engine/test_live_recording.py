@@ -30,6 +30,7 @@ def steps_of(running: Running, number: int) -> tuple[StepRecord, ...]:
     return reply.page.steps
 
 
+@pytest.mark.long
 def test_steps_are_recorded_from_the_begin_to_the_end_and_not_else() -> None:
     running = Running(model="qwen3-30b-a3b")
     running.step(0)

@@ -130,6 +130,7 @@ def test_the_page_of_a_whole_ultraserver_is_bounded() -> None:
     assert max(lines) < 500_000
 
 
+@pytest.mark.long
 def test_a_chip_that_is_gone_leaves_its_position_and_copies_of_its_experts_stay() -> None:
     running = Running(spares=1)
     running.inject(lose(1))
@@ -168,6 +169,7 @@ def test_power_adds_up_from_chips_over_racks_to_the_site() -> None:
     assert report.facility_joules > report.chip_joules > 0
 
 
+@pytest.mark.long
 def test_tokens_per_megawatt_are_tokens_per_megajoule_of_the_window() -> None:
     running = Running()
     for _ in range(3):

@@ -78,6 +78,7 @@ def test_a_step_is_computed_timed_and_reported(make_engine: Callable[..., Engine
     assert last.compute_wall_s > 0.0
 
 
+@pytest.mark.long
 def test_only_ranks_that_have_tokens_to_compute_are_asked(
     make_engine: Callable[..., Engine],
 ) -> None:
@@ -97,6 +98,7 @@ def test_only_ranks_that_have_tokens_to_compute_are_asked(
     assert finished == {(0, "a")}
 
 
+@pytest.mark.long
 def test_what_finished_while_its_rank_rests_is_told_with_the_rank_s_next_step(
     make_engine: Callable[..., Engine],
 ) -> None:

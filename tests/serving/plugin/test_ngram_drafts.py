@@ -34,6 +34,7 @@ def test_what_followed_the_longest_end_that_was_there_before() -> None:
     assert DRAFTS.after([1, 2, 3]) == []
 
 
+@pytest.mark.long
 def test_no_draft_is_longer_than_the_context() -> None:
     assert len(DRAFTS.after([5] * 62)) == 2
 

@@ -55,6 +55,7 @@ def test_ranks_that_are_down_are_never_chosen_and_those_with_a_seat_come_first(
     assert choose([9, 0, 0], [0, 50, 99], seats=seats, up=up) == chosen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_no_other_rank_is_better_in_any_small_case(ranks: int) -> None:
     words = ["".join(flags) for flags in itertools.product("01", repeat=ranks)]

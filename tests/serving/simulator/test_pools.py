@@ -158,6 +158,7 @@ def test_kv_and_its_drafts_fit_where_a_request_is_accepted(
         simulate(lacks, only)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_prompt_keeps_its_blocks_until_it_is_read(cached: bool) -> None:
     """One seat decodes, and one rank has blocks for one prompt: the third is computed once the
@@ -486,6 +487,7 @@ def test_pools_that_go_ahead_make_room_for_steps(
     np.testing.assert_array_equal(often.served.last_token_s, whole.served.last_token_s)
 
 
+@pytest.mark.long
 def test_judged_requests_get_the_same_times_from_pools_that_go_ahead() -> None:
     judged = np.arange(len(TRAFFIC)) < 40
     ahead = simulate(POOLS, TRAFFIC, judged=judged)

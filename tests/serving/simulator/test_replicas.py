@@ -111,6 +111,7 @@ def test_where_requests_go_that_come_within_a_step(router: str, chosen: list[int
     np.testing.assert_array_equal(named.ttft_s, again.ttft_s)
 
 
+@pytest.mark.long
 def test_prompts_that_begin_alike_go_where_their_beginning_is() -> None:
     requests = 12
     traffic = Traffic(

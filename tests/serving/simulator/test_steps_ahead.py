@@ -163,6 +163,7 @@ def test_a_run_of_unequal_engines_that_is_stopped_has_them_about_equally_far() -
     assert served.emulated_s < 1.5 * ends_s[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("until_s", [0.05, 0.7, float("inf")])
 def test_so_are_runs_that_end_early(replicas: int, until_s: float) -> None:
@@ -194,6 +195,7 @@ def at_once(requests: int, prompt: int, output: int) -> Traffic:
     )
 
 
+@pytest.mark.long
 def test_a_prefill_that_waits_for_its_turn_does_not_decode() -> None:
     deployment = deployment_of(SchedulerLimits(long_prefill_token_threshold=128))
     traffic = replace(at_once(14, 1_024, 300), prompt_tokens=np.array([100] * 2 + [1_024] * 12))

@@ -87,6 +87,7 @@ TERMS = ExactTerms(
 NO_LOSSES = ExactQuestion(loss_every_s=None, repair_s=600.0)
 
 
+@pytest.mark.long
 def test_each_look_has_its_requests_with_lengths_that_were_seen() -> None:
     wanted = demand(3, 1, 2, 0, interval_s=INTERVAL_S)
     found = exact_day(replica(), wanted, TERMS, Fixed(serving_groups=TERMS.groups))

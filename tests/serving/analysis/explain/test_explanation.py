@@ -142,6 +142,7 @@ def test_the_strongest_come_first_and_what_moves_nothing_is_left_out() -> None:
     assert "draft_overhead" not in names
 
 
+@pytest.mark.long
 def test_layouts_are_all_others_of_the_same_chips_fastest_first() -> None:
     asked = question(DECODES, (4, 2, 4), requests=64)
     found = other_layouts(asked)

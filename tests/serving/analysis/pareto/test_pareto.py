@@ -81,6 +81,7 @@ def test_every_batch_there_is_hardly_moves_the_envelope() -> None:
     assert moved == pytest.approx(1, abs=0.04)
 
 
+@pytest.mark.long
 def test_a_ratio_is_that_of_the_two_envelopes(two_machines) -> None:
     first, second = two_machines.machines
     ((other, curve),) = two_machines.ratios()

@@ -79,6 +79,7 @@ def test_a_machine_is_needed_when_all_models_together_fill_the_last_one(mix: Mod
     )
 
 
+@pytest.mark.long
 def test_models_that_grow_together_share_what_is_added(mix: ModelMix) -> None:
     # Each alone would need a second machine in month 1; together they need two more, not three.
     both = sized(mix, (2, 72), (1, 72))

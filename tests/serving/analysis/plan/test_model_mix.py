@@ -57,6 +57,7 @@ def test_small_models_share_a_machine(mix: ModelMix) -> None:
     assert group.free_chips == mix.free_chips == ROOM - mix.chips_in_service
 
 
+@pytest.mark.long
 def test_watts_and_dollars_are_those_of_the_machine(mix: ModelMix) -> None:
     used = sum(each.plan.fleet.replicas * each.plan.fleet.busy_watts for each in mix.models)
     idle = mix.free_chips * SYSTEM.chip.idle_watts.value

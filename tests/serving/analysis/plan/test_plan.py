@@ -216,6 +216,7 @@ def test_pools_win_where_prompts_hold_up_decodes() -> None:
     assert data["decode"]["engines"] == check.candidate.replicas
 
 
+@pytest.mark.long
 def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None:
     assert found.choice.smaller is not None
     read = replace(found, question=replace(found.question, assumptions=("power=rack",)))

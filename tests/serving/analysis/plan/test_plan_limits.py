@@ -51,6 +51,7 @@ def test_only_what_the_limits_change_is_raced(race: Race) -> None:
     assert "max-num-seqs 64, max-num-batched-tokens 320" in limited.words
 
 
+@pytest.mark.long
 def test_what_was_tried_is_not_tried_again(race: Race) -> None:
     race.run_under_other_limits()
     before = dict(race.checks)

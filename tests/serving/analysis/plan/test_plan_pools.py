@@ -223,6 +223,7 @@ def one_engine_that_decodes_and_six(kinds: PoolKinds) -> tuple[Setting, Setting]
     return crowded, roomy
 
 
+@pytest.mark.long
 def test_units_whose_prompts_new_seeds_find_late_are_refuted_with_the_first_of_them(
     kinds: PoolKinds,
 ) -> None:

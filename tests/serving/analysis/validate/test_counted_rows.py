@@ -27,6 +27,7 @@ def test_batches_go_from_one_to_the_users_in_half_octaves(tmp_path: Path) -> Non
     assert counted.batches[0].tolist() == [1, 2, 3, 4, 6, 8, 12, 16, 20]
 
 
+@pytest.mark.long
 def test_ranks_fill_one_by_one_and_then_alike(tmp_path: Path) -> None:
     counted = CountedRows([load_of(tmp_path, conc="60", **DATA_PARALLEL)])
 

@@ -130,6 +130,7 @@ def test_which_of_deepeps_kernels_of_h100_and_h200_miss_15_percent_at_the_median
     }
 
 
+@pytest.mark.long
 def test_node_rates_are_within_15_percent_of_what_was_published() -> None:
     assert node_rates() == {
         key: pytest.approx(measured, rel=0.15) for key, measured in MEASURED_RATES.items()

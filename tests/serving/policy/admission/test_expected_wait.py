@@ -54,6 +54,7 @@ def test_a_sample_tells_what_all_would(sequences: int, monkeypatch: pytest.Monke
     assert sampled_s == pytest.approx(whole_s, rel=0.05)
 
 
+@pytest.mark.long
 def test_a_look_at_thousands_sees_some_hundreds_that_stand_for_all() -> None:
     expected = measured(1)
     answers = expected._answers(RUNNING)

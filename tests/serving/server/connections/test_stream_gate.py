@@ -272,6 +272,7 @@ def test_a_call_that_the_server_has_taken_ends_its_own_turn_also_if_it_was_taken
     assert port.of_key("key").taken == 1
 
 
+@pytest.mark.long
 def test_all_strangers_together_have_a_pace_and_who_only_connects_does_not_wait_for_it(
     connect: Connect, clock: Clock
 ) -> None:

@@ -293,6 +293,7 @@ def test_a_recording_begins_goes_on_and_ends(engine: SmallEngine, client: Contro
     assert client.call(control_call.GET_RECORDING, recording=begun.recording) == ended
 
 
+@pytest.mark.long
 def test_steps_come_in_pages_and_samples_are_costed_again(client: ControlClient) -> None:
     number = client.call(control_call.RECORD_STEPS).recording
     for _ in range(3):

@@ -63,6 +63,7 @@ def test_a_body_before_the_key_is_short(address: ControlAddress) -> None:
     assert str(SESSION_BYTES_MAX) in response.json()["message"]
 
 
+@pytest.mark.long
 def test_who_has_no_key_keeps_nobody_out_and_who_has_one_is_kept(engine: SmallEngine) -> None:
     waits = head(b"POST /session") + JSON_KIND + b"Content-Length: 100\r\n\r\n{"
     half = head(b"GET /session") + b"\r\nGET /x"

@@ -173,6 +173,7 @@ async def test_a_stream_that_nothing_decides_is_broken_off_with_an_error() -> No
         assert await service.metric(failed) == 1
 
 
+@pytest.mark.long
 @in_loop
 async def test_a_refusal_is_the_answer_when_all_refuse() -> None:
     async with small_service() as service:

@@ -18,6 +18,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
+@pytest.mark.long
 @given(
     text=st.text(max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=8),

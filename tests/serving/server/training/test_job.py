@@ -85,6 +85,7 @@ def test_a_checkpoint_holds_what_serving_reads_rounded_from_what_was_learned(who
         assert (directory / name).read_bytes() == (Path(whole.spec.weights) / name).read_bytes()
 
 
+@pytest.mark.long
 def test_old_checkpoints_are_removed(whole: Job) -> None:
     assert sorted(path.name for path in (whole.path / "checkpoints").iterdir()) == [
         "step-4",
@@ -185,6 +186,7 @@ def test_a_job_goes_on_with_another_number_of_chips(root: Path, whole: Job) -> N
     assert mine == pytest.approx(theirs, abs=0.02)  # BF16 operands; sums in another order
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
     root: Path, whole: Job
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_fast_forwarded_night_has_the_tokens_and_joules_of_the_simulated_one(
     assert live.lag_ns == 0
 
 
+@pytest.mark.long
 def test_it_trains_by_the_clock_and_what_was_not_saved_is_lost(tmp_path: Path) -> None:
     spec, wall = large_spec(tmp_path), Wall()
     cost, pace = cost_of(spec), job_pace(spec, wall.clock())

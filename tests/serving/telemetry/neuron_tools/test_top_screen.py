@@ -190,6 +190,7 @@ def test_a_lost_connection_is_told_and_what_comes_back_is_shown() -> None:
     played(looks, play, interval_s=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "failure", [ConfigError(field="key", value="x", expected="another"), KeyError("a bug")], ids=str
 )

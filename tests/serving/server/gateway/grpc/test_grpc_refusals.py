@@ -59,6 +59,7 @@ def test_a_prompt_that_is_too_long_is_invalid_and_never_comes_near_the_engine() 
     run(check)
 
 
+@pytest.mark.long
 def test_a_text_that_turns_out_too_long_is_told_in_the_same_words_for_programs() -> None:
     async def check(at: ServedGrpc) -> None:
         asked = pb.GenerateRequest(request_id="t", text="hello there, " * 400)

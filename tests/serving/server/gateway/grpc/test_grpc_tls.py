@@ -65,6 +65,7 @@ def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> Non
     run(check, tls=written(tmp_path, ours, clients))
 
 
+@pytest.mark.long
 def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
 

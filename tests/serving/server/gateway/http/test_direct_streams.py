@@ -287,6 +287,7 @@ def test_a_request_that_ends_early_in_its_direct_stream_leaves_nothing() -> None
     run(use, request_wall_s_max=0.4)
 
 
+@pytest.mark.long
 @given(text=st.text(), before=st.text(), after=st.text())
 def test_a_template_has_the_text_as_vllm_s_json_has_it(text: str, before: str, after: str) -> None:
     def chunk(text: str) -> str:

@@ -189,6 +189,7 @@ def test_a_look_that_cannot_be_shown_leaves_the_app_s_page(
     assert "an owner that nobody knows" in told
 
 
+@pytest.mark.long
 def test_who_share_a_young_look_share_its_text_and_an_old_one_s_host_is_read_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
