@@ -189,7 +189,9 @@ def _deeper(race: Race) -> None:
     """Look for what stands among more settings near the best."""
     search_deeper(race)
     while race.best is not None and race.best != race.standing:
-        if not race.stands(race.best) and race.best == race.standing:
+        if race.stands(race.best):
+            return
+        if race.best == race.standing:
             search_deeper(race)  # now without what new seeds refuted
 
 

@@ -364,10 +364,12 @@ class Race:
 
     def stands(self, setting: Setting) -> bool:
         """Judge a setting that passed once more, by more new seeds: what a search finds to be the
-        smallest has been lucky with those that all it looked at were judged by.
+        smallest has been lucky with those that all it looked at were judged by. Raises OutOfTime.
         """
         if setting == self.standing:
             return True
+        if time.monotonic() > self.ends_s:
+            raise OutOfTime
         task = self.task_anew(setting)
         in_turn = sorted(task.terms.seeds, key=lambda seed: seed != self._hardest_seed)
         ((check, worst),) = check_in_turn([(task, in_turn)], self._workers)
@@ -375,7 +377,7 @@ class Race:
         self.checks[setting] = check
         if not check.surely_meets:
             self._refute(setting)
-            if any(term.name == "ttft" and not term.is_surely_kept for term in check.terms):
+            if any(term.name == "ttft" and term.is_why_refuted for term in check.terms):
                 self._sides.doubt(setting, ends_s=self.ends_s)
         elif self.standing is None or self.cost(setting) < self.cost(self.standing):
             self.standing = setting
@@ -405,7 +407,8 @@ class Race:
     def _refute(self, setting: Setting) -> None:
         self._refuted.add((setting.replicas, setting.kind))
         if setting in self.passed:
-            self.passed = self._unrefuted(self.passed)
+            # Units whose engines for prompts are doubted meanwhile are judged by their own runs.
+            self.passed = [each for each in self.passed if not self._is_refuted(each)]
             self.say(f"not by new seeds: {setting.words}")
 
     def task_anew(self, setting: Setting) -> SizeTask:
@@ -414,7 +417,10 @@ class Race:
 
     def _unrefuted(self, settings: Sequence[Setting]) -> list[Setting]:
         in_time = self._sides.in_time(settings)
-        return [each for each in in_time if (each.replicas, each.kind) not in self._refuted]
+        return [each for each in in_time if not self._is_refuted(each)]
+
+    def _is_refuted(self, setting: Setting) -> bool:
+        return (setting.replicas, setting.kind) in self._refuted
 
     def _say_perhaps(self) -> None:
         """While nothing is sure, show what seems to be so."""

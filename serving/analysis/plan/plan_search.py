@@ -58,8 +58,8 @@ def fewer_replicas(race: Race) -> None:
 def search(race: Race, *, refuted_chips: int = 0) -> None:
     """The cheapest that keeps the target.
 
-    Where new seeds refuted what an earlier search found, sizes up to so many chips come last, and
-    what is found is judged by such seeds before smaller sizes are raced.
+    Where new seeds refuted what an earlier search found, sizes up to so many chips come last, from
+    large to small; what the halves above them find is judged by such seeds as it comes.
     """
     able = [each for each in race.options if each.meets]
     least = [ceil(race.rate_per_s / each.most_requests_per_s) * each.replica_chips for each in able]
@@ -166,17 +166,17 @@ def first_that_holds(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def _settings_below(race: Race, size: tuple[int, int]) -> list[Setting]:
-    """What has fewer chips than all that passed, if anything has."""
-    assert race.fewest is not None
+    """What has fewer chips than all that passed; all, where new seeds refuted what had."""
     above, most = size
-    return race.settings(above, min(most, race.fewest.chips - 1))
+    return race.settings(above, most if race.fewest is None else min(most, race.fewest.chips - 1))
 
 
 def _larger(race: Race, most: int) -> None:
     """Race sizes from the fewest chips on, up to `most`: of each what may cost less than the best
-    one.
+    one; none where nothing passes.
     """
-    assert race.fewest is not None
+    if race.fewest is None:
+        return
     for above, upto in pairwise(size_ends(race.fewest.chips, most, ratio=NEAR)):
         if settings := race.settings(above, upto):
             race.run(settings)

@@ -121,6 +121,11 @@ class TermCheck:
         return self.again is None or self.again.most_s <= self.limit_s
 
     @property
+    def is_why_refuted(self) -> bool:
+        """Whether it is not surely kept; after an early end, whether this was missed."""
+        return not (self.kept if self.share_low is None else self.is_surely_kept)
+
+    @property
     def may_be_kept(self) -> bool:
         """Whether the interval leaves room for `kept`."""
         return self.share_high is not None and self.share_high >= self.percentile / 100

@@ -10,6 +10,7 @@ from emulator.specs.systems import system_by_name
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import check_size
+from serving.analysis.plan.plan_choice import _deeper
 from serving.analysis.plan.plan_demand import TraceDemand
 from serving.analysis.plan.plan_options import Option, OptionTerms
 from serving.analysis.plan.plan_pools import (
@@ -25,6 +26,7 @@ from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FRESH_TIMES, size_task, task_anew
 from serving.analysis.plan.prompt_sides import LateSides, PromptSide, PromptSides, prompt_side
+from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
 
@@ -253,6 +255,43 @@ def test_a_unit_that_waits_for_seats_to_decode_does_not_make_its_prompts_late(
     assert not ttft.kept
 
     assert race.heats([roomy], first=True) == [roomy]
+
+
+@pytest.mark.long
+def test_what_stands_stays_though_its_prompts_are_doubted(
+    kinds: PoolKinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    _, unit = one_engine_that_decodes_and_six(kinds)
+    too_few, doubted = replace(unit, policy="capped:64"), replace(unit, policy="fixed")
+    race.passed = [unit, too_few, doubted]
+    assert race.stands(unit)
+    side = prompt_side(unit.option, 1)
+    assert side is not None
+    race._sides.late.add(side)
+
+    race._refute(too_few)
+
+    assert race.passed == [unit, doubted]
+    monkeypatch.setattr("serving.analysis.plan.plan_choice.search_deeper", lambda _: None)
+    _deeper(race)
+    assert race.standing == unit
+    race.ends_s = 0.0
+    with pytest.raises(OutOfTime):
+        race.stands(doubted)
+
+
+@pytest.mark.long
+def test_only_what_misses_ttft_has_its_prompts_doubted(
+    kinds: PoolKinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, unit = one_engine_that_decodes_and_six(kinds)
+    for words, count in (("ttft=3s,tpot=1ms", 0), ("ttft=1ms,tpot=1s", 1)):
+        doubted: list[Setting] = []
+        race = Race(replace(ASKED, slo=Slo.parse(words)), THIS_PROCESS, lambda _: None)
+        monkeypatch.setattr(race._sides, "doubt", lambda of, to=doubted, **_: to.append(of))
+        assert not race.stands(unit)
+        assert len(doubted) == count, words
 
 
 @pytest.mark.long

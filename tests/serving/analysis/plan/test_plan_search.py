@@ -262,6 +262,28 @@ def test_sizes_up_to_the_one_that_new_seeds_refuted_come_after_all_others(
     assert left == sorted(left, reverse=True)
 
 
+def test_a_search_goes_on_where_all_that_passed_is_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    race, raced = Race(ASKED, THIS_PROCESS, lambda _: None), list[int]()
+    race.options = OPTIONS
+    race.passed.append(Setting(option=OPTIONS[0], policy="none", replicas=64))
+
+    def heats(sizes: list[int], **_: bool) -> list[Setting]:
+        race.passed.clear()
+        raced.extend(sizes)
+        return []
+
+    monkeypatch.setattr(race, "settings", lambda _, most: [most])
+    monkeypatch.setattr(race, "heats", heats)
+    monkeypatch.setattr(race, "run_under_other_limits", lambda: False)
+
+    search(race, refuted_chips=1)
+
+    assert len(raced) > 2
+    assert min(raced) < max(raced)
+
+
 @pytest.mark.parametrize(("lead_by_judged", "heats"), [(0.08, 2), (3, 3)])
 def test_a_first_heat_of_as_many_requests_stands_for_the_second(
     lead_by_judged: float, heats: int, monkeypatch: pytest.MonkeyPatch
