@@ -173,11 +173,11 @@ def test_bursts_of_prompts_with_nothing_between_turn_no_rank() -> None:
 @pytest.mark.long
 def test_a_burst_that_ends_at_a_look_changes_the_same_ones_after_it() -> None:
     # The next one begins before another look is due, and its last prompts show who prefills.
-    prompts_s = (1.02 + 0.012 * np.arange(14)).repeat(2)
+    prompts_s = (1.02 + 0.012 * np.arange(24)).repeat(2)
     asked = Traffic(
         arrival_s=np.array([0.0, 0.13, *prompts_s]),
-        prompt_tokens=np.full(30, 10),
-        output_tokens=np.array([15, 170, *[2] * 28]),
+        prompt_tokens=np.full(50, 10),
+        output_tokens=np.array([15, 170, *[2] * 48]),
     )
     steps = same_steps(asked, auto())
     ends_ns = [step.begin_ns + step.duration_ns for step in steps]
