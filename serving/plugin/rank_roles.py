@@ -112,8 +112,9 @@ class RankRoles:
         return prompts if prompts.any() else ranks
 
     def go_on(self, report: StepReport | None, up: Flags, *, computed: bool) -> None:
-        """After a step, which `computed` tokens or none: change roles, and let requests that have
-        their next token go on from ranks that prefill. `up`: ranks that take requests.
+        """After vLLM's update, of a step that `computed` tokens or of none: change roles, and let
+        requests that have their next token go on from ranks that prefill. `up`: ranks that take
+        requests.
         """
         for rank, role in report.role_changes if report is not None else ():
             try:
@@ -122,10 +123,11 @@ class RankRoles:
                 logger.warning("rank %d keeps its role: %s", rank, error)
             else:
                 self._change(roles)
-        if self._decider is not None and not any(map(_has_requests, self._ranks)):
-            self._decider.rest()
-        elif self._decider is not None and computed and report is not None:
-            self._look(self._decider, report.end_s)
+        if self._decider is not None:
+            if not any(map(_has_requests, self._ranks)):
+                self._decider.note_idle()
+            if computed and report is not None:
+                self._look(self._decider, report.end_s)
         if self.are_apart:
             decode: Flags = up & ~self._prefill
             self._streams.keep_to(decode.__getitem__)

@@ -98,13 +98,18 @@ class RoleDecider:
         """Whether it wants to see the load now."""
         return now_s >= self._look_s
 
-    def rest(self) -> None:
-        """Nothing is to do, between two looks too: what the load has asked for does not last."""
-        self._wanted = 0
+    def note_idle(self) -> None:
+        """Hear that no request is there, at a look or between two: prompts do not wait any more,
+        so a rank more is not needed. That a rank less would do stays true.
+        """
+        self._wanted = min(self._wanted, 0)
 
     def decide(self, roles: Roles, load: RoleLoad, now_s: float) -> Roles:
-        """The roles from now on; an idle load asks for nothing."""
+        """The roles from now on; they stay where no request is there."""
         self._look_s = now_s + LOOK_EVERY_S
+        if not (load.prompt_tokens or load.decodes):
+            self.note_idle()
+            return roles
         wanted = self._direction(roles, load)
         if wanted != self._wanted:
             self._wanted, self._since_s = wanted, now_s
@@ -118,8 +123,6 @@ class RoleDecider:
 
     def _direction(self, roles: Roles, load: RoleLoad) -> int:
         """1 for a rank more that prefills, -1 for one more that decodes, else 0."""
-        if not (load.prompt_tokens or load.decodes):
-            return 0
         prefill, decode = roles.count(RankRole.PREFILL), roles.count(RankRole.DECODE)
         waiting_steps = load.prompt_tokens / (max(1, prefill) * self._step_tokens)
         left_seats = SEATS_USED_MAX * (decode - 1) * self._seats

@@ -174,20 +174,22 @@ class PrefillRanks:
             if stream.part:
                 self._send_part(stream, begin_ns, end_ns)
         now_s = end_ns / NS_PER_S
-        self.note_rest()
+        self.note_idle()
         if self._decider is not None and self._decider.is_due(now_s):
             self._change(self._decider.decide(self.roles, self._load(), now_s))
         self._drop_ended(end_ns)
         self._send_on()
 
-    def note_rest(self) -> None:
-        """Where no rank has a request, after a step or once some are aborted: no load lasts."""
+    def note_idle(self) -> None:
+        """Let the decider hear of it if no request is left, after a step or after some are
+        aborted; one whose KV is on its way is left.
+        """
         ranks = self._schedulers.arrays.ranks
         comes = bool(self._on_way or self._rests)
         if self._decider is None or comes or ranks["running_count"].any():
             return
         if not ranks["waiting_count"].any():
-            self._decider.rest()
+            self._decider.note_idle()
 
     def _load(self) -> RoleLoad:
         arrays = self._schedulers.arrays

@@ -213,7 +213,7 @@ class SimulatedEngine:
         """Between two steps: `LockstepSchedulers.abort_due`."""
         aborted = self.schedulers.abort_due(now_ns)
         if self._roles is not None and len(aborted):
-            self._roles.note_rest()
+            self._roles.note_idle()
         return aborted
 
     def begin(self, now_ns: int) -> None:

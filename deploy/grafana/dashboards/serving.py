@@ -7,7 +7,6 @@ from deploy.grafana.dashboards.expressions import (
     counts_by_size,
     emulated_rate,
     mean,
-    or_zero,
     over,
     picked,
     quantile,
@@ -334,25 +333,26 @@ def _replicas() -> Panels:
     return (
         lines(
             "Replicas, by role",
-            "Replicas of a service (serve --replica-roles) that prefill, decode, or do both; 0 "
-            "without roles.",
+            "Replicas of a service (serve --replica-roles) that prefill, decode, or do "
+            "both; none without roles.",
             "none",
-            (or_zero(role), "{{role}} {{instance}}"),
+            (role, "{{role}} {{instance}}"),
             width=8,
         ),
         lines(
             "Changes of roles",
             "Changes of each replica's role since the service's start, by an operator or the load.",
             "none",
-            (or_zero(changes), "replica {{replica}}, {{instance}}"),
+            (changes, "replica {{replica}}, {{instance}}"),
             width=8,
         ),
         lines(
             "Sent anew",
-            "Requests and prompts that went to another replica since the service's start: their "
-            "replica was lost or unavailable, or they were shared with one that came to prefill.",
+            "Attempts at requests, or at their prompts, after which the service looked for a "
+            "replica again, maybe the same one, since its start: the replica was lost or "
+            "unavailable, it refused (429), or prompts were shared with one that came to prefill.",
             "none",
-            (or_zero(again), "{{reason}} {{instance}}"),
+            (again, "{{reason}} {{instance}}"),
             width=8,
         ),
     )

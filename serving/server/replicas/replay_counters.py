@@ -5,14 +5,17 @@ from typing import Protocol
 
 
 class ReplayReason(StrEnum):
-    """Why a request, or its prompt, is sent anew.
+    """Why an attempt at a request, or at its prompt, was not the last one.
 
-    LOST: its replica, or the answer, broke. UNAVAILABLE: that answered 503, or took no connection.
-    SHARED: another one came to prefill, and this prompt was above its own one's share.
+    LOST: its replica broke it off, or answered with a 5xx other than 503. UNAVAILABLE: its replica
+    answered 503, or took no connection. REFUSED: its replica answered 429. SHARED: another replica
+    came to prefill, and the prompt was among the last ones of a replica that had more than its
+    share.
     """
 
     LOST = "lost"
     UNAVAILABLE = "unavailable"
+    REFUSED = "refused"
     SHARED = "shared"
 
 
@@ -20,7 +23,7 @@ class Counters(Protocol):
     """What becomes of requests, counted."""
 
     def replayed(self, reason: ReplayReason, *, begun: bool) -> None:
-        """A request is sent anew; `begun`: in the middle of its stream."""
+        """After an attempt a replica is looked for again; `begun`: amid the stream."""
 
     def broken(self) -> None:
         """A stream that had begun could not go on."""

@@ -39,7 +39,7 @@ class ReplicaMetrics:
         self._broken = 0
 
     def replayed(self, reason: ReplayReason, *, begun: bool) -> None:
-        """A request is sent anew; `begun`: in the middle of its stream."""
+        """After an attempt a replica is looked for again; `begun`: amid the stream."""
         self._replays["begun" if begun else "whole", reason] += 1
 
     def broken(self) -> None:

@@ -272,6 +272,7 @@ class ReplicaProxy:
             request.last = unserved.answer
             if unserved.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 request.refused_by.add(replica.place.number)
+                self._counters.replayed(ReplayReason.REFUSED, begun=request.begun)
                 return False
             if request.permit is None:
                 await _answer(request, unserved.answer, send)

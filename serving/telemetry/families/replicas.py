@@ -50,8 +50,9 @@ ROLE_CHANGES: Final = Family(
 )
 REPLAYS: Final = Family(
     "ultraserve_replays",
-    "Requests that were sent anew, by whether their client had a part of the answer, and by why: "
-    "a replica was lost or unavailable, or prompts were shared with one that came to prefill.",
+    "Attempts at requests, or at their prompts, after which the service looked for a replica "
+    "again, by whether the client had a part of the answer, and by why: the replica was lost or "
+    "unavailable, it refused (429), or prompts were shared with one that came to prefill.",
     kind="counter",
     labels=("begun", "reason"),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.grafana.dashboards import serving
 from deploy.grafana.dashboards.expressions import (
     CLOCK,
     emulated_rate,
@@ -101,6 +102,27 @@ def test_an_instance_without_a_value_has_zero_where_that_is_what_it_means(tmp_pa
     firing = or_zero(total(picked("ALERTS", 'alertstate="firing"')))
 
     check(tmp_path, series, firing, [('{instance="a"}', 0.0), ('{instance="b"}', 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("panel", "metric", "labels"),
+    [
+        (0, "ultraserve_replica_role", 'role="prefill"'),
+        (1, "ultraserve_replica_role_changes_total", 'replica="1"'),
+        (2, "ultraserve_replays_total", 'reason="lost"'),
+    ],
+)
+def test_an_engine_without_replicas_draws_no_line_without_a_name(
+    panel: int, metric: str, labels: str, tmp_path: Path
+) -> None:
+    series = {
+        'ultraserve_info{instance="service"}': "1x120",
+        'ultraserve_info{instance="engine"}': "1x120",
+        f'{metric}{{instance="service", {labels}}}': "2x120",
+    }
+    expression = serving._replicas()[panel].build().targets[0].expr  # type: ignore[index, attr-defined]
+
+    check(tmp_path, series, expression, [(f'{{instance="service", {labels}}}', 2.0)])
 
 
 def test_the_mean_of_a_histogram_is_that_of_the_window_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def engine_config(
     chips: int = 1,
     *,
     prefill_policy: str | None = "none",
-    prefill_ranks: int = 0,
+    prefill_ranks: int | str = 0,
     **arguments: Any,
 ) -> VllmConfig:
     """A config like that of an engine on `chips`, with arguments of vLLM's EngineArgs."""

@@ -67,9 +67,10 @@ class Machine:
         lost: tuple[int, ...] = (),
         answered: bool = False,
         up: tuple[bool, ...] | None = None,
+        end_s: float = 1.0,
         **reported: Any,
     ) -> LockstepOutput:
-        """One lockstep, in which ranks are `lost` before or after they answered.
+        """One lockstep until `end_s`, in which ranks are `lost` before or after they answered.
 
         `reported` are further arguments of the report.
         """
@@ -89,7 +90,7 @@ class Machine:
             kv_received=received,
             kv_failed=failed,
             begin_s=0.0,
-            end_s=1.0,
+            end_s=end_s,
             epochs=None,
             lost_ranks=lost,
             ranks_up=up,

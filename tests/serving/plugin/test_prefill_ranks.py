@@ -19,7 +19,7 @@ from tests.serving.plugin.lockstep_machine import (
 from tests.serving.plugin.lockstep_workload import random_workload
 
 
-def machine(ranks: int = 2, prefill_ranks: int = 1, **arguments: Any) -> Machine:
+def machine(ranks: int = 2, prefill_ranks: int | str = 1, **arguments: Any) -> Machine:
     return Machine(ranks, prefill_ranks=prefill_ranks, **arguments)
 
 
@@ -276,3 +276,39 @@ def test_a_rank_that_prefills_no_more_keeps_no_blocks_elsewhere_for_what_it_has_
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
     moves.finish()
     assert moves.received["one"] == expected_tokens(one)
+
+
+P, D = RankRole.PREFILL, RankRole.DECODE
+
+
+def waiting_prompts(moves: Machine, *names: str) -> None:
+    """Add prompts that wait for more than two steps of one rank, of 64 tokens."""
+    for name in names:
+        moves.scheduler.add_request(long_arrival(name, 150).request())
+
+
+def test_prompts_that_are_all_given_up_are_no_load_that_lasts() -> None:
+    moves = machine(3, prefill_ranks="auto")
+    waiting_prompts(moves, "one", "two")
+    moves.step(end_s=1.0)
+    moves.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+    assert not moves.step(end_s=1.0).total_num_scheduled_tokens
+    waiting_prompts(moves, "three", "four")
+    moves.step(end_s=3.0)
+    assert moves.scheduler._roles.roles == (P, D, D)
+    moves.step(end_s=4.0)
+    assert moves.scheduler._roles.roles == (P, P, D), "it has lasted"
+
+
+def test_a_load_lasts_where_only_kv_on_its_way_is_left_at_a_steps_end() -> None:
+    moves = machine(3, prefill_ranks="auto", transfer_steps=3)
+    moves.scheduler.add_request(long_arrival("sent").request())
+    waiting_prompts(moves, "one", "two")
+    moves.step(end_s=1.0)
+    moves.scheduler.finish_requests(["one", "two"], RequestStatus.FINISHED_ABORTED)
+    moves.step(end_s=1.0)
+    assert moves.living() == ["sent"]
+    assert not any(rank.running for rank in moves.scheduler.ranks)
+    waiting_prompts(moves, "three", "four")
+    moves.step(end_s=2.0)
+    assert moves.scheduler._roles.roles == (P, P, D)

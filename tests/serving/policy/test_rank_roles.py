@@ -70,21 +70,23 @@ def test_a_load_does_not_last_over_idle_time() -> None:
     assert set(decided((P, P, D), [idle] * 50)) == {(P, P, D)}, "idle ranks change no role"
 
 
-@pytest.mark.parametrize(
-    ("roles", "load"),
-    [
-        ((P, D, D), RoleLoad(prompt_tokens=900, decodes=0)),
-        ((P, P, D), RoleLoad(prompt_tokens=0, decodes=1)),
-    ],
-)
-def test_a_load_does_not_last_over_a_short_rest(roles: Roles, load: RoleLoad) -> None:
-    for rests in (True, False):
-        decider = RoleDecider(step_tokens=STEP_TOKENS, seats=SEATS)
-        assert decider.decide(roles, load, 0.0) == roles
-        if rests:
-            decider.rest()
-        after = [decider.decide(roles, load, begin_s) for begin_s in (4.0, 4.5)]
-        assert (set(after) == {roles}) == rests
+def after_a_pause(roles: Roles, load: RoleLoad, pause: str) -> list[Roles]:
+    """The roles in two looks at a load that was there four seconds before, too."""
+    decider = RoleDecider(step_tokens=STEP_TOKENS, seats=SEATS)
+    assert decider.decide(roles, load, 0.0) == roles
+    if pause == "between two looks":
+        decider.note_idle()
+    elif pause == "at a look":
+        assert decider.decide(roles, RoleLoad(prompt_tokens=0, decodes=0), 1.5) == roles
+    return [decider.decide(roles, load, now_s) for now_s in (4.0, 4.5)]
+
+
+@pytest.mark.parametrize("pause", ["between two looks", "at a look"])
+def test_idle_time_ends_the_need_for_a_rank_more_and_not_that_for_one_less(pause: str) -> None:
+    much, few = RoleLoad(prompt_tokens=900, decodes=0), RoleLoad(prompt_tokens=0, decodes=1)
+    assert after_a_pause((P, D, D), much, pause) == [(P, D, D)] * 2
+    assert after_a_pause((P, D, D), much, "none")[0] == (P, P, D)
+    assert after_a_pause((P, P, D), few, pause)[0] == (P, D, D)
 
 
 @given(

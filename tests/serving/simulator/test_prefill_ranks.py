@@ -1,6 +1,7 @@
 """Ranks that prefill: live engine and simulator serve the same requests in the same steps."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,10 @@ from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.traffic import Traffic
-from serving.policy.rank_roles import LASTS_S
+from serving.policy.rank_roles import LASTS_S, LOOK_EVERY_S
 from serving.simulator import SchedulerLimits, SimulatedDeployment, TimedCall, simulate
 from serving.wire.control_call import InjectRequest
-from tests.serving.simulator.live_serving import SeenSteps, serve_live
+from tests.serving.simulator.live_serving import SeenStep, SeenSteps, serve_live
 
 MODEL = "qwen3-30b-a3b"
 LENGTHS = IndependentLengths(
@@ -125,48 +126,112 @@ def test_roles_that_follow_the_load_change_at_the_same_steps() -> None:
     assert (of_burst, of_end) == ({0, 1, 2}, {0}), "as many as prompts need"
 
 
-@pytest.mark.long
-def test_bursts_with_nothing_between_turn_no_rank() -> None:
-    # Their last steps end at eight places between two looks.
-    begins_s = 4.0 * np.arange(8)
-    asked = Traffic(
-        arrival_s=(begins_s[:, None] + [0.0, 0.3, 0.3]).ravel(),
-        prompt_tokens=np.full(24, 10),
-        output_tokens=np.array([[30 + burst, 10, 10] for burst in range(8)]).ravel(),
+SMALL_STEPS = SchedulerLimits(max_num_seqs=16, max_num_batched_tokens=32)
+SMALL_FLAGS = ("--max-num-seqs", "16", "--max-num-batched-tokens", "32")
+
+
+def auto(limits: SchedulerLimits | None = None) -> SimulatedDeployment:
+    return SimulatedDeployment.of(
+        "trn3-nl72x2",
+        MODEL,
+        Partition(chips=4, ep=4, lnc=2),
+        schedulers=limits or SchedulerLimits(),
+        prefill_ranks="auto",
     )
+
+
+def same_steps(asked: Traffic, deployment: SimulatedDeployment, *flags: str) -> list[SeenStep]:
+    """The steps of `asked`, live as simulated."""
     live = serve_live(
-        asked, **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"}
-    )
-    deployment = SimulatedDeployment.of(
-        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks="auto"
+        asked, *flags, **{"model": MODEL, "chips": 4, "ep": 4, "lnc": 2, "prefill_ranks": "auto"}
     )
     steps = SeenSteps()
     virtual = simulate(deployment, asked, on_step=steps).served
     assert live.steps == steps.seen
     assert live.last_token_s.tolist() == virtual.last_token_s.tolist()
+    return steps.seen
 
-    took_s = virtual.last_token_s.reshape(8, 3).max(axis=1) - begins_s
-    assert (took_s < LASTS_S).all(), "none lasts for long enough"
-    of_bursts = np.searchsorted([step.begin_ns / NS_PER_S for step in steps.seen], begins_s)
-    for first, last in itertools.pairwise([*of_bursts, len(steps.seen)]):
-        rows = [row for step in steps.seen[first:last] for row in step.rows]
-        assert {rank for rank, new, _ in rows if new > 1} == {0, 1}, "the first two prefill"
+
+def prompts_on(steps: Sequence[SeenStep]) -> set[int]:
+    """The ranks that compute prompts."""
+    return {rank for step in steps for rank, new, _ in step.rows if new > 1}
 
 
 @pytest.mark.long
-def test_requests_that_are_all_given_up_are_no_load_that_lasts() -> None:
-    deployment = SimulatedDeployment.of(
-        "trn3-nl72x2", MODEL, Partition(chips=4, ep=4, lnc=2), prefill_ranks="auto"
-    )
+def test_bursts_of_prompts_with_nothing_between_turn_no_rank() -> None:
+    counts = [12, 13, 14, 15]
     asked = Traffic(
-        arrival_s=np.array([0.0, 4.0, 4.1, 4.1]),
-        prompt_tokens=np.full(4, 10),
-        output_tokens=np.array([1000, 1000, 10, 10]),
+        arrival_s=np.repeat(4.0 * np.arange(4), counts),
+        prompt_tokens=np.full(54, 200),
+        output_tokens=np.full(54, 2),
+    )
+    steps = same_steps(asked, auto(SMALL_STEPS), *SMALL_FLAGS)
+    assert all(step.begin_ns % (4 * NS_PER_S) < LASTS_S * NS_PER_S for step in steps)
+    assert prompts_on(steps) == {0, 1}, "the first two"
+
+
+@pytest.mark.long
+def test_a_burst_that_ends_at_a_look_changes_the_same_ones_after_it() -> None:
+    # The next one begins before another look is due, and its last prompts show who prefills.
+    prompts_s = (1.02 + 0.012 * np.arange(24)).repeat(2)
+    asked = Traffic(
+        arrival_s=np.array([0.0, 0.13, *prompts_s]),
+        prompt_tokens=np.full(50, 10),
+        output_tokens=np.array([15, 170, *[2] * 48]),
+    )
+    steps = same_steps(asked, auto())
+    ends_ns = [step.begin_ns + step.duration_ns for step in steps]
+    due_ns = ends_ns[0] + LOOK_EVERY_S * NS_PER_S
+    assert ends_ns[13] < due_ns <= ends_ns[14] < steps[15].begin_ns < due_ns + 0.05 * NS_PER_S
+    assert prompts_on(steps) == {0, 1}
+    assert prompts_on([step for step in steps if step.begin_ns > 1.1 * NS_PER_S]) == {0}
+
+
+@pytest.mark.long
+def test_a_light_load_with_pauses_gives_a_rank_back_to_decode() -> None:
+    asked = Traffic(
+        arrival_s=(0.25 * np.arange(12)).repeat(2),
+        prompt_tokens=np.full(24, 200),
+        output_tokens=np.full(24, 20),
+    )
+    steps = same_steps(asked, auto())
+    pauses_ns = [
+        after.begin_ns - step.begin_ns - step.duration_ns
+        for step, after in itertools.pairwise(steps)
+    ]
+    assert sum(pause_ns > 0.05 * NS_PER_S for pause_ns in pauses_ns) == 11
+    assert prompts_on(steps) == {0, 1}
+    assert prompts_on([step for step in steps if step.begin_ns > 1.25 * NS_PER_S]) == {0}
+
+
+@pytest.mark.long
+def test_prompts_that_are_all_given_up_are_no_load_that_lasts() -> None:
+    asked = Traffic(
+        arrival_s=np.repeat([0.0, 4.0], 40),
+        prompt_tokens=np.full(80, 200),
+        output_tokens=np.full(80, 10),
     )
     steps = SeenSteps()
-    simulate(deployment, asked, on_step=steps, timeout_s=0.4)
-    assert all(step.begin_ns % (4 * NS_PER_S) < 0.6 * NS_PER_S for step in steps.seen)
-    assert {rank for step in steps.seen for rank, new, _ in step.rows if new > 1} == {0, 1}
+    simulate(auto(SMALL_STEPS), asked, on_step=steps, timeout_s=0.4)
+    assert all(step.begin_ns % (4 * NS_PER_S) < 0.4 * NS_PER_S for step in steps.seen)
+    assert prompts_on(steps.seen) == {0, 1}
+
+
+@pytest.mark.long
+def test_a_load_lasts_where_all_but_kv_on_its_way_is_given_up() -> None:
+    timeout_s = 0.98
+    asked = Traffic(
+        arrival_s=np.array([0.0, 0.9, *[0.991] * 60]),
+        prompt_tokens=np.array([6000, 190, *[100] * 60]),
+        output_tokens=np.array([2, 20, *[2] * 60]),
+    )
+    steps = SeenSteps()
+    served = simulate(auto(SMALL_STEPS), asked, on_step=steps, timeout_s=timeout_s).served
+    ends_s = [(step.begin_ns + step.duration_ns) / NS_PER_S for step in steps.seen]
+    given_up_s = min(end_s for end_s in ends_s if end_s >= timeout_s)
+    assert np.isnan(served.last_token_s[0])
+    assert served.first_token_s[1] == given_up_s < asked.arrival_s[2], "it leaves its first rank"
+    assert prompts_on(steps.seen) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("prefill_ranks", [-1, 4])

@@ -207,7 +207,7 @@ class SmallService:
         found = re.findall(
             r'^ultraserve_replays_total\{begun="(\w+)",reason="(\w+)"\} (\S+)$', page, re.MULTILINE
         )
-        assert len(found) == 6, "each is there from the start"
+        assert len(found) == 8, "each is there from the start"
         return {(begun, reason): float(count) for begun, reason, count in found if float(count)}
 
 

@@ -179,10 +179,12 @@ async def test_a_refusal_is_the_answer_when_all_refuse() -> None:
     async with small_service() as service:
         service.replicas[0].refuses = 429
         assert (await service.http.post(PATH, json=body())).status_code == 200
+        assert await service.replays() == {("whole", "refused"): 1}
         service.replicas[1].refuses = 429
         answer = await service.http.post(PATH, json=body())
 
         assert answer.status_code == 429
+        assert await service.replays() == {("whole", "refused"): 3}, "attempts"
         assert answer.json()["error"]["message"] == "refused by 1"
 
 
