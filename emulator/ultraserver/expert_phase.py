@@ -121,6 +121,14 @@ class ExpertPhaseModel:
         exchanged = self.exchange.of_tokens(tokens) if self.exchanges else None
         return _links(exchanged, (len(self.routing.pairs_per_token), len(tokens)))
 
+    def stores_slower(self, tokens: Float64s) -> Float64s:
+        """Of an exchange of `tokens` [chips] under expected loads, see `StepTerms`: [kinds]."""
+        return (
+            self.exchange.slower(tokens)
+            if self.exchanges
+            else np.ones(len(self.routing.pairs_per_token))
+        )
+
     def counted_links(self, loads: ExpertLoads) -> tuple[Float64s, Float64s, Float64s]:
         """See `_links`: under counted loads; raises ValueError as `counted`."""
         self._check(loads)

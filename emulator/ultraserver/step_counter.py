@@ -85,7 +85,7 @@ class StepCounter:
         totals = rank_totals(
             batch, self._model, self.phases.shape, dummy=self._dummy_tokens(tokens)
         )
-        experts, kinds = self._expert_terms(tokens, loads)
+        experts, kinds, slower = self._expert_terms(tokens, loads)
         return StepTerms(
             parts=self.parts,
             rank=self.phases.terms(totals),
@@ -97,6 +97,7 @@ class StepCounter:
             kind_of_layer=kinds,
             experts=experts,
             dispatch_share=self.dispatch_share,
+            stores_slower=slower,
             slow=slow,
             tp=self._partition.tp,
             ranks_per_domain=self.ranks_per_domain,
@@ -108,14 +109,16 @@ class StepCounter:
 
     def _expert_terms(
         self, tokens: Int64s, loads: ExpertLoads | None
-    ) -> tuple[PhaseTerms | None, Int64s]:
-        """With the row of each MoE layer."""
+    ) -> tuple[PhaseTerms | None, Int64s, Float64s]:
+        """With the row of each MoE layer, and `stores_slower` of each row."""
         if self.experts is None:
-            return None, np.zeros(0, dtype=np.int64)
-        if loads is not None:
-            return self.experts.counted(loads), np.arange(self._model.moe_layers)
+            return None, np.zeros(0, dtype=np.int64), np.zeros(0)
+        if loads is not None:  # whose bytes go straight to their receivers
+            layers = self._model.moe_layers
+            return self.experts.counted(loads), np.arange(layers), np.ones(layers)
         by_chip = np.repeat(tokens / self._partition.tp, self._partition.tp)
-        return self.experts.expected(by_chip), self.experts.kind_of_layer
+        slower = self.experts.stores_slower(by_chip)
+        return self.experts.expected(by_chip), self.experts.kind_of_layer, slower
 
     def _dummy_tokens(self, tokens: Int64s) -> Int64s:
         """One for each rank that is up, idle, and shares experts with a busy one."""

@@ -347,24 +347,31 @@ def _talking(path: CriticalPath, sources: WaterfallFigures) -> Iterator[Waterfal
     experts, times, runs = path.timed.terms.experts, path.experts, path.timed.kind_runs
     slowest = (np.arange(len(runs)), times.communication_ns.argmax(axis=1))
     spared_ns = (1 - sources.dispatch_share) * experts.link_ns.max(axis=1)  # [kinds], at the peak
-    at_peak_ns = BOTH_WAYS * experts.link_ns[slowest] - spared_ns
+    slower = path.timed.terms.stores_slower  # [kinds]
+    at_peak_ns = (BOTH_WAYS * experts.link_ns[slowest] - spared_ns) / slower
     latency_ns = BOTH_WAYS * experts.latency_ns[slowest]
     launch_ns = BOTH_WAYS * times.launch_ns[slowest]
     exchange_ns = path.timed.exchange_ns.sum(axis=0)
-    yield from _links(
-        DISPATCH_COMBINE,
-        total_ns=float(runs @ (exchange_ns - launch_ns)),
-        at_peak_ns=float(runs @ at_peak_ns),
-        latency_ns=float(runs @ latency_ns),
-        moved_bytes=float(runs @ experts.link_bytes[slowest]) * (1 + sources.dispatch_share),
-        share=(sources.exchange_share, calibration.exchange_share),
-        figures=(sources.group_links, sources.latency),
-    )
+    shares = [(runs * (slower == 1), (sources.exchange_share, calibration.exchange_share), "links")]
+    if calibration.store_share is not None:
+        stores = ("store_share", calibration.store_share)
+        shares.append((runs * (slower > 1), stores, "links inside domains"))
+    for own, share, which in shares:
+        yield from _links(
+            DISPATCH_COMBINE,
+            total_ns=float(own @ (exchange_ns - launch_ns)),
+            at_peak_ns=float(own @ at_peak_ns),
+            latency_ns=float(own @ latency_ns),
+            moved_bytes=float(own @ experts.link_bytes[slowest]) * (1 + sources.dispatch_share),
+            share=share,
+            figures=(sources.group_links, sources.latency),
+            which=which,
+        )
     used = calibration.exchange_ns
     yield _launches("exchanges", float(runs @ launch_ns), used, ((sources.exchange_ns, used),))
 
 
-def _links(
+def _links(  # noqa: PLR0913  each of them is a figure of a law
     part: str,
     *,
     total_ns: float,
@@ -373,6 +380,7 @@ def _links(
     moved_bytes: float,
     share: tuple[str, Figure],
     figures: tuple[NamedFigures, NamedFigures],
+    which: str = "links",
 ) -> Iterator[WaterfallTerm]:
     rates, latencies = figures
     yield WaterfallTerm(
@@ -387,7 +395,7 @@ def _links(
     )
     yield WaterfallTerm(
         part=part,
-        term="links below their peak",
+        term=f"{which} below their peak",
         engine=COLLECTIVES,
         law=f"time at the peak x (1 / {share[0]} - 1)",
         ns=total_ns - latency_ns - at_peak_ns,

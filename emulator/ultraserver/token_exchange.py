@@ -7,6 +7,8 @@ added up first. The faster of both counts. What is forwarded inside a domain tak
 `stores_slower` times as long as their rate says, beside the links between domains.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
@@ -106,17 +108,33 @@ class TokenExchange:
             return direct
         across, inside = self._forwarded_bytes(tokens)
         _, forwarded_bytes = self.of_bytes(across + inside)
-        forwarded, _ = self.of_bytes(across + self._stores_slower * inside)
-        passing_on_ns = tier_latency_ns(self._system, Tier.TRAY)
-        forwarded_ns = np.where(
-            forwarded.duration_ns > 0, forwarded.duration_ns + passing_on_ns, 0.0
-        )
-        better = forwarded_ns < direct[0].duration_ns  # [kinds]
+        forwarded = self._forwarded(across + self._stores_slower * inside)
+        better = forwarded.duration_ns < direct[0].duration_ns  # [kinds]
         exchanges = LayerExchanges(
             link_busy_ns=np.where(better[:, None], forwarded.link_busy_ns, direct[0].link_busy_ns),
-            duration_ns=np.where(better, forwarded_ns, direct[0].duration_ns),
+            duration_ns=np.where(better, forwarded.duration_ns, direct[0].duration_ns),
         )
         return exchanges, np.where(better[:, None], forwarded_bytes, direct[1])
+
+    def slower(self, tokens: Float64s) -> Float64s:
+        """`stores_slower` for the kinds whose busiest link of all forwards rows inside a domain, 1
+        for the others: [kinds].
+        """
+        if self._domain_needed is None or self._stores_slower == 1:
+            return np.ones(len(self._needed))
+        exchanges, _ = self.of_tokens(tokens)
+        _, inside = self._forwarded_bytes(tokens)
+        stored = self._forwarded(self._stores_slower * inside)
+        alike = np.isclose(stored.duration_ns, exchanges.duration_ns, rtol=1e-9, atol=0.0)
+        return np.where(alike, self._stores_slower, 1.0)
+
+    def _forwarded(self, sent_bytes: Float64s) -> LayerExchanges:
+        """Of bytes [kinds, sender, receiver] that are received, and then passed on."""
+        straight, _ = self.of_bytes(sent_bytes)
+        passing_on_ns = tier_latency_ns(self._system, Tier.TRAY)
+        busy = straight.duration_ns > 0
+        forwarded_ns = np.where(busy, straight.duration_ns + passing_on_ns, 0.0)
+        return replace(straight, duration_ns=forwarded_ns)
 
     def of_bytes(self, sent_bytes: Float64s) -> tuple[LayerExchanges, Float64s]:
         """The same of known bytes [kinds, sender, receiver]."""

@@ -34,6 +34,7 @@ FITTED = calibration_for(TRN3.chip.name)
 MOE, DENSE = model_by_name("gpt-oss-20b"), model_by_name("llama-3.1-8b")
 SHAPES = [(1, 1, 1), (2, 1, 2), (4, 1, 2), (4, 2, 4), (4, 4, 4), (8, 2, 8), (8, 4, 2)]
 """Chips, tp and ep."""
+FORWARDED = "links inside domains below their peak"
 
 
 def cost_model(
@@ -226,3 +227,37 @@ def test_a_step_without_requests_has_no_terms() -> None:
         logit_rows=np.zeros(2, dtype=np.int64),
     )
     assert waterfall(cost_model(), empty) == ()
+
+
+def test_what_a_box_forwards_is_below_the_peak_by_the_share_of_its_stores() -> None:
+    boxes = system_by_name("dgx-h800").cluster(2)
+    calibration = calibration_for(boxes.chip.name)
+    deepseek = model_by_name("deepseek-v3")
+    whole = Partition(chips=16, tp=1, ep=16, lnc=132)
+    model = StepCostModel(boxes, deepseek, whole, calibration=calibration)
+
+    found = waterfall(model, batch(16, *[(4_096, 0)] * 16))
+
+    of_exchange = {term.term: term for term in found if term.part == "dispatch_combine"}
+    peak, below = (of_exchange[name] for name in ("bytes over links", FORWARDED))
+    # 58 layers; 4,096 rows and as many of the counterpart to 7 neighbours, each of which holds 16
+    # of 256 experts (a token picks 8), dispatched in 1 + 1 / 32 bytes a value and combined in 2
+    needed = 1 - math.prod((240 - place) / (256 - place) for place in range(8))
+    moved_bytes = 58 * 2 * 4_096 * 7 * needed * 7_168 * (2 + 1 + 1 / 32)
+    assert peak.ns == pytest.approx(moved_bytes / 200, rel=1e-6)  # bytes a ns of its links
+    assert calibration.store_share is not None
+    assert below.figures == (("store_share", calibration.store_share),)
+    assert below.ns == pytest.approx(peak.ns * (1 / calibration.store_share.value - 1))
+    assert "links below their peak" not in of_exchange
+
+
+def test_what_network_cards_bound_is_below_the_peak_by_their_share() -> None:
+    boxes = system_by_name("dgx-h800").cluster(4)
+    whole = Partition(chips=32, tp=1, ep=32, lnc=132)
+    model = StepCostModel(boxes, model_by_name("deepseek-v3"), whole)
+
+    found = waterfall(model, batch(32, *[(4_096, 0)] * 32))
+
+    names = {term.term for term in found if term.part == "dispatch_combine"}
+    assert "links below their peak" in names
+    assert FORWARDED not in names
