@@ -298,7 +298,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{name} {math.expm1(beyond):+.1%}"
             for name, beyond in beyond_promise(found.choice.check, fresh).items()
         ),
-        "outdated": "",
+        "missed": "",
     }
     print(row)
     write(row, asked.data)

@@ -18,7 +18,9 @@ KEPT_RUNS: Final = 256
 
 
 class KeptRuns(SimulationWorkers):
-    """What others simulate, of tasks of one question; entered and stopped are the others."""
+    """Hands tasks of one question to `workers`, which are entered and left by their owner, and
+    keeps what they find.
+    """
 
     def __init__(self, workers: SimulationWorkers) -> None:
         super().__init__(workers.count)
@@ -29,7 +31,7 @@ class KeptRuns(SimulationWorkers):
         self, simulate: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[Result]:
         """Those of (SizeTask, seed) that are known, and of the others as they are made."""
-        keys = [_key(task) for task in tasks]
+        keys = [(simulate, _key(task)) for task in tasks]
         new = {key: task for key, task in zip(keys, tasks, strict=True) if key not in self._runs}
         found = {key: self._runs[key] for key in keys if key in self._runs}
         found |= zip(new, self._workers.results(simulate, [*new.values()]), strict=True)
@@ -41,8 +43,8 @@ class KeptRuns(SimulationWorkers):
 
 
 def _key(of_seed: object) -> Hashable:
-    """What a run depends on; how many of other seeds there are, and what is made of them all, it
-    does not.
+    """What a run of one seed depends on: not how many other seeds are asked for, nor how their
+    runs are judged together. All tasks have the question's demand and machine.
     """
     task, seed = cast(tuple[SizeTask, int], of_seed)
     return (
