@@ -39,6 +39,12 @@ def tiers_of(system: SystemSpec, physical: Int64s) -> Int64s:
     return tiers
 
 
+def inside_a_domain(system: SystemSpec, groups: Int64s) -> bool:
+    """Whether the chips of each of `groups` [groups, chips] are of one scale-up domain."""
+    domain = groups // (system.chips.count // system.units)
+    return bool((domain == domain[:, :1]).all())
+
+
 def tray_of(system: SystemSpec, physical: Int64s) -> Int64s:
     """The tray of each chip, counted over the racks."""
     return physical // system.chips_per_tray.count

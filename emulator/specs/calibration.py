@@ -76,6 +76,9 @@ class Calibration:
                 raise ConfigError(f"{self.name}.{label}", figure.value, "at least 0")
         if not 0 <= self.turn_taking.value <= 1:
             raise ConfigError(f"{self.name}.turn_taking", self.turn_taking.value, "0 to 1")
+        if (self.store_share is None) != (self.store_ns is None):
+            one = "store_ns" if self.store_share is None else "store_share"
+            raise ConfigError(f"{self.name}.{one}", "alone", "store_share and store_ns, or neither")
 
     def of_work(self, *, fp4: bool, drafts: bool) -> Self:
         """The overheads of a model with experts in 4 bits, of steps with drafts: multiplied in."""
@@ -113,7 +116,9 @@ class Calibration:
         return self.exchange_share.value / share.value
 
     def in_training(self) -> Self:
-        """Of a training job's kernels. Assumed: its exchanges reach what its collectives reach."""
+        """Of a training job's kernels. Assumed: its exchanges reach what its collectives reach, and
+        start as between domains inside one too, as the constants of training were fitted.
+        """
         return replace(
             self,
             tensor_share=self.training_share,

@@ -12,18 +12,21 @@ from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import chip_by_name
 from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.systems import SYSTEMS
 
 _SHARE_MAX: Final = 1.0
 _TENSOR_SHARE_MAX: Final = 0.95  # assumed: no stack's large products reach more of the peak
 _DEEPEP: Final = (
     "fitted to DeepEP's low-latency dispatches and combines over 8 to 64 GPUs: 380 of H100 and "
     "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
-    "DeepEP publishes; 7 % median error"
+    "DeepEP publishes; charged between boxes alone, where (16 to 64) it is 4 to 9 % off"
 )
 _STORES: Final = (
     "fitted to DeepEP inside a box, three groups alike: 34 low-latency kernels of H100 "
     "(aiconfigurator's tables), 2 of H800 and 2 normal ones of H800 (DeepEP's README)"
 )
+_FITTED_DOMAIN: Final = 8
+"""GPUs of the boxes that `_STORES` was fitted to."""
 _TRAINING: Final = (
     "fitted to the 28 published training runs with known recipes (published_trainings); without "
     "any one machine or model 0.451 to 0.474 and 143 to 161 us"
@@ -185,7 +188,15 @@ def _of_exchanges(name: str, chip: ChipSpec) -> Figure:
 
 
 def _of_stores(name: str, chip: ChipSpec) -> Figure | None:
-    return NAMED_CONSTANTS[name] if chip.dma_engines is None else None
+    if chip.dma_engines is not None:
+        return None
+    fitted = NAMED_CONSTANTS[name]
+    own = [each for each in SYSTEMS.values() if each.chip.name == chip.name]
+    widest = max((each.chips.count // each.units for each in own), default=_FITTED_DOMAIN)
+    if widest <= _FITTED_DOMAIN:
+        return fitted
+    on = f"assumed to hold on {chip.name}, in whose domains of {widest} chips nothing was measured"
+    return replace(fitted, source=f"{on}; {fitted.source}")
 
 
 def _computing_share(chip: ChipSpec) -> Figure:

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from emulator.arrays import Bools, Int64s
 from emulator.fabric.all_to_all import AllToAll
+from emulator.fabric.tiers import inside_a_domain
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
-from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 
@@ -17,8 +15,8 @@ from emulator.timing.expert_distribution import ExpertDistribution
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MachineLayout:
     """Experts are placed on blocks of `expert_tp` chips, which share them. `physical`: the system's
-    numbers of the chips; `all_to_all`: their links. A rank is absent unless all its chips are up.
-    `stores_slower`: see `Calibration`.
+    numbers of the chips, of a vacant position its own; `all_to_all`: their links. A rank is absent
+    unless all its chips are up. `stores_slower`: see `Calibration`.
     """
 
     system: SystemSpec
@@ -34,7 +32,4 @@ class MachineLayout:
     @property
     def exchanges_inside_a_domain(self) -> bool:
         """Whether the chips of each expert group are of one scale-up domain."""
-        seats = self.physical.reshape(-1, self.partition.expert_group)
-        domain = seats // (self.system.chips.count // self.system.units)
-        lowest = np.where(seats == VACANT, self.system.units, domain).min(axis=1)
-        return bool((domain.max(axis=1) <= lowest).all())
+        return inside_a_domain(self.system, self.physical.reshape(-1, self.partition.expert_group))

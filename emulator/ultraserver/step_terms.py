@@ -71,8 +71,8 @@ class StepTerms:
     `kind_of_layer[i]` of `experts`, whose links are those of a combine; the dispatch takes
     `dispatch_share` of its `link_ns`. Ranks of a domain wait for each other after every segment.
 
-    `stores_slower` [kinds]: how many times longer than at the links' share between domains a byte of
-    the exchange takes; more than 1 where domains forward and their own links are the busiest.
+    `stores_slower` [kinds]: how many times as long as at the share between domains a byte of the
+    exchange takes; more than 1 where domains forward and their own links are the busiest.
 
     `layers` and `expert_layers` [rows] mark the rows that stand for a layer. `halves`: the step's
     two half batches, if any; `drafts`: passes of a draft module after it.

@@ -371,7 +371,7 @@ def _talking(path: CriticalPath, sources: WaterfallFigures) -> Iterator[Waterfal
     yield _launches("exchanges", float(runs @ launch_ns), used, ((sources.exchange_ns, used),))
 
 
-def _links(  # noqa: PLR0913  each of them is a figure of a law
+def _links(
     part: str,
     *,
     total_ns: float,

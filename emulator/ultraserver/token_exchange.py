@@ -4,7 +4,9 @@ Directly, a row goes once to each chip with a part of one of its experts. Betwee
 it may go once to each domain that needs it, to the chip in the sender's place there, which forwards
 it over its own links (as DeepEP does for prefill); on the way back a domain's partial sums are
 added up first. The faster of both counts. What is forwarded inside a domain takes its links
-`stores_slower` times as long as their rate says, beside the links between domains.
+`stores_slower` times as long as their rate says, beside the links between domains. What goes
+directly has the share between domains on all its links: over whole domains most of it leaves the
+sender's, through network cards that are at most a quarter as fast.
 """
 
 from dataclasses import replace

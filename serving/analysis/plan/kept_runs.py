@@ -31,7 +31,7 @@ class KeptRuns(SimulationWorkers):
         self, simulate: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[Result]:
         """Those of (SizeTask, seed) that are known, and of the others as they are made."""
-        keys = [(simulate, _key(task)) for task in tasks]
+        keys: list[Hashable] = [(simulate, _key(task)) for task in tasks]
         new = {key: task for key, task in zip(keys, tasks, strict=True) if key not in self._runs}
         found = {key: self._runs[key] for key in keys if key in self._runs}
         found |= zip(new, self._workers.results(simulate, [*new.values()]), strict=True)

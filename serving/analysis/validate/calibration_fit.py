@@ -61,7 +61,8 @@ ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 0.3, "tokens_per_s": 0.33}
 """Errors that count as one: TPOT matters most."""
 UNQUEUED_USERS: Final = 16
 """With more, or with a pool for prompts, TTFT is the queue's, which no factor explains."""
-EXCHANGE_SKEWS: Final = np.geomspace(1.0, 10.0, 232)
+_SKEW: Final = next(each for each in SHARED if each.name == "exchange_skew")
+EXCHANGE_SKEWS: Final = np.geomspace(_SKEW.least, _SKEW.most, 302)
 """Tried, one per cent apart."""
 FRONT_END_NS: Final = np.geomspace(5e6, 1e9, 531)
 """Tried, one per cent apart."""
@@ -185,11 +186,10 @@ def _with_skew(
     factors: StackFactors, predictor: RowPredictor, observed: RowResults, weights: Float64s
 ) -> StackFactors:
     """With the one of EXCHANGE_SKEWS under which rows are missed least, all else as it is."""
-    prior = next(each for each in SHARED if each.name == "exchange_skew")
 
     def loss(made: StackFactors) -> float:
         errors = weights * _softened(_log_errors(predictor.predict(made), observed))
-        far = np.log(made.exchange_skew / prior.usual) / prior.spread
+        far = np.log(made.exchange_skew / _SKEW.usual) / _SKEW.spread
         return float((errors**2).sum() + far * far)
 
     tried = [replace(factors, exchange_skew=each) for each in EXCHANGE_SKEWS.tolist()]

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator.arrays import Float64s
 from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.fabric.tiers import inside_a_domain
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -146,7 +147,7 @@ def low_latency_us(box: str, ranks: int, tokens: Float64s, what: str) -> Float64
     group = np.arange(ranks, dtype=np.int64)[None]
     row_bytes = DEEPEP_CHOICES * DEEPEP_HIDDEN * DEEPEP_BYTES[what]
     time = CollectiveModel(system, group).time(Operation.ALL_TO_ALL, tokens * row_bytes)
-    return _exchange_us(system, time.link_busy_ns, time.duration_ns - time.link_busy_ns)
+    return _exchange_us(system, ranks, time.link_busy_ns, time.duration_ns - time.link_busy_ns)
 
 
 def normal_us(box: str, ranks: int, tokens: Float64s, what: str) -> Float64s:
@@ -159,7 +160,7 @@ def normal_us(box: str, ranks: int, tokens: Float64s, what: str) -> Float64s:
     links = [phase.links(np.full(ranks, each)) for each in tokens.tolist()]
     link_ns, rest_ns = np.array([(link.max(), rest.max()) for link, rest, _ in links]).T
     share = phase.dispatch_share if what == "dispatch" else 1.0
-    return _exchange_us(system, share * link_ns, rest_ns)
+    return _exchange_us(system, ranks, share * link_ns, rest_ns)
 
 
 def _boxes(box: str, ranks: int) -> SystemSpec:
@@ -167,10 +168,10 @@ def _boxes(box: str, ranks: int) -> SystemSpec:
     return system.cluster(-(-ranks // system.chips.count))
 
 
-def _exchange_us(system: SystemSpec, link_ns: Float64s, rest_ns: Float64s) -> Float64s:
+def _exchange_us(system: SystemSpec, ranks: int, link_ns: Float64s, rest_ns: Float64s) -> Float64s:
     """Of an exchange's time of links and its hops: [sizes] all."""
     calibration = calibration_for(system.chip.name)
-    if system.units == 1:
+    if inside_a_domain(system, np.arange(ranks)[None]):
         calibration = calibration.inside_a_domain()
     taken_ns = link_ns / calibration.exchange_share.value + rest_ns
     microseconds: Float64s = (calibration.exchange_ns.value + taken_ns) / 1e3

@@ -74,7 +74,8 @@ class RowPredictor:
     def predict(self, factors: StackFactors, *, stores: bool = True) -> RowResults:
         """Every row under `factors`, by the formula of the steady state; percentiles are NaN.
 
-        `stores`: whether exchanges inside a box are told apart from those between boxes.
+        `stores`: whether exchanges inside a box are told apart from those between boxes. Rows over
+        several boxes are the same either way: their loads are counted, and such rows go straight.
         """
         if self._counted is None:
             return unknown_results(0)

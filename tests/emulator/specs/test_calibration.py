@@ -25,3 +25,9 @@ def test_a_share_of_a_peak_is_above_none_and_at_most_all(share: float) -> None:
 def test_an_overhead_takes_no_time_away() -> None:
     with pytest.raises(ConfigError, match=r"roofline\.layer_ns=-1: expected at least 0"):
         replace(ROOFLINE, layer_ns=figure(-1))
+
+
+@pytest.mark.parametrize("given", ["store_share", "store_ns"])
+def test_stores_have_a_share_and_a_start_or_neither(given: str) -> None:
+    with pytest.raises(ConfigError, match="store_share and store_ns, or neither"):
+        replace(ROOFLINE, **{given: figure(0.5)})

@@ -22,6 +22,8 @@ FACTORS = StackFactors(
     },
 )
 
+LARGER = "in whose domains of 72 chips nothing was measured"
+
 
 def test_a_generation_multiplies_its_chips_factors_by_hand() -> None:
     made = FACTORS.calibration("h200")
@@ -65,6 +67,15 @@ def test_cores_store_inside_a_domain_where_no_dma_engines_move_rows() -> None:
     assert trainium.inside_a_domain() == trainium
     assert "assumed" in trainium.exchange_share.source
     assert "assumed" not in gpu.exchange_share.source
+
+
+def test_what_stores_take_in_domains_larger_than_the_fits_is_assumed() -> None:
+    box, rack = (FACTORS.calibration(chip).store_share for chip in ("b200", "gb200"))
+    assert box is not None
+    assert rack is not None
+
+    assert rack.source == f"assumed to hold on gb200, {LARGER}; {box.source}"
+    assert "assumed" not in box.source
 
 
 def test_a_jobs_exchanges_are_those_of_its_collectives_inside_a_domain_too() -> None:

@@ -9,8 +9,10 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.stack_factors import NAMED_CONSTANTS, GenerationFactors, StackFactors
 from serving.analysis.validate.calibration_fit import (
+    EXCHANGE_SKEWS,
     SHARED,
     FactorVector,
+    _with_skew,
     fit_factors,
 )
 from serving.analysis.validate.counted_rows import RowLoad
@@ -119,6 +121,18 @@ def test_what_a_box_loses_changes_the_skew_of_exchanges_alone(
     front_end_ns = fast.front_end_request_ns
     alike = replace(slow, exchange_skew=fast.exchange_skew, front_end_request_ns=front_end_ns)
     assert alike == fast
+
+
+@pytest.mark.long
+def test_a_row_without_exchanges_leaves_the_skew_where_its_prior_is(loads: list[RowLoad]) -> None:
+    alone = next(each for each in loads if each.deployment.decode.partition.ep == 1)
+    predictor = RowPredictor([alone])
+
+    found = _with_skew(TRUE, predictor, predictor.predict(TRUE), np.ones(1))
+
+    (prior,) = (each for each in SHARED if each.name == "exchange_skew")
+    assert found.exchange_skew == pytest.approx(prior.usual, rel=0.006)
+    assert (EXCHANGE_SKEWS[0], EXCHANGE_SKEWS[-1]) == pytest.approx((prior.least, prior.most))
 
 
 def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
