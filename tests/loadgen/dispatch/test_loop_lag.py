@@ -64,10 +64,12 @@ def test_a_stop_of_the_loop_counts_for_every_probe_that_it_swallowed() -> None:
             await asyncio.sleep(0.1)
         return meter
 
+    begun = time.monotonic()
     meter = asyncio.run(stopped())
+    lost_ms = (time.monotonic() - begun) * 1e3 - 300  # a busy machine's own, anywhere in the run
     lag = meter.found(worker=0)
 
-    assert lag.max_ms == pytest.approx(95, abs=15)
+    assert 89 < lag.max_ms < 101 + lost_ms  # a probe is due at most 10 ms after the stop begins
     assert lag.p99_ms > 60
     assert meter.lately_ms() == pytest.approx(lag.max_ms)
     assert meter.lately_ms() == 0
