@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -15,6 +16,7 @@ from hypothesis import settings
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
 from tests.process_guard import (
+    IMPLIED_BY,
     MARKS_CHIPS,
     MARKS_PROCESSES,
     ProcessGuard,
@@ -39,6 +41,7 @@ settings.register_profile("thorough", settings.get_profile("everyday"), max_exam
 settings.load_profile("everyday")
 
 NOT_FAST = ("slow", "process", "long")
+NONE_FAST = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join((*NOT_FAST, *IMPLIED_BY))})\b", re.M)
 SLOW_TIMEOUT_S = 1_800  # the wall's, where other programs may have the processors too
 ID_LENGTH_MAX = 200
 GUARD = pytest.StashKey[ProcessGuard]()
@@ -77,13 +80,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `--fast` or `--part`, do not import files of which no test would run."""
-    part = "units" if config.getoption("--fast") else config.getoption("--part")
+    fast = config.getoption("--fast")
+    part = "units" if fast else config.getoption("--part")
     among_processes = lives_among_processes(collection_path)
-    if part == "units":
-        return among_processes or None
+    if part == "units" and among_processes:
+        return True
     if part is None or not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text("utf-8")
+    if part == "units":
+        return True if fast and NONE_FAST.search(text) else None
     if part == "chips":
         return None if MARKS_CHIPS.search(text) else True
     return None if among_processes or MARKS_PROCESSES.search(text) else True

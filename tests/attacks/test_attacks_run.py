@@ -14,6 +14,8 @@ from tests.attacks.attacker import attacked
 from tests.attacks.catalog import ATTACKS
 from tests.attacks.target import HOST, Target
 
+pytestmark = pytest.mark.long
+
 WALL_S = 0.3
 SENDS_NOTHING = {
     "silent-connections",
@@ -70,7 +72,6 @@ async def _attack_a_sink(
     return answers, connections, seen_bytes
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "attack",
     [each for each in ATTACKS.values() if not each.needs_key],  # theirs take long to be made

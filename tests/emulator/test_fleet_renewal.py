@@ -19,6 +19,8 @@ from tests.emulator.chip.in_process import GREEDY
 from tests.emulator.chip.in_process_fleet import InProcessFleet
 from tests.serving.plugin.other_weights import other_weights
 
+pytestmark = pytest.mark.long
+
 CHIPS, EP = 4, 2
 PROMPT = list(range(300, 320))
 
@@ -115,7 +117,6 @@ def test_real_chips_say_what_the_new_weights_say_and_the_other_block_what_the_ol
         fleet.stop()
 
 
-@pytest.mark.long
 def test_a_chip_that_was_not_there_reads_the_new_weights_when_it_comes(
     fleet: Fleet, other: Path, right: dict[Path, list[int]]
 ) -> None:
@@ -125,7 +126,6 @@ def test_a_chip_that_was_not_there_reads_the_new_weights_when_it_comes(
     assert Texts(fleet).of(1) == right[other]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("chip", [0, 1])
 def test_weights_that_one_chip_cannot_read_change_no_chip(
     fleet: Fleet, tmp_path: Path, right: dict[Path, list[int]], chip: int
@@ -147,7 +147,6 @@ def test_weights_that_one_chip_cannot_read_change_no_chip(
     assert texts.of(0) == texts.of(1) == right[SMALL_MOE_DIR]
 
 
-@pytest.mark.long
 def test_another_architecture_is_not_read(
     fleet: Fleet, tmp_path: Path, right: dict[Path, list[int]]
 ) -> None:
@@ -159,7 +158,6 @@ def test_another_architecture_is_not_read(
     assert Texts(fleet).of(0) == right[SMALL_MOE_DIR]
 
 
-@pytest.mark.long
 def test_a_chip_that_is_lost_meanwhile_is_told_of_and_the_others_have_read(
     fleet: Fleet, other: Path, right: dict[Path, list[int]]
 ) -> None:
@@ -174,7 +172,6 @@ def test_a_chip_that_is_lost_meanwhile_is_told_of_and_the_others_have_read(
     assert texts.of(0) == texts.of(1) == right[other]
 
 
-@pytest.mark.long
 def test_an_expert_never_comes_from_a_chip_with_other_weights(
     fleet: Fleet, other: Path, right: dict[Path, list[int]]
 ) -> None:

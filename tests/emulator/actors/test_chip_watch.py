@@ -15,6 +15,8 @@ from emulator.actors.chip_watch import ChipWatch, Pulse, ready
 from emulator.chip.effects import ChipReady
 from emulator.errors import ChipSilent
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 0.6
 LONGEST_S = 30.0
 
@@ -133,7 +135,6 @@ def test_a_chip_that_goes_on_for_too_long_does_not_take_those_along_that_wait_fo
     assert raised.value.chips == (1,)
 
 
-@pytest.mark.long
 def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = ChipWatch(TIMEOUT_S)
     watch.add(ready(0))
@@ -148,7 +149,6 @@ def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPa
     assert watch.look() == ((), ())
 
 
-@pytest.mark.long
 def test_where_no_process_can_be_seen_the_longest_wait_counts() -> None:
     watch = ChipWatch(TIMEOUT_S)
     watch.add(ChipReady(chip=0, pid=1, thread=1, boot="another machine"))

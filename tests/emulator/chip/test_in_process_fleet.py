@@ -11,6 +11,8 @@ from emulator.specs.step import RankStep
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process_fleet import InProcessFleet, prompts_on
 
+pytestmark = pytest.mark.long
+
 EVEN = ExpertPlacement.even(layers=4, experts=144, chips=4, ep=4)
 
 
@@ -35,7 +37,6 @@ def tokens(outputs: dict) -> dict[str, int]:
     }
 
 
-@pytest.mark.long
 def test_it_computes_what_chips_without_a_fleet_compute() -> None:
     plain = InProcessChips(SMALL_MOE_DIR, chips=4, kv_blocks=16)
     result = in_process_fleet().step(steps(), {})
@@ -45,7 +46,6 @@ def test_it_computes_what_chips_without_a_fleet_compute() -> None:
     assert result.expert_pairs.sum(axis=(1, 2)).tolist() == [4 * 10 * 8] * 4
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("way", ["killed", "hung", "doomed"])
 def test_a_chip_that_is_gone_breaks_the_step_off_and_the_others_finish_it(way: str) -> None:
     fleet = in_process_fleet()

@@ -31,6 +31,8 @@ from tests.emulator.chip.stored_checkpoints import in_bf16, in_fp8, in_mxfp4
 from tests.emulator.test_fleet_renewal import CHIPS, EP, Texts, fleet_on
 from tests.serving.plugin.other_weights import other_weights
 
+pytestmark = pytest.mark.long
+
 FAMILIES = ("llama-uneven", "qwen3-moe-both", "mixtral-plain", "gpt-oss-plain", "deepseek-plain")
 
 
@@ -44,7 +46,6 @@ def all_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "MAPPED_BYTES_MIN", 0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_request_has_the_same_bits_in_every_partition(
     name: str, checkpoints: Mapping[str, Path]
@@ -63,7 +64,6 @@ def test_a_request_has_the_same_bits_in_every_partition(
         assert (found == alone).all()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama-uneven", "deepseek-plain"])
 def test_a_cache_in_fp8_alone_leaves_the_matrices_in_their_pages(
     name: str, checkpoints: Mapping[str, Path]
@@ -84,7 +84,6 @@ def test_a_cache_in_fp8_alone_leaves_the_matrices_in_their_pages(
     assert np.abs(plain - copied).max() > 1e-4 * largest
 
 
-@pytest.mark.long
 def test_fp8_matrices_stay_in_their_pages_and_have_the_bits_of_widened_ones(
     checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +114,6 @@ def test_fp8_matrices_stay_in_their_pages_and_have_the_bits_of_widened_ones(
     assert any(not _is_in_pages(part) for _, part in _parts(widened)), "what the claim is about"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt-oss-plain", "mixtral-plain", "deepseek-plain"])
 def test_what_is_served_as_it_is_stored_stays_in_its_pages_with_the_bits_of_copies(
     name: str, checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,7 +172,6 @@ def _is_in_pages(part: Any) -> bool:
     return isinstance(array, mmap.mmap)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("all_mapped")
 def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes(
     monkeypatch: pytest.MonkeyPatch,
@@ -220,7 +217,6 @@ def test_experts_that_move_are_loaded_from_the_pages_and_no_text_changes(
     fleet.stop()
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("all_mapped")
 def test_other_weights_are_mapped_in_place_of_the_old_ones(tmp_path: Path) -> None:
     other = other_weights(tmp_path / "other", seed=5)

@@ -13,6 +13,8 @@ from emulator.specs.placement import ExpertPlacement
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.placements import shuffled_placement
 
+pytestmark = pytest.mark.long
+
 LAYERS, EXPERTS, VOCAB = 4, 144, 1024
 NEW_TOKENS = 12
 KV_BLOCKS = 32
@@ -53,7 +55,6 @@ def text_of_one_chip() -> Texts:
     return texts
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("tp", [1, 2, 4])
 @pytest.mark.parametrize("chips", [1, 2, 4, 16])
 def test_on_any_number_of_chips_and_of_chips_a_rank(
@@ -63,7 +64,6 @@ def test_on_any_number_of_chips_and_of_chips_a_rank(
         assert texts_on(chips, tp) == text_of_one_chip
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("chips", "tp", "ep"), [(1, 1, 1), (2, 1, 2), (4, 2, 4), (4, 2, 2), (4, 4, 1), (16, 4, 8)]
 )

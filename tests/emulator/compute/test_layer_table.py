@@ -10,6 +10,8 @@ from emulator.compute.attention_kernel import HeadWeights, Scoring
 from emulator.compute.feed_forward_kernel import ExpertChoice, Experts, Gate, RouterArrays
 from emulator.compute.layer_table import ExpertLayer, LayerTable, layer_of, table_of
 
+pytestmark = pytest.mark.long
+
 
 @njit
 def read(table: LayerTable, index: int) -> Any:
@@ -39,7 +41,6 @@ def same(found: Any, expected: Any) -> bool:
     return bool(np.array_equal(found, expected))
 
 
-@pytest.mark.long
 def test_a_layer_comes_out_as_it_went_in() -> None:
     rng = np.random.default_rng(0)
     layers = [random_layer(rng), random_layer(rng)]

@@ -26,6 +26,8 @@ from tests.emulator.faults.machine import (
     with_copies,
 )
 
+pytestmark = pytest.mark.long
+
 SMALL_RACKS = two_small_racks()
 MACHINES = {
     "4 chips, full": machine(chips=4, experts=8),
@@ -160,7 +162,6 @@ def check_links(small: Machine, recovery: SurvivalPlan, faults: tuple[Fault, ...
     assert fabric.reachable()[np.ix_(up, seated)][together].all()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_single_fault_is_survived_just_when_trying_everything_finds_a_way(name: str) -> None:
     for fault in faults_of(MACHINES[name]):

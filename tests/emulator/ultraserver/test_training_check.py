@@ -3,6 +3,8 @@ import pytest
 from emulator.specs.published_trainings import CLOSE
 from emulator.ultraserver.training_check import TrainingCheck, training_checks
 
+pytestmark = pytest.mark.long
+
 OFF = {  # relative error of the prediction, positive where it is too fast
     "Llama 3.1 70B, all GPU hours": 0.68,
     "Llama 3.1 8B, all GPU hours": 2.00,
@@ -20,13 +22,11 @@ def checks() -> dict[str, TrainingCheck]:
     return {check.published.name: check for check in training_checks()}
 
 
-@pytest.mark.long
 def test_no_published_run_is_faster_than_the_ceiling(checks: dict[str, TrainingCheck]) -> None:
     for check in checks.values():
         assert check.published.measured.value < check.roofline
 
 
-@pytest.mark.long
 def test_runs_are_predicted_within_15_percent_but_for_those_that_say_why_not(
     checks: dict[str, TrainingCheck],
 ) -> None:
@@ -40,7 +40,6 @@ def test_runs_are_predicted_within_15_percent_but_for_those_that_say_why_not(
     }
 
 
-@pytest.mark.long
 def test_the_runs_of_two_papers_with_known_recipes_are_predicted(
     checks: dict[str, TrainingCheck],
 ) -> None:
@@ -53,7 +52,6 @@ def test_the_runs_of_two_papers_with_known_recipes_are_predicted(
     }
 
 
-@pytest.mark.long
 def test_a_job_is_predicted_no_slower_than_all_hours_that_were_billed_to_its_model(
     checks: dict[str, TrainingCheck],
 ) -> None:
@@ -64,7 +62,6 @@ def test_a_job_is_predicted_no_slower_than_all_hours_that_were_billed_to_its_mod
         assert check.error > 0, (check.published.name, check.error)
 
 
-@pytest.mark.long
 def test_every_run_says_where_its_figure_is_from_and_what_differs(
     checks: dict[str, TrainingCheck],
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 COMMANDS = """
 import json
@@ -35,7 +37,6 @@ def kept() -> list[str]:
 
 
 @pytest.mark.process
-@pytest.mark.long
 def test_the_files_that_kernels_are_made_of_are_listed(kept: list[str]) -> None:
     assert {Path(each).name for each in kept} >= {
         "compiled.py",
@@ -52,7 +53,6 @@ def test_the_files_that_kernels_are_made_of_are_listed(kept: list[str]) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.long
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
     "commands",
@@ -100,7 +100,6 @@ assert not compiled.buffer, [each.data["dispatcher"].py_func for _, each in comp
 
 
 @pytest.mark.process
-@pytest.mark.long
 @pytest.mark.usefixtures("kept")
 def test_a_model_compiles_nothing_more() -> None:
     subprocess.run([sys.executable, "-c", CHIP.format(model=SMALL_MOE_DIR)], cwd=ROOT, check=True)

@@ -12,6 +12,8 @@ from serving.main import main
 from tests.golden import GoldenFolder
 from tests.serving.commands.small_day import SMALL_DAY, SMALL_NIGHT, hours, lengths, small_night
 
+pytestmark = pytest.mark.long
+
 PARETO = (
     *("pareto", "--model", "gpt-oss-20b", "--systems", "dgx-h200,trn2.48xlarge", "--tp", "1"),
     *("--ep", "1,2", "--precision", "fp8", "--batch", "1,16", "--processes", "1"),
@@ -107,7 +109,6 @@ def text_of(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str
     return capsys.readouterr().out
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_its_report(
     name: str, golden: GoldenFolder, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,8 @@ from loadgen.main import main as loadgen
 from loadgen.records.results_file import read_results
 from serving.main import main
 
+pytestmark = pytest.mark.long
+
 SMALL = ("simulate", "--model", "qwen3-30b-a3b", "--chips", "2", "--rate", "40")
 RATE = (*SMALL, "--requests", "300", "--input", "300", "--output", "uniform:1-20")
 
@@ -27,7 +29,6 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.long
 def test_report_reads_the_results_as_a_live_run_s(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +62,6 @@ def test_report_reads_the_results_as_a_live_run_s(
     assert "not reported" not in said
 
 
-@pytest.mark.long
 def test_compare_names_what_two_simulations_have_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +85,6 @@ def test_compare_names_what_two_simulations_have_apart(
     assert "not the same traffic" not in capsys.readouterr().out
 
 
-@pytest.mark.long
 def test_results_do_not_go_over_a_file_and_a_page_is_tried_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +106,6 @@ def test_results_do_not_go_over_a_file_and_a_page_is_tried_before_the_run(
 
 
 @pytest.mark.process
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],

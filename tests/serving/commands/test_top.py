@@ -9,8 +9,9 @@ from tests.e2e.server_process import free_port
 from tests.serving.commands.looked_at_engine import LookedAtEngine
 from tests.serving.server.control.small_engine import control_server
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_where_the_output_is_no_terminal_it_is_printed_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -26,7 +27,6 @@ def test_where_the_output_is_no_terminal_it_is_printed_once(
     assert "not to be seen" not in out  # the server is this very process
 
 
-@pytest.mark.long
 def test_json_is_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     with control_server(LookedAtEngine(4)) as address:
         assert main(["top", "--json", "--address", str(address)]) == 0
@@ -37,7 +37,6 @@ def test_json_is_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["host"]["memory_total_bytes"] > 2**30
 
 
-@pytest.mark.long
 def test_a_key_that_the_server_does_not_know_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +49,6 @@ def test_a_key_that_the_server_does_not_know_is_one_line(
     assert (shown.err.count("\n"), shown.out) == (1, "")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("interval", ["0", "0.1", "nan", "3601"])
 def test_an_interval_that_cannot_be_meant_is_one_line(
     interval: str, capsys: pytest.CaptureFixture[str]
@@ -60,7 +58,6 @@ def test_an_interval_that_cannot_be_meant_is_one_line(
     assert "expected 0.25 to 3600 seconds" in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--address", f"127.0.0.1:{free_port()}"]) == 2
 

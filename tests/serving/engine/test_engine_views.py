@@ -8,8 +8,9 @@ from serving.wire.machine_state import ChipHealth, CutLink, FaultStage
 from tests.serving.plugin.live_parts import KV_BLOCKS
 from tests.serving.plugin.running_engine import Running, heard, lose
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_a_fresh_machine_is_shown_whole() -> None:
     state = Running(
         chips=8, tp=2, ep=4, lnc=1, spares=1, first_chip=70, model="qwen3-30b-a3b"
@@ -43,7 +44,6 @@ def test_a_fresh_machine_is_shown_whole() -> None:
     assert state.expert_balance.imbalance is None
 
 
-@pytest.mark.long
 def test_hbm_is_shown_by_stack_and_owner_as_it_is_held() -> None:
     running = Running(model="qwen3-30b-a3b")
     machine = running.parts.machine
@@ -60,7 +60,6 @@ def test_hbm_is_shown_by_stack_and_owner_as_it_is_held() -> None:
     assert chip.hbm_used_bytes == chip.hbm_capacity_bytes - free
 
 
-@pytest.mark.long
 def test_the_ranks_queues_are_those_of_the_last_step() -> None:
     running = Running(chips=2)
     queues = (
@@ -74,7 +73,6 @@ def test_the_ranks_queues_are_those_of_the_last_step() -> None:
     assert (second.requests_running, second.requests_waiting, second.kv_blocks_used) == (0, 0, 0)
 
 
-@pytest.mark.long
 def test_each_fault_shows_where_it_is() -> None:
     running = Running(chips=8, ep=4, spares=1)
     for fault in (
@@ -115,7 +113,6 @@ def test_each_fault_shows_where_it_is() -> None:
     assert state.chips[2].expert_slots_filled >= 4 * 36
 
 
-@pytest.mark.long
 def test_a_spare_that_is_lost_stands_by_no_more() -> None:
     running = Running(spares=2)
     running.inject(lose(4))

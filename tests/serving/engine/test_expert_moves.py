@@ -27,6 +27,8 @@ from tests.serving.plugin.live_parts import (
 )
 from tests.serving.policy.placement.cases import imbalance
 
+pytestmark = pytest.mark.long
+
 QWEN = "qwen3-30b-a3b"
 # One expert of one layer of Qwen3-30B-A3B: gate, up and down of 2,048 x 768 in BF16.
 QWEN_EXPERT_BYTES = 3 * 2_048 * 768 * 2
@@ -81,7 +83,6 @@ def serve(parts: LiveParts, moves: ExpertMoves, requests: Requests | None = None
     return requests
 
 
-@pytest.mark.long
 def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     before = parts.machine.placement
@@ -98,7 +99,6 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     assert pause_ns >= parts.machine.moving(even).duration_ns > 0
 
 
-@pytest.mark.long
 def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
     parts = live_parts(model=QWEN)
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
@@ -112,7 +112,6 @@ def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
     assert Requests(parts).step().pause_ns == 0
 
 
-@pytest.mark.long
 def test_a_skewed_load_is_evener_after_the_move() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     moves.after_step(NOTHING, batch_of(parts, 10_000))
@@ -132,7 +131,6 @@ def test_a_skewed_load_is_evener_after_the_move() -> None:
     assert imbalance(distribution.probability, parts.machine.placement).mean() < 1.1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("steps", [1, 40, 250])
 def test_tokens_are_drawn_for_each_group_of_chips_as_stated(steps: int) -> None:
     parts = live_parts(model=QWEN, routing="zipf:1", chips=8, tp=2, ep=4)
@@ -158,7 +156,6 @@ def test_tokens_are_drawn_for_each_group_of_chips_as_stated(steps: int) -> None:
     )
 
 
-@pytest.mark.long
 def test_steps_are_counted_where_experts_lay_then() -> None:
     parts = live_parts(model=QWEN, chips=4, ep=4)
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
@@ -176,7 +173,6 @@ def test_steps_are_counted_where_experts_lay_then() -> None:
     assert moves._timed._steps == 4
 
 
-@pytest.mark.long
 def test_the_model_s_time_follows_the_new_placement() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     before = parts.machine.cost_model
@@ -186,7 +182,6 @@ def test_the_model_s_time_follows_the_new_placement() -> None:
     assert parts.machine.cost_model.layout.placement is parts.machine.placement
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("use_async", [False, True])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_texts_are_the_same_while_experts_move_after_every_step(
@@ -206,7 +201,6 @@ def test_texts_are_the_same_while_experts_move_after_every_step(
     assert len(layers_moved) > 1
 
 
-@pytest.mark.long
 def test_routers_that_compute_are_counted_as_they_decide() -> None:
     parts, moves = moving()
     requests = Requests(parts)
@@ -224,7 +218,6 @@ def test_routers_that_compute_are_counted_as_they_decide() -> None:
     )
 
 
-@pytest.mark.long
 def test_a_stand_in_s_experts_move_by_their_own_load_and_cost_no_emulated_time(
     expected: dict[str, list[int]],
 ) -> None:
@@ -240,7 +233,6 @@ def test_a_stand_in_s_experts_move_by_their_own_load_and_cost_no_emulated_time(
     assert moves.balance.imbalance is None  # a dense model has nothing to balance
 
 
-@pytest.mark.long
 def test_where_tokens_are_made_up_the_timed_model_s_experts_move_alone() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1", computes=False)
     requests = serve(parts, moves)
@@ -249,7 +241,6 @@ def test_where_tokens_are_made_up_the_timed_model_s_experts_move_alone() -> None
     assert sum(step.pause_ns for step in requests.steps) > 0
 
 
-@pytest.mark.long
 def test_without_balancing_experts_stay_and_imbalance_is_measured() -> None:
     parts = live_parts()
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
@@ -265,7 +256,6 @@ def test_without_balancing_experts_stay_and_imbalance_is_measured() -> None:
     assert (moves.balance.imbalance_before, moves.balance.imbalance_after) == (None, None)
 
 
-@pytest.mark.long
 def test_chips_that_come_or_go_make_plans_void_and_new_ones_due() -> None:
     parts, moves = moving(
         model=QWEN, routing="zipf:1.2", eplb={"use_async": True, "step_interval": 60}
@@ -283,7 +273,6 @@ def test_chips_that_come_or_go_make_plans_void_and_new_ones_due() -> None:
     assert moves.rebalances == 1
 
 
-@pytest.mark.long
 def test_experts_that_are_balanced_are_not_brought_home() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     moves.after_step(NOTHING, batch_of(parts, 1_000))
@@ -293,7 +282,6 @@ def test_experts_that_are_balanced_are_not_brought_home() -> None:
     assert parts.machine.placement is balanced
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", [SendExperts, TakeExperts])
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("model", [None, pytest.param("llama-3.1-8b", marks=pytest.mark.slow)])

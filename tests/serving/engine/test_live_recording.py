@@ -17,6 +17,8 @@ from serving.wire.control_call import (
 from serving.wire.step_record import StepPhase, StepRecord
 from tests.serving.plugin.running_engine import Running, heard
 
+pytestmark = pytest.mark.long
+
 
 def recording(running: Running, request: RecordRequest | RecordingRequest) -> RecordingState:
     reply = running.ask(request)
@@ -30,7 +32,6 @@ def steps_of(running: Running, number: int) -> tuple[StepRecord, ...]:
     return reply.page.steps
 
 
-@pytest.mark.long
 def test_steps_are_recorded_from_the_begin_to_the_end_and_not_else() -> None:
     running = Running(model="qwen3-30b-a3b")
     running.step(0)
@@ -52,7 +53,6 @@ def test_steps_are_recorded_from_the_begin_to_the_end_and_not_else() -> None:
     assert steps[0].chips == (0, 1, 2, 3)
 
 
-@pytest.mark.long
 def test_what_the_ranks_said_when_the_step_was_decided_is_in_its_record() -> None:
     running = Running()
     number = recording(running, RecordRequest()).recording
@@ -68,7 +68,6 @@ def test_what_the_ranks_said_when_the_step_was_decided_is_in_its_record() -> Non
     assert step.kv_blocks_used == (0, 100, 200, 300)
 
 
-@pytest.mark.long
 def test_a_recovery_is_a_pause_before_the_step_and_a_spare_takes_the_seat() -> None:
     running = Running(spares=1)
     number = recording(running, RecordRequest()).recording
@@ -88,7 +87,6 @@ def test_a_recovery_is_a_pause_before_the_step_and_a_spare_takes_the_seat() -> N
     assert after.chips == (0, 4, 2, 3)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"model": "qwen3-30b-a3b", "tp": 2}])
 def test_a_sampled_step_costs_again_what_it_cost(settings: dict[str, object]) -> None:
     running = Running(**settings)
@@ -104,7 +102,6 @@ def test_a_sampled_step_costs_again_what_it_cost(settings: dict[str, object]) ->
         assert 0 < min(reply.what_if.what_if_ns.values()) < reply.what_if.duration_ns
 
 
-@pytest.mark.long
 def test_a_ring_of_two_keeps_the_last_two_and_counts_what_it_dropped() -> None:
     running = Running()
     number = recording(running, RecordRequest(steps_max=2)).recording
@@ -116,7 +113,6 @@ def test_a_ring_of_two_keeps_the_last_two_and_counts_what_it_dropped() -> None:
     assert [step.step for step in steps_of(running, number)] == [1, 2]
 
 
-@pytest.mark.long
 def test_questions_about_no_recording_or_another_s_are_refused() -> None:
     running = Running()
     assert isinstance(running.ask(StepsRequest(recording=1, first_step=0)), Refusal)

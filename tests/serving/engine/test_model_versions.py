@@ -19,6 +19,8 @@ from serving.wire.control_call import (
 from tests.serving.plugin.other_weights import other_weights
 from tests.serving.plugin.running_engine import Running, heard, lose
 
+pytestmark = pytest.mark.long
+
 IDLE = RankQueues(running=0, waiting=0, kv_blocks_used=0)
 BUSY = RankQueues(running=1, waiting=0, kv_blocks_used=1)
 
@@ -59,7 +61,6 @@ class Rolling:
         return [rank.version for rank in self.running.state().ranks]
 
 
-@pytest.mark.long
 def test_blocks_close_empty_read_and_open_one_after_the_other(other: Path) -> None:
     rolling = Rolling(chips=4, ep=2)
     rolling.busy = {1, 2}
@@ -91,7 +92,6 @@ def test_blocks_close_empty_read_and_open_one_after_the_other(other: Path) -> No
     assert not rolling.wake.wanted
 
 
-@pytest.mark.long
 def test_a_block_is_not_read_before_the_scheduler_keeps_requests_out_of_it(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     rolling.publish(other)
@@ -101,7 +101,6 @@ def test_a_block_is_not_read_before_the_scheduler_keeps_requests_out_of_it(other
     assert (rolling.renewed, rolling.versions()) == ((), [1, 1])
 
 
-@pytest.mark.long
 def test_reading_takes_time_in_which_the_other_blocks_serve(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     rolling.busy = {1}
@@ -125,7 +124,6 @@ def test_reading_takes_time_in_which_the_other_blocks_serve(other: Path) -> None
     assert rolling.closed == (1,)
 
 
-@pytest.mark.long
 def test_where_nobody_else_serves_reading_holds_the_next_step_up(other: Path) -> None:
     rolling = Rolling(chips=2, ep=2)
     rolling.publish(other)
@@ -137,7 +135,6 @@ def test_where_nobody_else_serves_reading_holds_the_next_step_up(other: Path) ->
     assert report.snapshot.pause_s == pytest.approx(second.read_s)
 
 
-@pytest.mark.long
 def test_the_same_weights_again_are_the_same_version(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     first = rolling.publish(other)
@@ -146,7 +143,6 @@ def test_the_same_weights_again_are_the_same_version(other: Path) -> None:
     assert [state.number for state in rolling.running.state().versions] == [1, 2]
 
 
-@pytest.mark.long
 def test_going_back_is_a_roll_out_of_its_own_and_numbers_stay_honest(
     other: Path, tmp_path: Path
 ) -> None:
@@ -174,7 +170,6 @@ def test_going_back_is_a_roll_out_of_its_own_and_numbers_stay_honest(
     assert refusal.message == "version 1 has none before it that could be served again"
 
 
-@pytest.mark.long
 def test_it_does_not_go_back_to_weights_that_have_changed(tmp_path: Path, other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     changing = other_weights(tmp_path / "changing", seed=4)
@@ -188,7 +183,6 @@ def test_it_does_not_go_back_to_weights_that_have_changed(tmp_path: Path, other:
     assert "no longer holds the weights of version 2" in refusal.message
 
 
-@pytest.mark.long
 def test_another_target_in_the_middle_is_gone_to_from_where_it_is(
     other: Path, tmp_path: Path
 ) -> None:
@@ -203,7 +197,6 @@ def test_another_target_in_the_middle_is_gone_to_from_where_it_is(
     assert rolling.versions() == [3, 3, 3]
 
 
-@pytest.mark.long
 def test_a_block_that_is_down_changes_at_once_and_comes_back_with_it(other: Path) -> None:
     rolling = Rolling(chips=2, ep=1)
     rolling.running.inject(lose(1))
@@ -215,7 +208,6 @@ def test_a_block_that_is_down_changes_at_once_and_comes_back_with_it(other: Path
     assert rolling.closed == (0,)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("chip", [0, 1])
 def test_weights_that_a_chip_cannot_read_are_given_up_and_say_why(
     other: Path, monkeypatch: pytest.MonkeyPatch, chip: int
@@ -239,7 +231,6 @@ def test_weights_that_a_chip_cannot_read_are_given_up_and_say_why(
     assert second.failure == "there is no such directory on the other node"
 
 
-@pytest.mark.long
 def test_a_chip_that_dies_of_reading_is_lost_and_the_others_serve_the_new_weights(
     other: Path,
 ) -> None:

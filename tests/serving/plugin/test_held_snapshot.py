@@ -10,8 +10,9 @@ from serving.plugin.translate import StillHeld
 from serving.wire.control_call import InjectRequest, WatchReply, WatchRequest
 from tests.serving.plugin.core_engine import Engine
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_requests_that_come_while_a_step_is_held_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, chips=2, clock="dilated:20")
     for name in ("one", "two"):

@@ -22,6 +22,8 @@ from tests.serving.plugin.driven_schedulers import (
 )
 from tests.serving.plugin.engine_config import block_hasher
 
+pytestmark = pytest.mark.long
+
 RANKS = 2
 
 
@@ -85,7 +87,6 @@ def published(tmp_path: Path) -> Any:
     made.close()
 
 
-@pytest.mark.long
 def test_what_events_say_is_what_the_pools_hold_through_evictions_and_a_reset(
     published: Published,
 ) -> None:

@@ -5,8 +5,9 @@ import pytest
 from tests.serving.plugin.leased_requests import drain, lease_of, resume
 from tests.serving.plugin.running_engine import Running
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 @pytest.mark.parametrize(("purpose", "stays"), [("training", True), ("maintenance", False)])
 def test_the_clock_stays_while_a_job_trains_and_follows_the_load_beside_maintenance(
     purpose: str, stays: bool, monkeypatch: pytest.MonkeyPatch

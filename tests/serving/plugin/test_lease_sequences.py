@@ -28,6 +28,8 @@ from tests.serving.plugin.live_parts import NEW_TOKENS
 from tests.serving.plugin.other_weights import other_weights
 from tests.serving.plugin.running_engine import Running
 
+pytestmark = pytest.mark.long
+
 CHIPS, TP = 8, 2
 PROMPTS = {f"r{number}": list(range(300 + number, 312 + 3 * number)) for number in range(12)}
 SHAPES: list[dict[str, Any]] = [
@@ -132,7 +134,6 @@ of_shapes = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.long
 @of_shapes
 @given(happens=st.lists(acts, min_size=3, max_size=14))
 @settings(max_examples=4)

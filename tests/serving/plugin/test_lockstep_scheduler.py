@@ -26,6 +26,8 @@ from tests.serving.plugin.lockstep_workload import (
     random_workload,
 )
 
+pytestmark = pytest.mark.long
+
 AMPLE_BLOCKS, FEW_BLOCKS = 400, 24
 
 
@@ -210,7 +212,6 @@ class Twin:
         assert sorted([*living, *self.outcome]) == sorted(self.lengths)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("blocks", [AMPLE_BLOCKS, FEW_BLOCKS])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_each_rank_decides_as_a_bare_scheduler_with_its_requests(ranks: int, blocks: int) -> None:
@@ -227,7 +228,6 @@ def test_each_rank_decides_as_a_bare_scheduler_with_its_requests(ranks: int, blo
         assert twin.seen["resumed"] > 5
 
 
-@pytest.mark.long
 @given(
     seed=st.integers(0, 2**32 - 1),
     ranks=st.integers(1, 4),

@@ -11,6 +11,8 @@ from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
 from tests.serving.plugin.seen_engine import Seen
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def logger() -> Iterator[EmulatedStatLogger]:
@@ -31,7 +33,6 @@ def value(name: str) -> float:
     return found
 
 
-@pytest.mark.long
 def test_work_is_the_mean_chip_s_whatever_vllm_estimates(logger: EmulatedStatLogger) -> None:
     seen = Seen(spares=1)
     for _ in range(2):

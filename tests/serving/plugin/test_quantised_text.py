@@ -9,6 +9,8 @@ from emulator.data import SMALL_MOE_DIR
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
 from tests.serving.plugin.core_engine import Engine
 
+pytestmark = pytest.mark.long
+
 PROMPTS = {"a": (5, 50), "b": (90, 300), "c": (33, 700)}
 """Tokens of each prompt, and its first one."""
 
@@ -19,7 +21,6 @@ def is_greedy(model: WholeModel, prompt: list[int], text: list[int]) -> bool:
     return scores[len(prompt) - 1 :].argmax(axis=1).tolist() == text
 
 
-@pytest.mark.long
 def test_greedy_text_is_that_of_the_format_and_not_of_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

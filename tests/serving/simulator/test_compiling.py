@@ -13,6 +13,8 @@ from emulator.specs.partition import Partition
 from loadgen.workloads.traffic import Traffic
 from serving.simulator import SimulatedDeployment, compile_kernels
 
+pytestmark = pytest.mark.long
+
 RUN = """
 import sys
 import numpy as np
@@ -53,7 +55,6 @@ def taken(*arguments: str) -> tuple[int, int]:
 
 
 @pytest.mark.process
-@pytest.mark.long
 @pytest.mark.parametrize("replicas", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_run_that_preempts_and_so_caches_compiles_nothing_more(replicas: str) -> None:
     """The first request alone would need no prefix cache; all together overfill the blocks."""
@@ -65,12 +66,10 @@ def test_a_run_that_preempts_and_so_caches_compiles_nothing_more(replicas: str) 
 
 
 @pytest.mark.process
-@pytest.mark.long
 def test_a_run_without_a_cache_compiles_nothing_more() -> None:
     assert taken("100000", "1", "prepared") == (0, 0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("compiles", [True, False])
 def test_a_wait_is_said_once_and_only_if_it_is_for_a_compiler(
     compiles: bool, monkeypatch: pytest.MonkeyPatch

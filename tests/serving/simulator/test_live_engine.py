@@ -21,6 +21,8 @@ from serving.simulator import SchedulerLimits, SimulatedDeployment, TimedCall, s
 from serving.wire.control_call import DrainRequest, HealRequest, InjectRequest, ResumeRequest
 from tests.serving.simulator.live_serving import SeenSteps, serve_live
 
+pytestmark = pytest.mark.long
+
 MODEL = "qwen3-30b-a3b"
 LENGTHS = IndependentLengths(
     prompt=parse_lengths("lognormal:300,200,1-600"), output=parse_lengths("uniform:1-40")
@@ -28,7 +30,6 @@ LENGTHS = IndependentLengths(
 TIGHT = ("--max-num-seqs", "4", "--max-num-batched-tokens", "256", "--block-size", "16")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("rate", "flags", "limits", "settings", "partition"),
     [
@@ -93,7 +94,6 @@ def test_every_step_every_token_and_every_joule_is_the_same(
     assert virtual.preemptions > 0 or "--num-gpu-blocks-override" not in flags
 
 
-@pytest.mark.long
 def test_a_drafting_model_takes_the_same_time_and_energy_step_by_step() -> None:
     asked = Traffic.drawn(rate_per_s=60.0, lengths=LENGTHS, seed=5, requests=12)
     partition = Partition(chips=2, ep=2, lnc=2)
@@ -159,7 +159,6 @@ def seldom(*case: Any) -> Any:
     return pytest.param(*case, marks=pytest.mark.slow)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("calls", "chips", "spares"),
     [

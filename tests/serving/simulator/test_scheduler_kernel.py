@@ -15,6 +15,8 @@ from tests.serving.simulator.vllm_ranks import (
     vllm_decisions,
 )
 
+pytestmark = pytest.mark.long
+
 STEPS = 120
 POLICIES = ("none", "balanced:2:8:24", "capped:16", "staggered:1")
 
@@ -89,7 +91,6 @@ def requests(draw: st.DrawFn) -> AskedRequest:
     )
 
 
-@pytest.mark.long
 @given(config=configs(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_every_decision_is_vllm_s(config: RankConfig, asked: list[AskedRequest]) -> None:
     hold_equal(config, asked)
@@ -105,7 +106,6 @@ def hold_equal(config: RankConfig, asked: list[AskedRequest]) -> None:
         assert ours == theirs, step
 
 
-@pytest.mark.long
 @given(data=st.data(), config=configs(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_ranks_leave_and_come_back_as_vllm_s_do(
     data: st.DataObject, config: RankConfig, asked: list[AskedRequest]
@@ -113,7 +113,6 @@ def test_ranks_leave_and_come_back_as_vllm_s_do(
     hold_equal(replace(config, changes=data.draw(rank_changes(config.ranks))), asked)
 
 
-@pytest.mark.long
 @given(config=with_drafts(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_drafts_are_scheduled_and_verified_as_by_vllm(
     config: RankConfig, asked: list[AskedRequest]

@@ -17,6 +17,8 @@ from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
 from serving.simulator.day_night import SimulatedDayNight
 from serving.telemetry.recent_times import LEAST
 
+pytestmark = pytest.mark.long
+
 DEPLOYMENT = SimulatedDeployment.of(
     "trn3-nl72x2",
     "qwen3-30b-a3b",
@@ -66,7 +68,6 @@ def looked_on_by(policy: LooksOn, *, ttft_s: float, tpot_s: float) -> SimulatedD
     )
 
 
-@pytest.mark.long
 def test_a_policy_sees_how_many_requests_are_within_ttft_and_within_tpot() -> None:
     plain = simulate(DEPLOYMENT, TRAFFIC)
     ttft_s, tpot_s = np.quantile(plain.ttft_s, 0.7), np.quantile(plain.tpot_of_several_s, 0.4)
@@ -80,7 +81,6 @@ def test_a_policy_sees_how_many_requests_are_within_ttft_and_within_tpot() -> No
     assert shares[-1] == pytest.approx((0.7, 0.4), abs=0.03)
 
 
-@pytest.mark.long
 def test_after_a_change_tpot_is_that_of_requests_that_began_since() -> None:
     lengths = IndependentLengths(
         prompt=Uniform(least=1, most=900), output=Uniform(least=2, most=300)

@@ -16,6 +16,8 @@ from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import sample_week
 from tests.serving.analysis.day.days import HANDOVER, MONDAY, machine
 
+pytestmark = pytest.mark.long
+
 
 def compared(
     trace: DayTrace, *policies: str, peak: float = 0.7, machines: int = 1, **changes: Any
@@ -33,7 +35,6 @@ def compared(
     return load
 
 
-@pytest.mark.long
 @settings(max_examples=4)
 @given(
     hours=st.lists(st.integers(1, 100), min_size=12, max_size=12),
@@ -56,7 +57,6 @@ def test_no_policy_and_no_split_is_worth_more_than_the_oracle(
             assert result.value <= load.oracle.value
 
 
-@pytest.mark.long
 def test_machines_share_the_demand_and_are_alike() -> None:
     one, eight = (
         compared(sample_week(), "demand", "schedule:22:00-06:00@UTC", machines=count)
@@ -73,7 +73,6 @@ def test_machines_share_the_demand_and_are_alike() -> None:
         assert each.totals.left == 8 * alone.totals.left
 
 
-@pytest.mark.long
 def test_a_flash_crowd_within_the_days_target_is_marked_by_its_worst_five_minutes() -> None:
     rates = np.full(2 * 288, 10.0)
     rates[288 + 100] = 28.0  # at its height four groups serve less than arrives
@@ -92,7 +91,6 @@ def test_a_flash_crowd_within_the_days_target_is_marked_by_its_worst_five_minute
     assert load.never.worst_5min_attainment > 0.99
 
 
-@pytest.mark.long
 def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
     load = compared(sample_week(), "demand")
     ordered = (load.never, load.fixed, load.result("demand"), load.oracle)
@@ -105,7 +103,6 @@ def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
     )
 
 
-@pytest.mark.long
 def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() -> None:
     load = compared(sample_week(), "fixed:2", "demand")
     header, failed, kept, *_ = table_lines(headline_table(load, {}))
@@ -124,14 +121,12 @@ def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() ->
         assert len(table.rows) == len(load.everything)
 
 
-@pytest.mark.long
 def test_a_split_that_is_asked_for_and_the_best_one_is_shown_once() -> None:
     best = compared(sample_week(), "demand").fixed.policy
     load = compared(sample_week(), best)
     assert [each.policy for each in load.everything].count(best) == 1
 
 
-@pytest.mark.long
 def test_beyond_the_machines_days_are_held_to_the_target_share_of_what_never_keeps() -> None:
     load = compared(sample_week(), "demand", peak=1.3)
 
@@ -144,7 +139,6 @@ def test_beyond_the_machines_days_are_held_to_the_target_share_of_what_never_kee
     assert load.oracle_gap < 0.01
 
 
-@pytest.mark.long
 def test_an_oracle_without_a_bound_says_so() -> None:
     """Hand-overs that last over several looks have too many states."""
     question = DayQuestion(

@@ -14,6 +14,8 @@ from serving.analysis.steady_state.envelope import Interval
 from serving.analysis.steady_state.partitions import PartitionFilter
 from tests.serving.analysis.steady_state.small_machines import small_sweep
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def claimed() -> Pareto:
@@ -37,7 +39,6 @@ def panels_of(shown: Pareto) -> list[dict[str, Any]]:
     return panels
 
 
-@pytest.mark.long
 def test_all_panels_have_the_same_range_of_interactivity(claimed) -> None:
     curves, ratios, _ = panels_of(claimed)
 
@@ -55,7 +56,6 @@ def test_all_panels_have_the_same_range_of_interactivity(claimed) -> None:
         assert machine.envelope.reach < high
 
 
-@pytest.mark.long
 def test_axes_have_names_with_units_and_machines_colours_of_their_own(claimed) -> None:
     curves, ratios, _ = panels_of(claimed)
     encoding = curves["layer"][-1]["encoding"]
@@ -67,7 +67,6 @@ def test_axes_have_names_with_units_and_machines_colours_of_their_own(claimed) -
     assert ratios["layer"][1]["encoding"]["y"]["title"][-1] == f"of {BASE_SYSTEM}"
 
 
-@pytest.mark.long
 def test_marked_points_lie_on_the_line_of_their_machine(claimed) -> None:
     curves = panels_of(claimed)[0]
     marked = curves["layer"][-1]["rows"]
@@ -80,7 +79,6 @@ def test_marked_points_lie_on_the_line_of_their_machine(claimed) -> None:
             assert row["tokens/s/MW"] >= float(line) * 0.99
 
 
-@pytest.mark.long
 def test_the_claim_s_range_is_shaded_and_every_answer_is_written(claimed) -> None:
     found = findings(claimed.machines[0].curves, claimed.machines[1].curves)
     reached = (Interval(low=50.0, high=80.0), Interval(low=90.0, high=95.0))
@@ -96,7 +94,6 @@ def test_the_claim_s_range_is_shaded_and_every_answer_is_written(claimed) -> Non
     assert [row["answer"] for row in written] == answers_in_words
 
 
-@pytest.mark.long
 def test_one_machine_has_no_ratios_and_no_claims() -> None:
     alone = pareto((small_sweep(),))
 

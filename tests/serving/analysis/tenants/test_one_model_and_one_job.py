@@ -18,6 +18,8 @@ from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
 from tests.serving.analysis.day.days import CURVE, HANDOVER, MONDAY, demand, outcomes, trained
 
+pytestmark = pytest.mark.long
+
 GROUPS = 5
 TERMS = WalkTerms(interval_s=20.0, look_s=100.0)
 
@@ -66,7 +68,6 @@ def fleet_walk(
     )
 
 
-@pytest.mark.long
 @given(
     numbers=st.lists(st.integers(1, GROUPS), min_size=1, max_size=12),
     load=st.integers(0, 300),

@@ -19,6 +19,8 @@ from tests.serving.analysis.day.days import trained
 from tests.serving.analysis.tenants.fleets import IDLE_WATTS, batch, elastic, job
 from tests.serving.analysis.tenants.test_fleet_walk import GROUPS, MONDAY, day, model, night
 
+pytestmark = pytest.mark.long
+
 
 def value(walk: FleetWalk) -> float:
     """Of all tenants, as a report has it."""
@@ -42,7 +44,6 @@ def still(*tenants: Tenant, serving: int = 3) -> FleetWalk:
     return night(*tenants, models=(model("a", day(3.0, peak_h=6), Fixed(serving_groups=serving)),))
 
 
-@pytest.mark.long
 def test_one_job_on_groups_that_are_always_free_starts_once() -> None:
     walk = still(job(GROUPS))
     # 5 groups train 10 tokens/s each, but for one start of 20 s, of which shares of looks may save
@@ -52,7 +53,6 @@ def test_one_job_on_groups_that_are_always_free_starts_once() -> None:
     assert 0.99 * most < value(walk) <= tenant_bound(walk)
 
 
-@pytest.mark.long
 def test_work_that_has_an_end_and_has_not_come_yet_is_no_worth() -> None:
     late = Submission(at_s=86_400 - 600.0, requests=1e6, due_s=86_400.0)
     walk = still(job(GROUPS, tokens=5_000.0), batch(GROUPS, late))
@@ -94,7 +94,6 @@ def planned(chance: np.random.Generator, most: int) -> Planned:
     return Planned(begins_s=MONDAY.timestamp(), look_s=300.0, serving=tuple(looks.tolist()))
 
 
-@pytest.mark.long
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_no_allocation_of_the_same_groups_is_worth_more(seed: int) -> None:

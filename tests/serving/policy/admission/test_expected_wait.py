@@ -11,6 +11,8 @@ from serving.policy.admission.entry import Entry
 from serving.policy.admission.expected_wait import LOOKED_AT_MAX, ExpectedWait, WaitDemand
 from tests.serving.policy.admission.works import work
 
+pytestmark = pytest.mark.long
+
 RUNNING = 8_192
 CAPACITY = Capacity(seats=RUNNING, kv_tokens=10**9, prefill_tokens_per_step=10**5)
 DEMAND = WaitDemand(
@@ -43,7 +45,6 @@ def measured(sequences: int) -> ExpectedWait:
     return expected
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("sequences", [1, 8])
 def test_a_sample_tells_what_all_would(sequences: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled_s = measured(sequences).wait(DEMAND, CAPACITY, 0.0).seconds
@@ -54,7 +55,6 @@ def test_a_sample_tells_what_all_would(sequences: int, monkeypatch: pytest.Monke
     assert sampled_s == pytest.approx(whole_s, rel=0.05)
 
 
-@pytest.mark.long
 def test_a_look_at_thousands_sees_some_hundreds_that_stand_for_all() -> None:
     expected = measured(1)
     answers = expected._answers(RUNNING)
@@ -68,7 +68,6 @@ def test_a_look_at_thousands_sees_some_hundreds_that_stand_for_all() -> None:
     assert time.process_time() - begun_s < 20 * 0.010  # all of them: some 30 ms a look
 
 
-@pytest.mark.long
 def test_who_waits_for_a_seat_waits_no_shorter_for_a_shorter_prompt() -> None:
     """Of prompts over 1,800 tokens 6 % were let in and 28 % of those under 200, by engines of which
     the seats are all taken: the seats had as little to do, and a fifth of the work was not done.

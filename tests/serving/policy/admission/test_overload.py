@@ -14,6 +14,8 @@ from serving.policy.admission.work import WorkClass
 from tests.serving.policy.admission.stepping_engine import Arrivals, Lived, Machine, SteppingEngine
 from tests.serving.policy.admission.works import work
 
+pytestmark = pytest.mark.long
+
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 MACHINE = Machine()
@@ -95,7 +97,6 @@ def overloaded(name: str, target_s: float) -> tuple[Lived, float]:
     return lived, begun_per_s / per_s
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", EVERYDAY)
 def test_what_enters_has_its_first_token_in_time_and_no_seat_is_idle(name: str) -> None:
     lived, share = overloaded(name, 2.0)
@@ -119,7 +120,6 @@ def test_no_load_is_late_by_more_than_a_twentieth_or_served_by_much_less_than_it
     assert share >= (0.75 if "40 times" in name else 0.85)
 
 
-@pytest.mark.long
 def test_batch_work_fills_what_interactive_work_leaves_and_does_not_hold_it_up() -> None:
     name = "exponential answers"
     per_s = capacity_per_s(name)
@@ -138,7 +138,6 @@ def test_batch_work_fills_what_interactive_work_leaves_and_does_not_hold_it_up()
     assert beside[WorkClass.INTERACTIVE].p99_s() <= alone[WorkClass.INTERACTIVE].p99_s() + 0.1
 
 
-@pytest.mark.long
 def test_batch_work_gets_next_to_nothing_while_interactive_work_is_refused() -> None:
     name = "exponential answers"
     per_s = capacity_per_s(name)
@@ -151,7 +150,6 @@ def test_batch_work_gets_next_to_nothing_while_interactive_work_is_refused() -> 
     assert len(lived[WorkClass.BATCH].at_s) < 0.02 * len(lived[WorkClass.INTERACTIVE].at_s)
 
 
-@pytest.mark.long
 def test_a_refused_client_that_comes_back_when_told_enters() -> None:
     admission = Admission(AdmissionLimits(ttft_target_s=1.0), MACHINE.capacity())
     engine = SteppingEngine(MACHINE, admission)

@@ -36,6 +36,8 @@ from serving.telemetry import recorder
 from tests.serving.process.test_front_program import program
 from tests.serving.server.gateway.small_async_llm import SmallCore, small_async_llm
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 20.0
 STEP_S = 0.01
 LONG_TOKENS = 400  # about four seconds
@@ -161,7 +163,6 @@ def told(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.long
 def test_sigterm_lets_requests_end_and_nobody_new_in(process: Process) -> None:
     async def case() -> None:
         async with running() as (server, serving, client), streaming(client, 100) as lines:
@@ -180,7 +181,6 @@ def test_sigterm_lets_requests_end_and_nobody_new_in(process: Process) -> None:
     assert (process.end.code, process.left) == (0, [])
 
 
-@pytest.mark.long
 def test_requests_that_outlast_their_time_are_aborted_and_told(process: Process) -> None:
     async def case() -> float:
         async with running(0.2) as (server, serving, client):
@@ -196,7 +196,6 @@ def test_requests_that_outlast_their_time_are_aborted_and_told(process: Process)
     assert (process.end.code, process.left) == (0, [])
 
 
-@pytest.mark.long
 @pytest.mark.process
 def test_a_front_that_outlasts_its_time_is_cut_and_the_log_says_so(
     process: Process,
@@ -224,7 +223,6 @@ def test_a_front_that_outlasts_its_time_is_cut_and_the_log_says_so(
     assert "the front has not ended, and is cut with its requests" in caplog.text
 
 
-@pytest.mark.long
 def test_sigint_gives_requests_no_time(process: Process) -> None:
     async def case() -> None:
         async with running() as (_, serving, client), streaming(client, LONG_TOKENS) as lines:
@@ -238,7 +236,6 @@ def test_sigint_gives_requests_no_time(process: Process) -> None:
     assert (process.end.code, process.left) == (0, [])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_waits_for_nobody(second: signal.Signals, process: Process) -> None:
     async def case() -> None:
@@ -255,7 +252,6 @@ def test_a_second_signal_waits_for_nobody(second: signal.Signals, process: Proce
     assert (process.end.code, process.left) == (128 + second, [])
 
 
-@pytest.mark.long
 def test_an_engine_that_is_gone_fails_its_requests_and_ends_the_server(process: Process) -> None:
     async def case() -> float:
         async with running() as (server, serving, client):
@@ -274,7 +270,6 @@ def test_an_engine_that_is_gone_fails_its_requests_and_ends_the_server(process: 
     assert (process.end.code, process.left) == (1, [])
 
 
-@pytest.mark.long
 def test_a_server_that_vllm_ends_for_its_engine_says_that_nobody_asked_for_it(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +286,6 @@ def test_a_server_that_vllm_ends_for_its_engine_says_that_nobody_asked_for_it(
     assert (process.end.code, process.left) == (1, [])
 
 
-@pytest.mark.long
 def test_an_engine_that_goes_while_requests_end_is_not_waited_for(process: Process) -> None:
     async def case() -> None:
         async with running() as (server, serving, client):
@@ -310,7 +304,6 @@ def test_an_engine_that_goes_while_requests_end_is_not_waited_for(process: Proce
     assert process.left == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("what", ["abort", "shutdown"])
 def test_an_end_that_hangs_is_bounded(
     what: str, process: Process, monkeypatch: pytest.MonkeyPatch
@@ -340,7 +333,6 @@ def test_an_end_that_hangs_is_bounded(
     assert process.left == [HUNG_CODE]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_two_signals_end_a_process_whose_loop_is_stuck(
     run: Callable[..., None], process: Process, monkeypatch: pytest.MonkeyPatch
@@ -366,7 +358,6 @@ def test_two_signals_end_a_process_whose_loop_is_stuck(
     assert left_while_stuck == [128 + signal.SIGTERM]
 
 
-@pytest.mark.long
 def test_one_signal_bounds_the_end_of_a_stuck_loop_by_the_requests_time(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,9 @@ from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.in_process_training import started
 from tests.serving.server.training.tiny_job import Job, tiny_spec
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_serving_chips_give_a_text_the_loss_that_training_chips_give_it(tmp_path: Path) -> None:
     job = Job(tiny_spec(tmp_path, steps=4), tmp_path / "job")
     job.run()

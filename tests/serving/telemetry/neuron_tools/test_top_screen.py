@@ -14,6 +14,8 @@ from serving.telemetry.neuron_tools.top_figures import TopFigures, top_figures
 from serving.telemetry.neuron_tools.top_screen import KEYS, Help, Lost, TopScreen
 from tests.serving.telemetry.neuron_tools.looks import a_snapshot
 
+pytestmark = pytest.mark.long
+
 FOUR = top_figures(a_snapshot(4), None)
 ALL = top_figures(a_snapshot(144), None)
 Screen = Pilot[UltraServeError | None]
@@ -67,7 +69,6 @@ def played(
     return asyncio.run(run())
 
 
-@pytest.mark.long
 def test_144_chips_fit_80_by_24_with_title_figures_and_keys() -> None:
     async def play(pilot: Screen) -> None:
         await until(pilot, lambda: "T16 " in shown(pilot), "the grid")
@@ -81,7 +82,6 @@ def test_144_chips_fit_80_by_24_with_title_figures_and_keys() -> None:
     played(Looks(ALL), play, first=ALL)
 
 
-@pytest.mark.long
 def test_f_toggles_utilization_and_teraflops_and_m_shows_more() -> None:
     async def play(pilot: Screen) -> None:
         heads = []
@@ -103,7 +103,6 @@ def test_f_toggles_utilization_and_teraflops_and_m_shows_more() -> None:
     played(Looks(FOUR), play)
 
 
-@pytest.mark.long
 def test_digits_and_a_and_d_select_tabs() -> None:
     async def play(pilot: Screen) -> None:
         tabs = pilot.app.query_one(TabbedContent)
@@ -117,7 +116,6 @@ def test_digits_and_a_and_d_select_tabs() -> None:
     played(Looks(FOUR), play)
 
 
-@pytest.mark.long
 def test_the_memory_tree_opens_and_closes_as_a_whole_and_adds_up() -> None:
     async def play(pilot: Screen) -> None:
         await pilot.press("2")
@@ -143,7 +141,6 @@ def test_the_memory_tree_opens_and_closes_as_a_whole_and_adds_up() -> None:
     played(Looks(FOUR), play)
 
 
-@pytest.mark.long
 def test_one_device_opens_by_itself() -> None:
     async def play(pilot: Screen) -> None:
         await pilot.press("2")
@@ -155,7 +152,6 @@ def test_one_device_opens_by_itself() -> None:
     played(Looks(FOUR), play)
 
 
-@pytest.mark.long
 def test_ranks_and_chips_are_tables_that_follow_the_snapshots() -> None:
     looks = Looks(FOUR)
 
@@ -173,7 +169,6 @@ def test_ranks_and_chips_are_tables_that_follow_the_snapshots() -> None:
     played(looks, play, size=(120, 30), interval_s=0.2)
 
 
-@pytest.mark.long
 def test_a_lost_connection_is_told_and_what_comes_back_is_shown() -> None:
     looks = Looks(FOUR)
 
@@ -190,7 +185,6 @@ def test_a_lost_connection_is_told_and_what_comes_back_is_shown() -> None:
     played(looks, play, interval_s=0.2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "failure", [ConfigError(field="key", value="x", expected="another"), KeyError("a bug")], ids=str
 )
@@ -208,7 +202,6 @@ def test_what_cannot_pass_ends_the_screen_and_is_handed_on(failure: Exception) -
     assert played(looks, play).return_value is failure
 
 
-@pytest.mark.long
 def test_help_shows_every_key_and_closes() -> None:
     async def play(pilot: Screen) -> None:
         await pilot.press("h")
@@ -221,7 +214,6 @@ def test_help_shows_every_key_and_closes() -> None:
     played(Looks(FOUR), play)
 
 
-@pytest.mark.long
 def test_looks_go_on_below_the_help() -> None:
     looks = Looks(FOUR)
 
@@ -237,7 +229,6 @@ def test_looks_go_on_below_the_help() -> None:
     played(looks, play, interval_s=0.2)
 
 
-@pytest.mark.long
 def test_a_larger_terminal_shows_more() -> None:
     async def play(pilot: Screen) -> None:
         await until(pilot, lambda: "T16 " in shown(pilot), "the grid")
@@ -251,7 +242,6 @@ def test_a_larger_terminal_shows_more() -> None:
     played(Looks(ALL), play, first=ALL)
 
 
-@pytest.mark.long
 def test_q_quits() -> None:
     async def play(pilot: Screen) -> None:
         await pilot.press("q")
@@ -261,7 +251,6 @@ def test_q_quits() -> None:
     assert (app.return_value, app.return_code) == (None, 0)
 
 
-@pytest.mark.long
 def test_a_look_that_does_not_come_back_does_not_keep_q_waiting() -> None:
     under_way, never = threading.Event(), threading.Event()
 
@@ -280,7 +269,6 @@ def test_a_look_that_does_not_come_back_does_not_keep_q_waiting() -> None:
     never.set()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("value", ["1", None])
 def test_no_color_is_obeyed(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -15,10 +15,11 @@ from serving.server.gateway.http.request_work import ContextSize
 from serving.server.gateway.ingress_account import IngressAccount
 from tests.serving.server.gateway.grpc.served_grpc import CAPACITY, Ready
 
+pytestmark = pytest.mark.long
+
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
 
 
-@pytest.mark.long
 def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() -> None:
     unhandled: list[dict[str, Any]] = []
     bodies = [{"type": "http.request", "body": b"{}", "more_body": False}]

@@ -20,6 +20,8 @@ from serving.server.gateway.ingress_limits import IngressLimits
 from serving.server.gateway.kv_params import KvParams
 from tests.serving.server.gateway.http.served_http import MODEL, HttpServer, http_server
 
+pytestmark = pytest.mark.long
+
 SECRET = "us-0123456789012345678901234567890123456789"
 CHAT: list[Any] = [{"role": "user", "content": "hello"}]
 EXACTLY = {"ignore_eos": True}
@@ -48,7 +50,6 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-@pytest.mark.long
 def test_an_admitted_request_is_answered_as_without_a_gateway() -> None:
     async def use(server: HttpServer) -> None:
         client = server.client()
@@ -83,7 +84,6 @@ def test_an_admitted_request_is_answered_as_without_a_gateway() -> None:
     run(use)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("kv_params", "waiting"), [(KvParams.HEARD, 1), (KvParams.IGNORED, 41)])
 def test_a_prompt_that_another_engine_has_computed_is_not_waited_for(
     kv_params: KvParams, waiting: int
@@ -102,7 +102,6 @@ def test_a_prompt_that_another_engine_has_computed_is_not_waited_for(
     run(use)
 
 
-@pytest.mark.long
 def test_a_request_has_one_name_everywhere() -> None:
     async def use(server: HttpServer) -> None:
         body = {"model": MODEL, "prompt": "hello", "max_tokens": 1}
@@ -119,7 +118,6 @@ def test_a_request_has_one_name_everywhere() -> None:
     run(use)
 
 
-@pytest.mark.long
 def test_strangers_are_told_so_in_the_words_of_their_client() -> None:
     async def use(server: HttpServer) -> None:
         for key in ("wrong", "us-"):
@@ -139,7 +137,6 @@ def test_strangers_are_told_so_in_the_words_of_their_client() -> None:
     run(use, keys=KeyRing(key_hashes=(hash_of(SECRET),)))
 
 
-@pytest.mark.long
 def test_a_client_that_is_told_to_come_back_comes_back_and_is_served() -> None:
     async def use(server: HttpServer) -> None:
         server.core.free.clear()
@@ -175,7 +172,6 @@ def small_work(work_class: WorkClass) -> Work:
     )
 
 
-@pytest.mark.long
 def test_who_is_refused_for_all_classes_is_told_the_reason_of_its_own() -> None:
     async def use(server: HttpServer) -> None:
         inside = [server.admission.enter(small_work(WorkClass.INTERACTIVE))]
@@ -193,7 +189,6 @@ def test_who_is_refused_for_all_classes_is_told_the_reason_of_its_own() -> None:
     run(use, limits=AdmissionLimits(queue_requests=1, batch_queue_requests=1))
 
 
-@pytest.mark.long
 def test_a_response_is_not_made_behind_its_client_s_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
 
@@ -210,7 +205,6 @@ def test_a_response_is_not_made_behind_its_client_s_back(monkeypatch: pytest.Mon
     run(use)
 
 
-@pytest.mark.long
 def test_a_closed_door_answers_before_it_reads() -> None:
     async def use(server: HttpServer) -> None:
         server.admission.close(RefusalReason.DRAINING, "the server ends", 3.0)
@@ -226,7 +220,6 @@ def test_a_closed_door_answers_before_it_reads() -> None:
     run(use)
 
 
-@pytest.mark.long
 def test_a_client_that_goes_takes_its_request_with_it() -> None:
     async def use(server: HttpServer) -> None:
         body = {"model": MODEL, "prompt": "a", "max_tokens": 400, "ignore_eos": True}
@@ -241,7 +234,6 @@ def test_a_client_that_goes_takes_its_request_with_it() -> None:
     run(use, step_s=0.01)
 
 
-@pytest.mark.long
 def test_batch_work_that_waits_at_the_door_can_go_and_be_sent_away() -> None:
     async def use(server: HttpServer) -> None:
         server.core.free.clear()
@@ -270,7 +262,6 @@ def test_batch_work_that_waits_at_the_door_can_go_and_be_sent_away() -> None:
     run(use)
 
 
-@pytest.mark.long
 def test_a_request_that_takes_too_long_ends_before_or_in_its_stream() -> None:
     async def use(server: HttpServer) -> None:
         server.core.free.clear()
@@ -288,7 +279,6 @@ def test_a_request_that_takes_too_long_ends_before_or_in_its_stream() -> None:
     run(use, request_wall_s_max=0.3, step_s=0.01)
 
 
-@pytest.mark.long
 def test_a_body_that_is_too_large_is_told_so_to_a_client_that_sends_all_of_it() -> None:
     async def use(server: HttpServer) -> None:
         client = server.client(max_retries=0)
@@ -306,7 +296,6 @@ def test_a_body_that_is_too_large_is_told_so_to_a_client_that_sends_all_of_it() 
     run(use)
 
 
-@pytest.mark.long
 def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     async def use(server: HttpServer) -> None:
         host, port = server.url.removeprefix("http://").split(":")
@@ -319,7 +308,6 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     run(use, ingress_limits=IngressLimits(body_wait_s=0.05))
 
 
-@pytest.mark.long
 def test_what_is_not_served_says_so() -> None:
     async def use(server: HttpServer) -> None:
         for path in ("/sleep", "/scale_elastic_ep/", "/v1/load_lora_adapter"):
@@ -370,7 +358,6 @@ UNREADABLE: list[tuple[str, Any, int, Any]] = [
 ]
 
 
-@pytest.mark.long
 def test_requests_that_cannot_be_are_the_clients_errors() -> None:
     async def use(server: HttpServer) -> None:
         for path, body, status, code in UNREADABLE:
@@ -387,7 +374,6 @@ def test_requests_that_cannot_be_are_the_clients_errors() -> None:
     run(use)
 
 
-@pytest.mark.long
 def test_text_that_no_context_can_have_is_refused_before_it_is_read() -> None:
     """On every path that would make tokens of it, also where it would be cut or only counted."""
     text = "word " * 220_000
@@ -408,7 +394,6 @@ def test_text_that_no_context_can_have_is_refused_before_it_is_read() -> None:
     run(use, body_bytes_max=2**21)
 
 
-@pytest.mark.long
 def test_a_connection_that_is_cut_in_its_headers_or_body_leaves_nothing() -> None:
     async def use(server: HttpServer) -> None:
         host, port = server.url.removeprefix("http://").split(":")

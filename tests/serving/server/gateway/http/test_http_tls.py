@@ -23,6 +23,8 @@ from serving.server.gateway.ingress_account import IngressAccount
 from tests.e2e.server_process import free_port
 from tests.serving.server.gateway.certificates import written
 
+pytestmark = pytest.mark.long
+
 RENEWED_S = 5.0
 """Wall seconds; many looks."""
 
@@ -86,7 +88,6 @@ async def answers(address: str, context: ssl.SSLContext) -> bool:
     return answer.json() == "reached"
 
 
-@pytest.mark.long
 def test_who_trusts_the_authority_comes_in_and_plain_text_does_not(tmp_path: Path) -> None:
     ours, other = trustme.CA(), trustme.CA()
 
@@ -102,7 +103,6 @@ def test_who_trusts_the_authority_comes_in_and_plain_text_does_not(tmp_path: Pat
     asyncio.run(live())
 
 
-@pytest.mark.long
 def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> None:
     ours, clients, other = trustme.CA(), trustme.CA(), trustme.CA()
 
@@ -115,7 +115,6 @@ def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> Non
     asyncio.run(live())
 
 
-@pytest.mark.long
 def test_renewed_certificates_are_shown_to_who_comes_next_however_they_were_put_there(
     tmp_path: Path,
 ) -> None:
@@ -151,7 +150,6 @@ def _replaced(files: TlsFiles, authority: trustme.CA, clients: trustme.CA) -> No
     made.certificate.replace(files.certificate)
 
 
-@pytest.mark.long
 def test_a_renewal_that_is_half_written_leaves_the_certificate_as_it_was(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
 

@@ -13,6 +13,8 @@ from serving.server.gateway.http import request_work
 from tests.serving.server.gateway.http.served_http import MODEL, HttpServer
 from tests.serving.server.gateway.http.test_http_gateway import run
 
+pytestmark = pytest.mark.long
+
 SECRET = "us-0123456789012345678901234567890123456789"
 TOKENS_PER_MINUTE = 2_000
 AT_ONCE = 4
@@ -58,7 +60,6 @@ def refused(answer: httpx.Response, code: str) -> None:
     assert answer.headers["x-ratelimit-limit-tokens"] == str(TOKENS_PER_MINUTE)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("n", [60, "60", " 60 ", 60.0, "60.0", "6_0"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_number_of_answers_counts_in_every_form_that_vllm_reads(
@@ -71,7 +72,6 @@ def test_a_number_of_answers_counts_in_every_form_that_vllm_reads(
     run(use, keys=rich)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
     rich: KeyRing, monkeypatch: pytest.MonkeyPatch, stream: bool
@@ -92,7 +92,6 @@ def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
     run(use, keys=rich)
 
 
-@pytest.mark.long
 def test_prompts_in_a_list_are_refused_together(
     rich: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +104,6 @@ def test_prompts_in_a_list_are_refused_together(
     run(use, keys=rich)
 
 
-@pytest.mark.long
 def test_a_search_with_beams_is_counted_as_a_whole(rich: KeyRing) -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, n="4", use_beam_search=True)
@@ -117,7 +115,6 @@ def test_a_search_with_beams_is_counted_as_a_whole(rich: KeyRing) -> None:
     run(use, keys=rich)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("body", [{"n": AT_ONCE + 1}, {"prompt": ["a"] * (AT_ONCE + 1)}])
 def test_concurrent_counts_sequences(keys: KeyRing, body: dict[str, Any]) -> None:
     async def use(server: HttpServer) -> None:
@@ -130,7 +127,6 @@ def test_concurrent_counts_sequences(keys: KeyRing, body: dict[str, Any]) -> Non
     run(use, keys=keys)
 
 
-@pytest.mark.long
 def test_a_chat_that_does_not_say_how_long_it_gets_is_no_whole_context(rich: KeyRing) -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, "/v1/chat/completions", max_tokens=None, stop=["a", "e", "o"])
@@ -142,7 +138,6 @@ def test_a_chat_that_does_not_say_how_long_it_gets_is_no_whole_context(rich: Key
 HEAVY_SCHEMA = {"enum": [f"value-{each}" for each in range(50_000)]}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "body",
@@ -171,7 +166,6 @@ def test_a_schema_that_takes_a_minute_to_compile_is_the_request_s_mistake(
     run(use, body_bytes_max=4 * 2**20)
 
 
-@pytest.mark.long
 def test_a_key_has_so_many_schemas_a_minute(keys: KeyRing) -> None:
     async def use(server: HttpServer) -> None:
         for number in range(20):

@@ -11,6 +11,8 @@ from serving.server.gateway.http.http_access import OPEN_PATHS
 from serving.server.gateway.http.open_api import described
 from tests.serving.server.gateway.http.served_http import http_server
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
@@ -30,14 +32,12 @@ def operations(description: dict[str, Any]) -> list[tuple[str, str, dict[str, An
     ]
 
 
-@pytest.mark.long
 def test_what_is_not_served_is_not_described_and_probes_are(served: dict[str, Any]) -> None:
     assert served["info"] == {"title": "UltraServe", "version": "1"}
     assert not set(served["paths"]) & (REFUSED_PATHS | {"/v1/systemone"})
     assert {"/livez", "/readyz", "/startupz", "/v1/completions"} <= set(served["paths"])
 
 
-@pytest.mark.long
 def test_every_error_that_the_door_gives_is_described_in_the_shape_it_has(
     served: dict[str, Any],
 ) -> None:
@@ -53,7 +53,6 @@ def test_every_error_that_the_door_gives_is_described_in_the_shape_it_has(
     assert {"400", "404"} <= set(served["paths"]["/v1/responses/{response_id}"]["get"]["responses"])
 
 
-@pytest.mark.long
 def test_every_reference_leads_somewhere(served: dict[str, Any]) -> None:
     found: list[str] = []
 
@@ -72,7 +71,6 @@ def test_every_reference_leads_somewhere(served: dict[str, Any]) -> None:
     assert "OpenAIError" in names
 
 
-@pytest.mark.long
 def test_keys_are_asked_for_where_they_are_and_described_only_then(served: dict[str, Any]) -> None:
     assert "securitySchemes" not in served["components"]
     before = copy.deepcopy(served)

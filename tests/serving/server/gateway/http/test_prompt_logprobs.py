@@ -14,6 +14,8 @@ from tests.serving.server.gateway.http.served_http import MODEL, HttpServer
 from tests.serving.server.gateway.http.test_http_gateway import run
 from tests.serving.server.gateway.small_async_llm import CONTEXT_TOKENS
 
+pytestmark = pytest.mark.long
+
 SECRET = "us-0123456789012345678901234567890123456789"
 LONG = CONTEXT_TOKENS - 10
 
@@ -24,7 +26,6 @@ async def ask(server: HttpServer, **body: Any) -> httpx.Response:
     return await server.http.post("/v1/completions", json=asked, headers=headers)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("prompts", "asked", "wanted"),
     [
@@ -52,7 +53,6 @@ def test_what_would_hold_up_others_is_refused_before_any_of_it_runs(
     run(use, keys=KeyRing(key_hashes=[hash_of(SECRET)]))
 
 
-@pytest.mark.long
 def test_a_prompt_of_all_the_context_has_one_at_each_token() -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, prompt=[7] * LONG)
@@ -61,7 +61,6 @@ def test_a_prompt_of_all_the_context_has_one_at_each_token() -> None:
     run(use, keys=KeyRing(key_hashes=[hash_of(SECRET)]))
 
 
-@pytest.mark.long
 def test_without_keys_nobody_waits_for_somebody_else() -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, prompt=[[7] * LONG] * 9)

@@ -13,6 +13,8 @@ from vllm.v1.request import RequestStatus
 from tests.serving.server.gateway.http.served_http import MODEL, HttpServer
 from tests.serving.server.gateway.http.test_http_gateway import CHAT, run, until
 
+pytestmark = pytest.mark.long
+
 PATHS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "hello"}),
     ("/v1/chat/completions", {"messages": CHAT}),
@@ -31,7 +33,6 @@ def openai_shape(answer: httpx.Response, status: int, code: str) -> dict[str, An
     return error
 
 
-@pytest.mark.long
 @BOTH
 def test_an_engine_that_is_gone_is_told_with_a_time_to_come_back(stream: bool) -> None:
     async def use(server: HttpServer) -> None:
@@ -49,7 +50,6 @@ def test_an_engine_that_is_gone_is_told_with_a_time_to_come_back(stream: bool) -
     run(use)
 
 
-@pytest.mark.long
 @BOTH
 @pytest.mark.parametrize(("path", "body"), PATHS)
 def test_an_engine_that_goes_before_the_first_token_is_told_before_the_stream_begins(
@@ -70,7 +70,6 @@ def test_an_engine_that_goes_before_the_first_token_is_told_before_the_stream_be
     run(use)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("path", "body"), PATHS)
 def test_an_engine_that_goes_in_the_midst_of_a_stream_is_its_last_event(
     path: str, body: dict[str, Any]
@@ -95,7 +94,6 @@ def test_an_engine_that_goes_in_the_midst_of_a_stream_is_its_last_event(
     run(use, step_s=0.01)
 
 
-@pytest.mark.long
 @BOTH
 def test_a_request_that_no_rank_takes_is_told_so(stream: bool) -> None:
     async def use(server: HttpServer) -> None:
@@ -108,7 +106,6 @@ def test_a_request_that_no_rank_takes_is_told_so(stream: bool) -> None:
     run(use)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stream_that_vllm_would_begin_with_an_error_is_its_clients_error(stream: bool) -> None:
     """A token that is not in the vocabulary is found by the engine's client alone."""
@@ -122,7 +119,6 @@ def test_a_stream_that_vllm_would_begin_with_an_error_is_its_clients_error(strea
     run(use)
 
 
-@pytest.mark.long
 def test_unknown_paths_and_wrong_methods_have_the_apis_shape() -> None:
     async def use(server: HttpServer) -> None:
         for method in ("GET", "POST", "DELETE"):
@@ -142,7 +138,6 @@ def test_unknown_paths_and_wrong_methods_have_the_apis_shape() -> None:
     run(use)
 
 
-@pytest.mark.long
 def test_a_model_is_retrieved_by_its_name() -> None:
     async def use(server: HttpServer) -> None:
         client = server.client()
