@@ -38,7 +38,7 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 # where the environment says that Python keeps no bytecode.
 test-fast test-units test-processes test-slow-chips test-slow-others test-hours mutations: export PYTHONDONTWRITEBYTECODE =
 
-test-fast: .venv/.installed ## run the tests that start no process and take no time (2 min)
+test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
 # Tests with processes wait most of the time, so that the others run beside them, and print first.

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -23,6 +23,8 @@ class Target:
     control_port: int
     console_port: int
     process: psutil.Process
+    left_mib: list[float] = field(default_factory=lambda: [0.0])
+    """What it had after each attack."""
 
     def rss_mib(self) -> float:
         return float(self.process.memory_info().rss) / MIB
