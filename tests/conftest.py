@@ -36,7 +36,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # How long an example takes says more about the machine than about the code. An example that
 # failed is printed with what it takes to repeat it. Where CI is set Hypothesis draws the same ones
 # every time, so that a change is judged by itself; elsewhere it draws new ones.
-settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=15)
+settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=10)
 settings.register_profile("thorough", settings.get_profile("everyday"), max_examples=500)
 settings.load_profile("everyday")
 

@@ -22,6 +22,7 @@ def checks() -> dict[str, TrainingCheck]:
     return {check.published.name: check for check in training_checks()}
 
 
+@pytest.mark.slow
 def test_no_published_run_is_faster_than_the_ceiling(checks: dict[str, TrainingCheck]) -> None:
     for check in checks.values():
         assert check.published.measured.value < check.roofline

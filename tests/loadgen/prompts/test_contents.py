@@ -170,7 +170,7 @@ def test_no_two_prompts_and_no_warmup_begin_with_the_same_block(kind: str) -> No
     assert {(each.input_tokens, each.output_tokens) for each in warmups} == {(16, 2)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_seed_makes_one_workload_and_another_seed_or_class_another() -> None:
     def prompts(**changed: Any) -> list[object]:
         return [request.prompt for request in requests(made(singles(*[30] * 9), **changed))]

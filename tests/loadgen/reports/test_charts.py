@@ -202,7 +202,7 @@ class Page(HTMLParser):
             self.words.append(data)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_page_needs_no_network_and_holds_every_chart(stalled: RunRecord) -> None:
     evil = "</script><script>alert(1)</script>"
     header = replace(stalled.header, label=evil)
@@ -223,7 +223,7 @@ def test_the_page_needs_no_network_and_holds_every_chart(stalled: RunRecord) -> 
     assert stalled.header.command in words
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_picture_is_a_png_of_all_charts_in_a_column() -> None:
     sweep = SweepReport(sweep=made_sweep())
     png = to_png(sweep)

@@ -45,7 +45,7 @@ def sweep(
     return asyncio.run(run_sweep(options, run_at, command="", say=lambda _: None))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_highest_load_is_below_the_true_limit_and_near_it() -> None:
     limit = 100 - math.log(10) / 0.1  # p90 of at most 100 ms: 77 a second
     found = [sweep(MM1, slo="ttft=100ms@p90", seed=1_000 * each).best for each in range(6)]

@@ -81,7 +81,7 @@ def test_a_points_step_is_the_files(
     assert "point=99: expected 0 to" in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_points_split_of_attention_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,7 @@ def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixtur
     assert "keep the target" in captured.err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_changed_figures_are_planned_beside_the_catalogs_and_drawn(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_search() -> None
         args.run(args)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -19,7 +19,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_engines_of_several_train_and_the_report_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

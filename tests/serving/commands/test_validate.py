@@ -8,7 +8,7 @@ from tests.golden import GoldenFolder
 from tests.serving.analysis.validate.made_up_measurements import VARIED, write_rows
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_rows(tmp_path / "rows.csv")
 

@@ -221,7 +221,7 @@ def test_the_experts_that_routers_choose_are_told_by_layer() -> None:
     assert load.imbalance == running.state().expert_balance.imbalance
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_minute_after_a_long_rest_is_as_good_as_one_without() -> None:
     def rates_after(rest_s: float, spent_joules: float) -> tuple[float, list[float]]:
         seen = Seen(model="qwen3-30b-a3b")

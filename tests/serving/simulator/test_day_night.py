@@ -197,7 +197,7 @@ def test_a_policy_that_never_lends_changes_nothing() -> None:
     assert plain.handovers is None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_quantile_calls_a_group_back() -> None:
     """Two in three engines leave while few requests come; a burst takes them back."""
     few, many = (

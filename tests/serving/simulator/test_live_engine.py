@@ -94,6 +94,7 @@ def test_every_step_every_token_and_every_joule_is_the_same(
     assert virtual.preemptions > 0 or "--num-gpu-blocks-override" not in flags
 
 
+@pytest.mark.slow
 def test_a_drafting_model_takes_the_same_time_and_energy_step_by_step() -> None:
     asked = Traffic.drawn(rate_per_s=60.0, lengths=LENGTHS, seed=5, requests=12)
     partition = Partition(chips=2, ep=2, lnc=2)

@@ -304,7 +304,7 @@ def test_kv_that_was_not_asked_for_outlives_a_lost_rank() -> None:
     assert 700 < computed[0] < 760, "its prompt and its tokens"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_drawn_losses_strike_the_chips_that_prefill_too() -> None:
     calls = drawn_losses(POOLS.partitions, every_s=0.3, repair_s=0.5, seed=2)
     assert {each.replica for each in calls[:100]} == {0, 1, 2, 3}

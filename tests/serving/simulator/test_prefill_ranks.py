@@ -77,7 +77,7 @@ def test_every_step_every_token_and_every_joule_is_the_same(
     assert not np.array_equal(together.last_token_s, virtual.last_token_s)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("chip", [0, 2])
 def test_a_chip_that_is_lost_on_the_way_takes_the_same_time(chip: int) -> None:
     asked = drawn(200.0)
@@ -95,7 +95,7 @@ def test_a_chip_that_is_lost_on_the_way_takes_the_same_time(chip: int) -> None:
     assert live.chip_joules == pytest.approx(virtual.joules, rel=1e-12)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_roles_that_follow_the_load_change_at_the_same_steps() -> None:
     burst = drawn(400.0, requests=260)
     arrival_s = burst.arrival_s.copy()
@@ -170,7 +170,7 @@ def test_bursts_of_prompts_with_nothing_between_turn_no_rank() -> None:
     assert prompts_on(steps) == {0, 1}, "the first two"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_burst_that_ends_at_a_look_changes_the_same_ones_after_it() -> None:
     # The next one begins before another look is due, and its last prompts show who prefills.
     prompts_s = (1.02 + 0.012 * np.arange(24)).repeat(2)

@@ -161,6 +161,7 @@ def shares_of_two_machines(task: SizeTask, gap_s: float, seed: int) -> list[floa
     ]
 
 
+@pytest.mark.slow
 def test_one_replicas_share_says_what_two_machines_with_a_fault_and_a_repair_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -42,6 +42,7 @@ def answer() -> PlanAnswer:
     return plan_answer(changed(), catalog=SYSTEM)
 
 
+@pytest.mark.slow
 def test_the_catalogs_machine_is_planned_beside_it(answer: PlanAnswer) -> None:
     difference = answer.difference
     assert difference is not None
@@ -83,6 +84,7 @@ def test_the_data_has_both(answer: PlanAnswer) -> None:
     assert data["sensitivity"]["figures"]
 
 
+@pytest.mark.slow
 def test_without_changes_there_is_no_difference() -> None:
     answer = plan_answer(replace(changed(), sweep=SWEEP))
 

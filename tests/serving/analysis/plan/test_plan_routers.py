@@ -129,6 +129,7 @@ def test_behind_the_chosen_router_it_is_sought_how_many_replicas_are_enough() ->
     assert few.enough is None or few.enough.replicas >= plenty.enough.replicas
 
 
+@pytest.mark.slow
 def test_where_routers_do_the_same_the_servers_own_stays() -> None:
     idle = question(demand=replace(DEMAND, rate_per_s=20.0), slo=Slo.parse("ttft=1s,tpot=40ms@p90"))
     found = routed(idle, 6)

@@ -199,7 +199,7 @@ def test_a_deeper_search_races_more_settings_of_sizes_that_are_not_far_below() -
     assert race.tries == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_search_that_new_seeds_begin_again_and_time_ends_is_not_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

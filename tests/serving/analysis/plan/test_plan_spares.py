@@ -130,7 +130,7 @@ def test_a_tray_takes_whole_replicas_that_are_no_larger() -> None:
     assert found.fleet.replicas <= found.kept_loss.without.replicas + 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("minimise", [Minimised.CHIPS, Minimised.MACHINES])
 def test_a_machine_may_be_lost_of_those_over_which_the_replicas_are_spread(
     minimise: Minimised,
@@ -181,7 +181,7 @@ def test_nothing_is_bought_without_a_loss_that_is_asked_for() -> None:
     assert "loss:" not in document_text(found)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_requests_that_a_dead_engine_gives_up_have_missed_the_target(spared: Plan) -> None:
     dead = check_size(of_setting(spared, 0, lost=8))
 

@@ -85,6 +85,7 @@ def test_a_request_that_waits_for_several_comes_after_the_last_of_them() -> None
     assert LATEST.after_s(traffic).tolist() == pytest.approx([0.0, 0.0, 0.5 + 1.0])
 
 
+@pytest.mark.slow
 def test_what_turns_share_is_what_the_turn_before_has_computed() -> None:
     found = demand()
     assert found.prefixes is not None
@@ -188,6 +189,7 @@ def test_a_check_finds_what_a_simulation_of_the_same_sessions_does() -> None:
     assert check_size(task(caches=False)).hit_share is None
 
 
+@pytest.mark.slow
 def test_intervals_and_windows_of_sessions_go_by_when_turns_really_came() -> None:
     asked = task(judged=600, rate_per_s=14.0, think_s=2.0)
     (share,) = asked.demand.shares(1, judged=600, lead_s=0.2, seed=CHECK.seed)
@@ -220,6 +222,7 @@ def test_intervals_and_windows_of_sessions_go_by_when_turns_really_came() -> Non
     assert (check.begin_s, check.end_s) == (came_s.min(), came_s.max())
 
 
+@pytest.mark.slow
 def test_after_a_loss_sessions_are_judged_by_the_requests_that_come_from_then_on() -> None:
     asked = replace(task(judged=100, think_s=2.0), candidate=FOUR_CHIPS, lost=(1,))
     asked = replace(asked, terms=replace(asked.terms, early_end=False))
@@ -271,6 +274,7 @@ def test_of_several_limits_the_loosest_says_when_a_reply_is_the_latest() -> None
     assert LatestReply.within(target) == LatestReply(first_token_s=2.0, token_s=0.05)
 
 
+@pytest.mark.slow
 def test_sessions_that_do_not_fit_the_context_are_left_out_of_the_rate() -> None:
     # First turns of 800 to 3,600 tokens: one in four is within 1,500.
     found = replace(demand(input="uniform:200-3000", turns="2"), context_tokens=1_511)
@@ -294,6 +298,7 @@ def test_of_hardly_any_that_fit_as_many_as_asked_for_are_judged() -> None:
     assert share.judged.sum() == 300
 
 
+@pytest.mark.slow
 def test_sessions_of_which_no_turn_fits_the_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 of 20,000 first turns: expected 1 % of them within"):
         replace(demand(), context_tokens=100)

@@ -65,7 +65,7 @@ def test_a_fit_recovers_the_times_that_made_its_data(loads: list[RowLoad]) -> No
     assert np.abs(again.tpot_s / observed(loads).tpot_s - 1).max() < 0.02
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_front_end_is_what_runs_need(loads: list[RowLoad]) -> None:
     predictor = RowPredictor(loads)
     runs = predictor.simulate(TRUE, np.ones(len(loads), dtype=np.bool_))
@@ -76,7 +76,7 @@ def test_the_front_end_is_what_runs_need(loads: list[RowLoad]) -> None:
     assert found.front_end_request_ns == pytest.approx(TRUE.front_end_request_ns, rel=0.05)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rows_with_speculation_change_the_overhead_of_drafts_alone(loads: list[RowLoad]) -> None:
     truth = observed(loads)
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
@@ -88,7 +88,7 @@ def test_rows_with_speculation_change_the_overhead_of_drafts_alone(loads: list[R
     assert replace(second, draft_overhead=first.draft_overhead) == first
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_result_that_is_missing_does_not_count(loads: list[RowLoad]) -> None:
     truth = observed(loads)
     holes = replace(truth, ttft_s=np.full(len(loads), np.nan))
@@ -99,7 +99,7 @@ def test_a_result_that_is_missing_does_not_count(loads: list[RowLoad]) -> None:
     assert np.abs(again.tpot_s / truth.tpot_s - 1).max() < 0.02
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_a_box_loses_changes_the_skew_of_exchanges_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,7 @@ def test_rows_that_no_fit_has_seen_are_left_out_of_the_fit_on_everything(
             assert each.covered == inside
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_fitted_row_is_predicted_and_bounded_without_its_machine(made_up: Validation) -> None:
     row = made_up.rows[0]
     curve = row.measured.configuration.fingerprint
@@ -296,7 +296,7 @@ def test_data_is_looked_for_where_the_environment_says_and_else_beside(tmp_path:
         measurement_files(None, {})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_whatever_was_set_up_is_predicted_or_excluded_with_a_reason(tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = [_any_row(rng) for _ in range(25)]

@@ -165,7 +165,7 @@ def converse(*fleets: Fleet, seed: int) -> None:
                 fleet.reset(turn // 150 % REPLICAS)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_events_find_more_than_a_guess_where_caches_forget(seed: int) -> None:
     known, guessed = Fleet(by_events=True), Fleet(by_events=False)

@@ -182,7 +182,7 @@ def test_a_stop_before_the_chips_train_has_nothing_to_save(tmp_path: Path) -> No
     assert wall.ns == NS_PER_S * K
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("round_s", [0.0, 9.0])
 def test_a_sample_is_really_computed_and_never_more_than_the_chips_train(
     tmp_path: Path, round_s: float

@@ -110,7 +110,7 @@ def test_a_table_of_which_many_beat_the_silicon_is_excluded_whole(
     assert found.excluded == {reason: len(wrong)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "table", "cells"),
     [
@@ -151,7 +151,7 @@ def test_a_table_of_unknown_machines_alone_spoils_no_other_of_its_family(
     assert sum(rows.excluded.values()) == len(whole) - len(rows) > 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_family_of_unknown_machines_alone_is_counted_and_the_others_are_fitted(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -257,7 +257,7 @@ def test_deepeps_kernels_are_held_against_the_exchange_that_ships(tmp_path: Path
     assert exchange_scores(tmp_path / "nothing") == ExchangeScores(scores=(), excluded=())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_normal_kernels_of_few_cores_or_tokens_are_scored_apart_in_print_and_json(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

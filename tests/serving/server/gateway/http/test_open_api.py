@@ -32,6 +32,7 @@ def operations(description: dict[str, Any]) -> list[tuple[str, str, dict[str, An
     ]
 
 
+@pytest.mark.slow
 def test_what_is_not_served_is_not_described_and_probes_are(served: dict[str, Any]) -> None:
     assert served["info"] == {"title": "UltraServe", "version": "1"}
     assert not set(served["paths"]) & (REFUSED_PATHS | {"/v1/systemone"})
