@@ -26,8 +26,8 @@ class HttpExchange:
 
     `headers` are added unless the app has set them. `instead` gives the answer in place of the
     app's beginning, if any. `on_start` is called when the app begins its response. `written`
-    takes chunks while the app's stream of events goes on; `joins`: events that the app sends in one
-    turn of the loop, as a step of several sequences brings them, are one write.
+    takes chunks while the app's stream of events goes on. `joins`, set before that: events that the
+    app sends in one turn of the loop, as a step of several sequences brings them, are one write.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class HttpExchange:
         instead: Callable[[AppAnswer], HttpError | None] = lambda _: None,
         on_start: Callable[[], None] = lambda: None,
         written: WrittenBody | None = None,
-        joins: bool = False,
     ) -> None:
         self._receive = receive
         self._send = send
@@ -54,7 +53,7 @@ class HttpExchange:
         self._kept: list[Message] = []  # the response's beginning, until its body says something
         self._streams_events = False
         self.written = written
-        self._joins = joins
+        self.joins = False
         self.began = False
         self.replaced = False
         self.status: int | None = None
@@ -116,7 +115,7 @@ class HttpExchange:
         if is_last:
             self.complete = True
             self._take_back()
-        elif self._joins and self.written is not None and self.written.is_open():
+        elif self.joins and self.written is not None and self.written.is_open():
             self.written.join(bytes(message.get("body", b"")))
             return
         await self._send(message)

@@ -203,8 +203,8 @@ class HttpGateway:
             body=body,
             headers=[*headers, *rate_headers(permit.rate)],
             instead=partial(self._instead, scope, path, permit),
-            joins=permit.work.sequences > 1,
         )
+        exchange.joins = permit.work.sequences > 1
         del body, asked  # the app has the only copy; an answer may take an hour
         await self._run_with(permit, scope, exchange)
 
