@@ -34,6 +34,20 @@ def test_every_folder_of_deploy_is_on_the_map() -> None:
     assert {name for name in folders if f"[{name}/]" not in README} == set()
 
 
+def test_every_page_that_a_file_of_deploy_names_is_there() -> None:
+    """Links of Markdown pages have a test of their own; these are those of comments."""
+    kinds = {".yaml", ".yml", ".toml", ".py", ".sh", ".Dockerfile", ".service"}
+    files = [path for path in DEPLOY.rglob("*") if path.suffix in kinds]
+    named = {
+        (str(path.relative_to(ROOT)), page)
+        for path in files
+        for page in re.findall(r"\bdeploy/[\w./-]+\.md\b", path.read_text(encoding="utf-8"))
+    }
+
+    assert ("deploy/compose/prefill-decode.yaml", "deploy/guides/serving.md") in named
+    assert {each for each in named if not (ROOT / each[1]).exists()} == set()
+
+
 def test_every_path_that_a_command_names_is_there() -> None:
     paths = {word for text in BLOCKS for word in re.findall(r"deploy/[\w./-]+", text)}
     made = {"deploy/compose/secrets/"}

@@ -26,7 +26,8 @@ class HttpExchange:
 
     `headers` are added unless the app has set them. `instead` gives the answer in place of the
     app's beginning, if any. `on_start` is called when the app begins its response. `written`
-    takes chunks while the app's stream of events goes on.
+    takes chunks while the app's stream of events goes on. `joins`, set before that: events that the
+    app sends in one turn of the loop, as a step of several sequences brings them, are one write.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class HttpExchange:
         self._kept: list[Message] = []  # the response's beginning, until its body says something
         self._streams_events = False
         self.written = written
+        self.joins = False
         self.began = False
         self.replaced = False
         self.status: int | None = None
@@ -113,6 +115,9 @@ class HttpExchange:
         if is_last:
             self.complete = True
             self._take_back()
+        elif self.joins and self.written is not None and self.written.is_open():
+            self.written.join(bytes(message.get("body", b"")))
+            return
         await self._send(message)
 
     async def _keeps(self, message: Message, *, is_last: bool) -> bool:
@@ -172,6 +177,7 @@ class HttpExchange:
     def _take_back(self) -> None:
         if self.written is not None:
             self.written.takes_chunks = False
+            self.written.write_joined()
 
     async def _tell(self, error: HttpError) -> None:
         if not self.began:

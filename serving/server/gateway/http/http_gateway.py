@@ -204,6 +204,7 @@ class HttpGateway:
             headers=[*headers, *rate_headers(permit.rate)],
             instead=partial(self._instead, scope, path, permit),
         )
+        exchange.joins = permit.work.sequences > 1
         del body, asked  # the app has the only copy; an answer may take an hour
         await self._run_with(permit, scope, exchange)
 

@@ -1,5 +1,6 @@
 """A whole plan: found, checked again, priced, and told."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from reporting.plain_text import document_lines
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_question import SearchTerms
-from serving.analysis.plan.plan_report import plan_data, plan_document
+from serving.analysis.plan.plan_report import kind_line, plan_data, plan_document
 from serving.analysis.plan.plan_task import FRESH_RUNS, FRESH_TIMES
+from serving.analysis.plan.size_check import Check
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.simulator import SimulationWorkers
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP, question
@@ -234,6 +236,29 @@ def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None
     assert "calibration roofline, the roofline alone" in text
     assert "chips keep to their own power budget" in text
     assert "line; chips that are not in" in text
+
+
+@pytest.mark.long
+def test_a_plan_says_why_prefill_and_decode_are_together_and_not_apart(found: Plan) -> None:
+    """Golden plans have the other way round, and what misses; `found` tried no pools."""
+    asked = replace(found, question=replace(found.question, pools=True))
+    assert found.choice.smaller is not None
+    other, missing = found.choice.check, found.choice.smaller
+    size = r"would be [\d,]+ chips \(.*\)"
+
+    def kind(check: Check | None, *misses: str) -> str:
+        choice = replace(found.choice, other_kind=check, other_misses=misses)
+        return kind_line(replace(asked, choice=choice))
+
+    together = "kind:  prefill and decode together; "
+    assert kind(None) == f"{together}of prefill and decode apart none was simulated"
+    assert kind_line(found) == f"{together}of prefill and decode apart none was asked for"
+    kept = rf"{together}prefill and decode apart {size}, which keep the target too: TTFT .*"
+    assert re.fullmatch(kept, kind(other))
+    missed = rf"{together}prefill and decode apart {size} at best .* miss the target: .*the reason"
+    late = replace(missing, terms=tuple(replace(each, share=0.5) for each in missing.terms))
+    assert re.fullmatch(missed, kind(late, "the reason"))
+    assert plan_data(found)["checks"]["other_kind"] is None
 
 
 def test_the_data_has_both_checks_and_the_day(found: Plan) -> None:

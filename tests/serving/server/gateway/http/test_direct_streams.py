@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import re
+from asyncio.selector_events import _SelectorSocketTransport
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -268,6 +269,31 @@ def test_a_reader_that_is_late_gets_every_token_and_the_count_is_right() -> None
         events = events_of(text)
         assert events[-1]["usage"]["completion_tokens"] == tokens
         assert len(events) < tokens  # those of the pause are one
+
+    run(use)
+
+
+@pytest.mark.long
+def test_a_step_s_chunks_of_one_socket_are_one_write() -> None:
+    """Those of four sequences of a request, which go vLLM's way."""
+    sent: list[bytes] = []
+    send = _SelectorSocketTransport.write
+
+    def noted(transport: Any, data: bytes) -> None:
+        sent.append(bytes(data))
+        send(transport, data)
+
+    async def use(server: HttpServer, written: Written) -> None:
+        for several in ({"n": 4, "temperature": 0.7}, {"prompt": ["a", "b", "c", "d"]}):
+            sent.clear()
+            with mock.patch.object(_SelectorSocketTransport, "write", noted):
+                answer = await server.http.post(
+                    "/v1/completions", json=BODY | several | {"max_tokens": TOKENS}
+                )
+            assert len(events_of(answer.text)) == 4 * TOKENS
+            # The first chunk goes with the response's beginning, and the last have an end behind.
+            assert sum(b"data: {" in each for each in sent) <= TOKENS + 4
+        assert not written
 
     run(use)
 
