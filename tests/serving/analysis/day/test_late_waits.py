@@ -18,7 +18,7 @@ def one_group(*arrivals: int) -> DayWalk:
 
 
 def test_a_queue_of_a_minute_by_hand() -> None:
-    """60 are left of 300, for which a group needs 15 s; the next 120 find them for half a minute."""
+    """60 are left of 300, for which a group needs 15 s; half of the next 120 find them."""
     walk = one_group(120, 300, 120, 120)
     found = LateWaits.of(walk, CURVE)
     assert found.intervals.tolist() == [1, 2]
