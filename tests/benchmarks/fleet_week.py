@@ -1,4 +1,4 @@
-"""Wall and CPU time, and memory, of a fleet's week: `ultraserve fleet` with the file that is shipped.
+"""Wall and CPU time, and memory, of a fleet's week: `ultraserve fleet` with the shipped file.
 
 Nearly 500,000 chips in 30 buildings, decided every five minutes, eight exact samples included, in
 two processes beside the command's own. Targets: 120 s and 4 GB. Kernels are compiled before, as an

@@ -33,6 +33,8 @@ from serving.simulator.machine_calls import TimedCall, drawn_losses
 _EXACT: Final = 1e-6
 LEAD_LOOKS: Final = 4
 """Looks before a stretch, in which the groups go from all serving to where the walk has them."""
+_SLICES: Final = 20
+"""Of the requests that find a queue in a part of an interval, each with its mean wait."""
 SHARES: Final = ("ttft_share", "tpot_share", "both_share")
 
 
@@ -233,11 +235,12 @@ def walked_ttft_p99_s(result: DayResult, part: slice) -> float:
     rates, serving = walk.group_rates[part], walk.serving[part]
     late = LateWaits.of(walk, curve).within(part.start, part.stop)
     least = np.minimum(rates[late.intervals], curve.least_capacity_per_s)
-    waited = late.percentiles_s(TAIL)
-    waited = waited + curve.tail("ttft_tail_s", least, serving[late.intervals])
+    others = curve.tail("ttft_tail_s", least, serving[late.intervals])  # [TAIL, parts]
+    waited = others[:, None] + late.sliced(_SLICES)  # [TAIL, slices, parts]
     at_once = walk.demand.arrivals[part] - walk.late[part]
-    tails = np.hstack([curve.tail("ttft_tail_s", rates, serving), waited])
-    return percentile_of_all(tails, np.append(at_once, late.requests), SHOWN_PERCENTILE)
+    tails = np.hstack([curve.tail("ttft_tail_s", rates, serving), waited.reshape(len(waited), -1)])
+    requests = np.append(at_once, np.tile(late.requests / _SLICES, _SLICES))
+    return percentile_of_all(tails, requests, SHOWN_PERCENTILE)
 
 
 def _walked_tpot_p99_s(result: DayResult, part: slice) -> float:

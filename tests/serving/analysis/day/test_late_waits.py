@@ -24,7 +24,7 @@ def test_a_queue_of_a_minute_by_hand() -> None:
     assert found.intervals.tolist() == [1, 2]
     assert found.requests.tolist() == [300.0, 60.0]
     assert found.waits_s.tolist() == [[0.0, 15.0], [15.0, 0.0]]
-    assert found.percentiles_s((0.0, 50.0, 100.0)).tolist() == [[0.0] * 2, [7.5] * 2, [15.0] * 2]
+    assert found.sliced(3).tolist() == [[2.5, 12.5], [7.5, 7.5], [12.5, 2.5]]
     assert np.bincount(found.intervals, found.requests, 4).tolist() == walk.late.tolist()
     second = found.within(2, 4)
     assert (second.intervals.tolist(), second.requests.tolist()) == ([0], [60.0])
@@ -39,4 +39,4 @@ def test_a_queue_that_stays_is_waited_for_from_end_to_end() -> None:
 def test_none_waits_below_what_a_group_serves(arrivals: tuple[int, ...]) -> None:
     found = LateWaits.of(one_group(*arrivals), CURVE)
     assert found.intervals.tolist() == []
-    assert found.percentiles_s((50.0,)).shape == (1, 0)
+    assert found.sliced(2).shape == (2, 0)
