@@ -26,6 +26,7 @@ NAMES = (
     "lent_permits",
     "virtual_time",
     "day",
+    "fleet_week",
 )
 LONG_NAMES = (
     "soak",

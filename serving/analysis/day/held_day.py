@@ -24,6 +24,7 @@ from serving.analysis.day.exact_day import (
     exact_day,
 )
 from serving.analysis.day.exact_hour import BothWays, Float64s
+from serving.analysis.day.late_waits import LateWaits
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, TAIL, ReplicaUnderTest
 from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.policy_text import parse_policy
@@ -32,6 +33,8 @@ from serving.simulator.machine_calls import TimedCall, drawn_losses
 _EXACT: Final = 1e-6
 LEAD_LOOKS: Final = 4
 """Looks before a stretch, in which the groups go from all serving to where the walk has them."""
+_SLICES: Final = 20
+"""Of the requests that find a queue in a part of an interval, each with its mean wait."""
 SHARES: Final = ("ttft_share", "tpot_share", "both_share")
 
 
@@ -112,8 +115,14 @@ def held(result: DayResult, exact: ExactDay, *, begin_s: float, first: int, last
         tpot=both[1],
         both=both[2],
         worst=BothWays(exact=_lowest(exact_kept[2], arrived), walked=worst),
-        ttft_p99_s=_percentile(result, exact, "ttft_tail_s", 0, part, looks),
-        tpot_p99_s=_percentile(result, exact, "tpot_tail_s", 1, part, looks),
+        ttft_p99_s=BothWays(
+            exact=exact.requests.percentile_s(0, looks, SHOWN_PERCENTILE),
+            walked=walked_ttft_p99_s(result, part),
+        ),
+        tpot_p99_s=BothWays(
+            exact=exact.requests.percentile_s(1, looks, SHOWN_PERCENTILE),
+            walked=_walked_tpot_p99_s(result, part),
+        ),
         handovers=BothWays(
             exact=float(exact.column("handovers")[looks].sum()),
             walked=float(sum(walk.handovers[begin // look_intervals : -(-end // look_intervals)])),
@@ -218,13 +227,26 @@ def _worst_of_walk(kept: Float64s, came: Int64s, look_intervals: int) -> float:
     return max(0.0, _lowest(*sums))
 
 
-def _percentile(
-    result: DayResult, exact: ExactDay, name: str, kind: int, part: slice, looks: slice
-) -> BothWays:
-    rates, served = result.walk.group_rates[part], result.walk.served[part]
-    tails = result.machine.curve.tail(name, rates, result.walk.serving[part])
-    walked = percentile_of_all(tails, served, SHOWN_PERCENTILE)
-    return BothWays(exact=exact.requests.percentile_s(kind, looks, SHOWN_PERCENTILE), walked=walked)
+def walked_ttft_p99_s(result: DayResult, part: slice) -> float:
+    """Of all that come in some intervals: those that find a queue wait for it first, and then as
+    long as others do at the highest rate within the target.
+    """
+    walk, curve = result.walk, result.machine.curve
+    rates, serving = walk.group_rates[part], walk.serving[part]
+    late = LateWaits.of(walk, curve).within(part.start, part.stop)
+    least = np.minimum(rates[late.intervals], curve.least_capacity_per_s)
+    others = curve.tail("ttft_tail_s", least, serving[late.intervals])  # [TAIL, parts]
+    waited = others[:, None] + late.sliced(_SLICES)  # [TAIL, slices, parts]
+    at_once = walk.demand.arrivals[part] - walk.late[part]
+    tails = np.hstack([curve.tail("ttft_tail_s", rates, serving), waited.reshape(len(waited), -1)])
+    requests = np.append(at_once, np.tile(late.requests / _SLICES, _SLICES))
+    return percentile_of_all(tails, requests, SHOWN_PERCENTILE)
+
+
+def _walked_tpot_p99_s(result: DayResult, part: slice) -> float:
+    walk = result.walk
+    tails = result.machine.curve.tail("tpot_tail_s", walk.group_rates[part], walk.serving[part])
+    return percentile_of_all(tails, walk.served[part], SHOWN_PERCENTILE)
 
 
 def percentile_of_all(tails: Float64s, requests: Float64s, q: float) -> float:

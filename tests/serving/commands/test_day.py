@@ -79,6 +79,8 @@ def test_parts_of_one_engine_are_walked_and_simulated_step_by_step(
     assert exact["both"]["exact"] < 0.99  # those that came in that half a minute
     assert exact["both"]["walked"] == pytest.approx(exact["both"]["exact"], abs=0.005)
     assert exact["worst"]["walked"] == pytest.approx(exact["worst"]["exact"], abs=0.03)
+    assert exact["ttft_p99_s"]["exact"] > 1.0  # of those who waited for the group
+    assert exact["ttft_p99_s"]["walked"] == pytest.approx(exact["ttft_p99_s"]["exact"], rel=0.1)
     for name in ("joules", "trained_tokens"):
         assert exact[name]["walked"] == pytest.approx(exact[name]["exact"], rel=0.01)
     assert any("the engine's own machine hands groups over" in line for line in data["assumptions"])

@@ -16,6 +16,7 @@ from serving.analysis.day.held_day import (
     held_day,
     held_stretch,
     percentile_of_all,
+    walked_ttft_p99_s,
 )
 from serving.analysis.day.replica_run import TAIL
 from serving.policy.day_night.policy import Fixed
@@ -56,6 +57,23 @@ def test_a_percentile_of_all_requests_lies_with_those_that_are_slow() -> None:
     assert percentile_of_all(slow, nine_in_ten, 99.0) == pytest.approx(9.0, rel=1e-4)
     assert percentile_of_all(slow, np.array([1.0, 0.0]), 99.0) == pytest.approx(0.99, rel=1e-4)
     assert percentile_of_all(slow, np.zeros(2), 99.0) == 0.0
+
+
+def test_who_finds_a_queue_waits_for_it_first() -> None:
+    """300 of 660 wait up to 15 s and 60 from 15 s on, so that 24 wait for each length of a second;
+    6.6 wait longer than p99.
+
+    Beside that each waits up to 0.21 s, as at the highest rate within the target.
+    """
+    wanted = demand(120, 300, 120, 120)
+    terms = WalkTerms(interval_s=60.0, look_s=120.0)
+    walk = walked(wanted, Fixed(serving_groups=1), terms, groups=1)
+    result = DayResult(machine=machine(1), walk=walk, policy="fixed:1", describes="")
+    own_s = 0.1 * result.machine.curve.least_capacity_per_s * 100 / 99
+    p99_s = 15.0 + own_s / 2 - 6.6 / 24
+    assert walked_ttft_p99_s(result, slice(0, 4)) == pytest.approx(p99_s, rel=0.01)
+    assert walked_ttft_p99_s(result, slice(0, 1)) == pytest.approx(0.2, rel=1e-3)
+    assert walked_ttft_p99_s(result, slice(3, 4)) == pytest.approx(0.2, rel=1e-3)
 
 
 def a_day(*, groups: int = 8) -> DayResult:
