@@ -121,7 +121,6 @@ def test_short_requests_end_within_the_grace_time_and_nothing_moves(
     check_machine(running)
 
 
-@pytest.mark.long
 def test_a_drain_is_called_off_and_the_rank_goes_on_where_it_is(
     expected: dict[str, list[int]],
 ) -> None:

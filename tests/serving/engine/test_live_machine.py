@@ -209,7 +209,6 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fault", HARMLESS, ids=lambda fault: str(fault.kind))
 def test_what_takes_no_chip_is_settled_at_once_and_loses_no_request(
     fault: Fault, expected: dict[str, list[int]]

@@ -181,7 +181,6 @@ def test_roles_that_cannot_be_are_refused_by_the_engine(monkeypatch: pytest.Monk
     assert refused.message == "prefill_ranks=0: expected a server with --prefill-ranks, for roles"
 
 
-@pytest.mark.long
 def test_a_cancelled_request_leaves_no_blocks_behind(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:
