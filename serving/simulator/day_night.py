@@ -244,9 +244,9 @@ class DayNightController:
 
     @property
     def _return_s(self) -> float:
-        """Of a return: the last one's, else to read weights; a slow job is killed."""
-        reading_s, last_s = self._settings.reading_s, self._groups.returns.last_s
-        return reading_s if last_s is None else min(last_s, LIMITS.stop_s + reading_s)
+        """Of a return: the last one's, else to read weights."""
+        last_s = self._groups.returns.last_s
+        return self._settings.reading_s if last_s is None else last_s
 
     def end(self, now_ns: int, call: Callable[[TimedCall], None]) -> None:
         """Note what the job has done by the end of the run."""

@@ -8,8 +8,10 @@ from emulator.units import NS_PER_S
 from serving.policy.day_night.handover import HandoverLimits, JobEvent
 from serving.simulator.job_cost import JobCost
 
-LIMITS: Final = HandoverLimits(silent_s=float("inf"))
-"""Emulated seconds; a simulated job is never silent."""
+LIMITS: Final = HandoverLimits(stop_s=float("inf"), silent_s=float("inf"))
+"""Emulated seconds; a simulated job is never silent, and saves as soon as its step has ended: a
+server's limit is that time and a minute of the host's, which virtual time does not have.
+"""
 
 _NEVER: Final = float("inf")
 

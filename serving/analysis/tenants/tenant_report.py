@@ -15,7 +15,6 @@ from serving.analysis.tenants.claims import WorthUnit
 from serving.analysis.tenants.job_pool import JobPool
 from serving.analysis.tenants.tenant import BatchInferenceTenant
 from serving.analysis.tenants.tenant_accounts import ModelAccount, NightAccount, TenantAccount
-from serving.simulator.simulated_job import LIMITS
 
 _UNITS: Final = {
     WorthUnit.TOKENS: ("weighted Gtok", BILLION),
@@ -191,8 +190,7 @@ def _assumptions(account: NightAccount) -> Iterator[str]:
         yield _tenant_words(account_of)
     yield (
         "a job pauses while it saves and starts; it starts when no further group is on its way to "
-        f"it, and one that takes more than {LIMITS.stop_s:g} s to save is ended, with what it "
-        "trained since its newest checkpoint lost"
+        "it, and groups that are called back wait until it has saved"
     )
     yield (
         f"{settings.handovers.start_s:g} s until processes and compiled models run (assumed); "

@@ -145,7 +145,7 @@ def random_yield(chance: np.random.Generator, groups: int) -> TrainingYield:
         tokens_per_s=np.maximum.accumulate(column(60.0)),
         chips_at_work=np.where(works, np.arange(count), 0.0),
         watts=column(1_500.0),
-        save_s=column(90.0),  # beyond 60 s it is killed, and loses what it trained
+        save_s=column(90.0),
         start_s=column(60.0),
         save_joules=column(5e4),
         start_joules=column(5e4),

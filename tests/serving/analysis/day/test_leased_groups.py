@@ -127,6 +127,20 @@ def test_a_job_that_does_not_save_in_time_is_killed_and_loses_what_it_trained() 
     assert lent.totals.tokens_undone == 20 * 50
 
 
+def test_a_job_that_takes_minutes_to_save_is_waited_for_and_loses_nothing() -> None:
+    slow = trained(4)
+    slow.save_s[:] = 200.0
+    lent = LeasedGroups(trained=slow, handover=HANDOVER, group_idle_watts=100.0)
+    lent.want(2)
+    lent.advance(100.0)
+    lent.want(4)
+    times = lent.advance(400.0)
+
+    assert times.paused_s == 2 * 200
+    assert lent.each.phases == (S, S, S, S)
+    assert lent.totals.tokens_undone == 0
+
+
 def test_the_last_group_that_serves_is_not_drained_before_another_is_back() -> None:
     lent = groups()
     lent.want(1)

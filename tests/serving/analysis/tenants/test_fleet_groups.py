@@ -1,5 +1,6 @@
 """Groups between models and tenants, second by second."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from serving.analysis.tenants.fleet_groups import FleetGroups
 from serving.analysis.tenants.job_pool import JobPool
 from serving.analysis.tenants.tenant import Submission
 from serving.policy.day_night.handover import HandoverPhase
+from serving.simulator.simulated_job import LIMITS
 from tests.serving.analysis.day.days import HANDOVER
 from tests.serving.analysis.tenants.fleets import (
     IDLE_WATTS,
@@ -140,18 +142,21 @@ def test_a_job_ends_when_its_tokens_are_trained_and_saved() -> None:
     assert own.totals.came_back == 0  # it gave back what it needed no more
 
 
-def test_a_job_too_slow_to_save_loses_its_work() -> None:
+@pytest.mark.parametrize(("stop_s", "undone"), [(60.0, 30 * 50), (math.inf, 0)])
+def test_a_job_that_saves_for_long_loses_its_work_if_it_has_a_limit(
+    stop_s: float, undone: int
+) -> None:
     slow = job()
-    slow.trained.save_s[:] = 100.0  # above the 60 s that a job is given
+    slow.trained.save_s[:] = 100.0
     own = job_pool(slow)
-    night = fleet(own)
+    night = fleet(own, limits=replace(LIMITS, stop_s=stop_s))
     night.want(uses("a000"))
     night.advance(100.0)
     night.want(uses("aaaa"))
-    night.advance(200.0)
+    night.advance(210.0)
 
-    assert own.totals.tokens_undone == 30 * 50
-    assert own.trained == 0
+    assert own.totals.tokens_undone == undone
+    assert own.trained == 30 * 50 - undone
 
 
 def test_a_batch_group_loads_and_serves_by_itself() -> None:
