@@ -118,7 +118,7 @@ class PartitionCurve:
         mixed = np.zeros(1)
         for curve, nearness in zip(self.curves, np.eye(len(self.curves)), strict=True):
             share = np.asarray(np.interp(groups, self.serving, nearness))
-            if share.any():
+            if share.any() or not share.size:
                 mixed = mixed + share * of(curve, load * curve.saturated_per_s)
         return mixed
 

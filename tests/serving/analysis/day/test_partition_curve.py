@@ -65,6 +65,11 @@ def test_at_a_simulated_number_of_groups_figures_are_those_of_its_curve() -> Non
     assert (BOTH.capacity_per_s, BOTH.least_capacity_per_s) == (CURVE.capacity_per_s,) * 2
 
 
+def test_no_rates_have_no_figures() -> None:
+    none = np.zeros(0)
+    assert BOTH.tail("ttft_tail_s", none, none).shape == CURVE.tail("ttft_tail_s", none).shape
+
+
 def test_between_two_numbers_of_groups_figures_lie_between_at_the_same_load() -> None:
     """Three groups saturate at 6 requests/s each: 3 are a half, as 4 of 8 and 2 of 4."""
     three = np.array([3.0])
