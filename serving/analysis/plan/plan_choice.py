@@ -22,7 +22,13 @@ from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partition
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_race import Progress, Race, option_terms
 from serving.analysis.plan.plan_reason import missed_because
-from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search, search_deeper
+from serving.analysis.plan.plan_search import (
+    fewer_replicas,
+    fewer_to_decode,
+    first_answer,
+    search,
+    search_deeper,
+)
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FRESH_TIMES
 from serving.analysis.plan.size_check import Check, quality
@@ -219,6 +225,7 @@ def _search_all(
             first_answer(race)
             while race.best is not None and not race.stands(race.best):  # so that one does
                 first_answer(race)
+            fewer_to_decode(race)
         else:
             race.say(f"{len(within):,} partitions; searching all sizes below")
             search(race)
@@ -234,13 +241,14 @@ def _no_larger_than_best(tasks: Sequence[Task], race: Race) -> Sequence[Task]:
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
-    """Partitions for the first answer: even parts of a machine, ranks of all sizes, the most an
-    expert group; of layouts of logical cores and attention the last one, which divides the most.
+    """Partitions for the first answer: even parts of a machine, or of ranks that do not divide it
+    any number, the most an expert group; of layouts of logical cores and attention the last one,
+    which divides the most.
     """
     found: dict[tuple[str, int, int], Task] = {}
     for task in tasks:
         partition = task[1].partition
-        if machine_chips % partition.chips == 0:
+        if machine_chips % partition.chips == 0 or machine_chips % partition.tp:
             key = (task[0], partition.chips, partition.tp)
             if partition.ep >= found.setdefault(key, task)[1].partition.ep:
                 found[key] = task
