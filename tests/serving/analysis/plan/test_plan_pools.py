@@ -352,10 +352,10 @@ def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
         assert again is not None
         return again.most_s
 
-    for seed in range(1, 20):  # up to where new seeds say more, and few are not in time by far
+    for seed in range(20):  # up to where new seeds say more, and few are not in time by far
         asked = replace(ASKED, check=replace(ASKED.check, seed=seed))
         few_s, new_s = (most_s(asked, anew=anew) for anew in (False, True))
-        if 0.85 * new_s < few_s < 0.97 * new_s:
+        if 0.85 * new_s < few_s < 0.95 * new_s:
             break
     else:
         pytest.fail("no case")
