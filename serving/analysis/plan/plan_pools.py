@@ -123,17 +123,12 @@ class PoolKinds:
         return sum(each)
 
     def promising(
-        self,
-        above: int,
-        most: int,
-        count: int,
-        late: Container[PromptSide] = (),
-        unsure: Container[PromptSide] = (),
+        self, above: int, most: int, count: int, late: Container[PromptSide] = ()
     ) -> list[tuple[float, Option]]:
         """Of more than `above` and up to `most` chips the `count` units that are the farthest from
         their limits, and how near: 1 is at one. Of each pair as many engines prefill as there is
         room for; the option's `replicas` are the units. None with a side for prompts that is known
-        to be too `late`; those with one that is `unsure` come after all others.
+        to be too `late`.
         """
         if not self.can_meet:
             return []
@@ -145,7 +140,6 @@ class PoolKinds:
             near = self._nearest(units, above, min(machine, most // units), MORE_PAIRS * count)
             # The most units of each kind.
             found |= {each.sides: each for each in near if self._prompt_side(each) not in late}
-        ranked = sorted(found.values(), key=lambda each: (self._prompt_side(each) in unsure, each))
         return [
             (
                 each.nearness,
@@ -157,7 +151,7 @@ class PoolKinds:
                     alone_ns=self._alone_ns[each.decode],
                 ),
             )
-            for each in islice(_of_several_sides(ranked, same_side), count)
+            for each in islice(_of_several_sides(sorted(found.values()), same_side), count)
         ]
 
     def with_fewer_to_decode(self, option: Option, units: int) -> list[Option]:

@@ -194,11 +194,9 @@ class Race:
         ]
 
     def _promising_units(self, pools: PoolKinds, above: int, most: int, tries: int) -> list[Option]:
-        """Units whose engines for prompts alone are in time, then those that may be."""
-        late = self._sides.late
+        """Units whose engines for prompts alone are not late."""
         while True:
-            found = pools.promising(above, most, tries, late, late.unsure)
-            promising = [each for _, each in found]
+            promising = [each for _, each in pools.promising(above, most, tries, self._sides.late)]
             settings = [
                 Setting(option=each, policy=NO_POLICY[0], replicas=each.replicas)
                 for each in promising

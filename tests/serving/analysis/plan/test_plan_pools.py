@@ -155,20 +155,6 @@ def test_units_whose_prompts_are_late_do_not_race(kinds: PoolKinds) -> None:
     assert one not in {prompt_side(option, option.replicas) for _, option in found}
 
 
-def test_units_whose_prompts_are_not_surely_in_time_come_last(kinds: PoolKinds) -> None:
-    every = [prompt_side(each, each.replicas) for _, each in kinds.promising(0, 12, 20)]
-    unsure = {side for side in every[:1] if side is not None}
-
-    found = [
-        prompt_side(each, each.replicas) in unsure
-        for _, each in kinds.promising(0, 12, 500, unsure=unsure)
-    ]
-
-    assert found == sorted(found)
-    assert any(found)
-    assert not all(found)
-
-
 def test_fewer_chips_decode_beside_the_same_engines_for_prompts(kinds: PoolKinds) -> None:
     option = max((each for _, each in kinds.promising(0, 20, 20)), key=decoding_chips)
     units, rate_per_s = option.replicas, TERMS.rate_per_s
