@@ -281,6 +281,7 @@ def main(arguments: Sequence[str]) -> int:
         "plan_chips": chips,
         "plan_setting": found.choice.setting.words,
         "plan_s": round(plan_s, 1),
+        "planned_on": f"{asked.processes} {'virtual workers' if asked.virtual else 'processes'}",
         "best_chips": (best or found.choice.setting).chips,
         "best_setting": (best or found.choice.setting).words,
         "searched_to": most if best is None else best.chips - 1,

@@ -96,10 +96,8 @@ def test_a_bias_of_a_seventh_is_told_from_chance_where_none_is_in_nineteen_of_tw
     assert passed[0.15] <= 0.1 * 2_000
 
 
-def test_one_question_alone_is_known_to_miss_its_bar() -> None:
-    assert {name for name, row in rows().items() if row["missed"]} == {
-        "deepseek-r1, a Mooncake hour"
-    }
+def test_no_question_is_known_to_miss_its_bar() -> None:
+    assert not [name for name, row in rows().items() if row["missed"]]
 
 
 @pytest.mark.parametrize(("part", "most"), [(0.0, 99), (0.05, 95)])
