@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -266,12 +267,17 @@ def _one_layout(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
-    """Without sizes of replicas for which others stand, unless they were asked for."""
+    """Without sizes of replicas for which others stand, unless they were asked for; of ranks that
+    do not divide a machine all, as these have few.
+    """
     if question.sweep.asked.chips:
         return [*tasks]
     sizes = sorted({candidate.partition.chips for _, candidate in tasks})
-    near = near_sizes(sizes, question.sweep.system.chips.count)
-    return [task for task in tasks if task[1].partition.chips in near]
+    machine_chips = question.sweep.system.chips.count
+    near = near_sizes(sizes, machine_chips)
+    partitions = [task[1].partition for task in tasks]
+    are_kept = [each.chips in near or machine_chips % each.tp for each in partitions]
+    return [*compress(tasks, are_kept)]
 
 
 def _nearly_as_good(race: Race, best: Setting) -> list[Setting]:

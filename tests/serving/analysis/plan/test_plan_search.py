@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import SizeTask, check_size
-from serving.analysis.plan.plan_choice import _quick, choose
+from serving.analysis.plan.plan_choice import _near, _quick, choose
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_race import LAST_TIMES, Race
@@ -341,19 +341,27 @@ def test_where_one_heat_stands_for_two_the_last_one_is_filled_up_from_all_of_it(
     assert asked_for == [(len(settings), 2)]
 
 
-def test_the_first_partitions_have_ranks_that_do_not_divide_a_machine() -> None:
+def task_of(chips: int, tp: int) -> Task:
     precision, candidate = ASKED.sweep.tasks()[0]
+    partition = replace(candidate.partition, chips=chips, tp=tp, ep=chips)
+    return precision, replace(candidate, partition=partition)
 
-    def task(chips: int, tp: int) -> Task:
-        partition = replace(candidate.partition, chips=chips, tp=tp, ep=chips)
-        return precision, replace(candidate, partition=partition)
 
-    machine, even, odd = 144, [(16, 16), (48, 16), (72, 1)], [(64, 16), (71, 1)]
+def test_the_first_partitions_have_ranks_that_do_not_divide_a_machine() -> None:
+    even, odd = [(16, 16), (48, 16), (72, 1)], [(64, 16), (71, 1)]
     no_part = [(32, 32), (96, 32), (128, 64)]
 
-    found = _quick([task(*each) for each in (*even, *odd, *no_part)], machine)
+    found = _quick([task_of(*each) for each in (*even, *odd, *no_part)], 144)
 
     assert {(each.partition.chips, each.partition.tp) for _, each in found} == {*even, *no_part}
+
+
+def test_another_size_does_not_stand_for_ranks_that_do_not_divide_a_machine() -> None:
+    assert ASKED.sweep.system.chips.count == 144
+    every = replace(ASKED, sweep=replace(ASKED.sweep, asked=PartitionFilter()))
+    tasks = [task_of(*each) for each in ((94, 2), (95, 1), (96, 32), (97, 1))]
+
+    assert _near(every, tasks) == [tasks[0], tasks[2]]
 
 
 @pytest.mark.long
