@@ -10,11 +10,12 @@ or then eight of other seeds, do not surely show to keep it. The first size that
 best there is. Of engines of equal chips and tp both pools have the strongest ones, as a plan's.
 
 Before that, engines for prompts are simulated without any that decode, each number of them in each
-number of units for itself: of those that alone do not surely keep TTFT by the four fresh runs no
-unit is simulated.
+number of units for itself: of those that the race's own rule finds late (`PromptSides`) no unit is
+simulated.
 
-With `--beaten-by` only those sizes are searched that a plan may not be beaten by: where none of
-them passes, the row's best is one chip more, at the least. With `--virtual` the plan has its time
+With `--beaten-by` only those sizes are searched that a plan may not be beaten by. A row's best is
+what surely keeps the target with the fewest chips, be it the plan; of up to `searched_to` chips
+nothing does, and what lies between is not known. With `--virtual` the plan has its time
 by the processor seconds of virtual workers, as on a machine that has nothing else to do.
 
 The plan is then judged again by ten seeds that no search has seen: how many keep the target, and by
@@ -224,15 +225,6 @@ def most_searched(chips: int, beaten_by: float) -> int:
     return ceil(round(chips / (1 + beaten_by), 9)) - 1
 
 
-def best_words(found: str, best: Setting | None, *, chips: int, most: int) -> str:
-    """Of what was searched, which was all that has up to `most` chips; a plan `found` `chips`."""
-    if best is not None:
-        return best.words
-    if most + 1 < chips:
-        return f"not known: more than {most} chips were not searched"
-    return found
-
-
 def say(words: str) -> None:
     """At once, also into a file."""
     print(words, flush=True)
@@ -252,7 +244,7 @@ def parser() -> argparse.ArgumentParser:
         default=0.0,
         metavar="PART",
         help="search only what has so much fewer chips that the plan has more than 1 + PART times "
-        "theirs; what the row calls best is then the fewest chips that were not searched",
+        "theirs; the row says up to which size",
     )
     return found
 
@@ -289,8 +281,10 @@ def main(arguments: Sequence[str]) -> int:
         "plan_chips": chips,
         "plan_setting": found.choice.setting.words,
         "plan_s": round(plan_s, 1),
-        "best_chips": most + 1 if best is None else best.chips,
-        "best_setting": best_words(found.choice.setting.words, best, chips=chips, most=most),
+        "planned_on": f"{asked.processes} {'virtual workers' if asked.virtual else 'processes'}",
+        "best_chips": (best or found.choice.setting).chips,
+        "best_setting": (best or found.choice.setting).words,
+        "searched_to": most if best is None else best.chips - 1,
         "settings": sum(map(len, everything.values())),
         "simulated": simulated[f"by {ceil(question.check.judged / FIRST_SHARE):,}"],
         "fresh_seeds_passed": f"{sum(check.meets for check in fresh)} of {len(FRESH_SEEDS)}",
@@ -299,6 +293,7 @@ def main(arguments: Sequence[str]) -> int:
             for name, beyond in beyond_promise(found.choice.check, fresh).items()
         ),
         "missed": "",
+        "outdated": "",
     }
     print(row)
     write(row, asked.data)

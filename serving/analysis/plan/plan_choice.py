@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -22,7 +23,13 @@ from serving.analysis.plan.plan_pools import PlanPartition, PoolKinds, partition
 from serving.analysis.plan.plan_question import Minimised, PlanQuestion
 from serving.analysis.plan.plan_race import Progress, Race, option_terms
 from serving.analysis.plan.plan_reason import missed_because
-from serving.analysis.plan.plan_search import fewer_replicas, first_answer, search, search_deeper
+from serving.analysis.plan.plan_search import (
+    fewer_replicas,
+    fewer_to_decode,
+    first_answer,
+    search,
+    search_deeper,
+)
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FRESH_TIMES
 from serving.analysis.plan.size_check import Check, quality
@@ -219,6 +226,7 @@ def _search_all(
             first_answer(race)
             while race.best is not None and not race.stands(race.best):  # so that one does
                 first_answer(race)
+            fewer_to_decode(race)
         else:
             race.say(f"{len(within):,} partitions; searching all sizes below")
             search(race)
@@ -234,13 +242,14 @@ def _no_larger_than_best(tasks: Sequence[Task], race: Race) -> Sequence[Task]:
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
-    """Partitions for the first answer: even parts of a machine, ranks of all sizes, the most an
-    expert group; of layouts of logical cores and attention the last one, which divides the most.
+    """Partitions for the first answer: even parts of a machine, or of ranks that do not divide it
+    any number, the most an expert group; of layouts of logical cores and attention the last one,
+    which divides the most.
     """
     found: dict[tuple[str, int, int], Task] = {}
     for task in tasks:
         partition = task[1].partition
-        if machine_chips % partition.chips == 0:
+        if machine_chips % partition.chips == 0 or machine_chips % partition.tp:
             key = (task[0], partition.chips, partition.tp)
             if partition.ep >= found.setdefault(key, task)[1].partition.ep:
                 found[key] = task
@@ -258,12 +267,17 @@ def _one_layout(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
-    """Without sizes of replicas for which others stand, unless they were asked for."""
+    """Without sizes of replicas for which others stand, unless they were asked for; of ranks that
+    do not divide a machine all, as these have few.
+    """
     if question.sweep.asked.chips:
         return [*tasks]
     sizes = sorted({candidate.partition.chips for _, candidate in tasks})
-    near = near_sizes(sizes, question.sweep.system.chips.count)
-    return [task for task in tasks if task[1].partition.chips in near]
+    machine_chips = question.sweep.system.chips.count
+    near = near_sizes(sizes, machine_chips)
+    partitions = [task[1].partition for task in tasks]
+    are_kept = [each.chips in near or machine_chips % each.tp for each in partitions]
+    return [*compress(tasks, are_kept)]
 
 
 def _nearly_as_good(race: Race, best: Setting) -> list[Setting]:

@@ -154,6 +154,39 @@ class PoolKinds:
             for each in islice(_of_several_sides(sorted(found.values()), same_side), count)
         ]
 
+    def with_fewer_to_decode(self, option: Option, units: int) -> list[Option]:
+        """So many units of the same engines for prompts beside fewer chips that decode, from few to
+        many: of each number of chips the engines that are the farthest from their limit.
+        """
+        prompts, replies = option.point.prefill, option.candidate
+        if prompts is None:
+            return []
+        of = option.point.precision, prompts.partition
+        likes = [e for e in self._prefills if (e.precision, e.candidate.partition) == of]
+        rate_per_s, decode = self._terms.rate_per_s / units, _engine_figures(self._decodes)
+        is_beside = decode.precision == option.point.precision
+        found: dict[int, tuple[float, int, int]] = {}
+        for engines in range(1, replies.replicas * replies.partition.chips):
+            each_per_s = np.full(len(self._decodes), rate_per_s / engines)
+            tpot_ns = _tpot_ns(self._decodes, np.array(self._alone_ns), each_per_s)
+            fits = is_beside & (each_per_s <= decode.requests_per_s)
+            fits &= engines * decode.chips < replies.replicas * replies.partition.chips
+            for at in np.flatnonzero(fits).tolist():
+                chips = engines * int(decode.chips[at])
+                each = float(tpot_ns[at]), engines, at
+                found[chips] = min(found.get(chips, each), each)
+        return [
+            unit_of(
+                self._terms,
+                (prefill, prompts.replicas),
+                (self._decodes[at], engines),
+                units=units,
+                alone_ns=self._alone_ns[at],
+            )
+            for prefill in likes[:1]
+            for _, (_, engines, at) in sorted(found.items())
+        ]
+
     def _prompt_side(self, pair: "_Pair") -> PromptSide:
         prefill = self._prefills[pair.prefill]
         return prefill.precision, prefill.candidate.partition, pair.prefill_engines, pair.units

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import compress, product
+from itertools import product
 from math import ceil
 from typing import Final
 
@@ -194,7 +194,7 @@ class Race:
         ]
 
     def _promising_units(self, pools: PoolKinds, above: int, most: int, tries: int) -> list[Option]:
-        """Units whose engines for prompts alone are in time."""
+        """Units whose engines for prompts alone are not late."""
         while True:
             promising = [each for _, each in pools.promising(above, most, tries, self._sides.late)]
             settings = [
@@ -318,20 +318,17 @@ class Race:
                 self._places[field[each].policy].append(place / len(field))
         if not first:
             self._note_hopeless(field, checks)
+        kept = len(field)
         for times in (1, LAST_TIMES):
-            kept = ceil(len(field) / (1 if every else FIRST_KEPT if first else KEPT))
+            kept = ceil(min(kept, len(field)) / (1 if every else FIRST_KEPT if first else KEPT))
             known = dict(zip(field, checks, strict=True))
             field = [field[each] for each in _by_quality(checks) if checks[each].may_meet]
             field = [each for each in field if self.cost(each) < bound]
-            # A high rate's first heat has judged as many as the second does.
-            is_known = [times == 1 and known[each].requests >= judged for each in field[:kept]]
-            enough = [*compress(field, is_known)]
-            left = kept - len(enough)
-            others = [each for each in field if each not in enough] if left else []
-            others = self._through_hardest(others, left) if by_hardest else others[:left]
-            known |= zip(others, self._simulated(others, times * judged), strict=True)
-            field = [*enough, *others]
             checks = [known[each] for each in field]
+            if times == 1 and all(check.requests >= judged for check in checks[:kept]):
+                continue  # A high rate's first heat has judged as many as the second does.
+            field = self._through_hardest(field, kept) if by_hardest else field[:kept]
+            checks = self._simulated(field, times * judged)
             self._say_perhaps()
         field = [field[each] for each in _by_quality(checks) if checks[each].meets]
         self._seeming += field

@@ -55,6 +55,16 @@ def fewer_replicas(race: Race) -> None:
     )
 
 
+def fewer_to_decode(race: Race) -> None:
+    """Of the best units the fewest chips that decode beside the same engines for prompts."""
+    best = race.best
+    if best is None or race.pools is None:
+        return
+    options = race.pools.with_fewer_to_decode(best.option, best.replicas)
+    fewer = [replace(best, option=option) for option in options]
+    _halve(race, len(fewer), lambda at: race.heats([fewer[at]], first=True))
+
+
 def search(race: Race, *, refuted_chips: int = 0) -> None:
     """The cheapest that keeps the target.
 

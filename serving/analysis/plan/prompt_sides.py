@@ -26,6 +26,7 @@ from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
+from serving.analysis.plan.size_check import Check
 from serving.simulator import SimulationWorkers
 
 CLEAR: Final = 0.8
@@ -45,11 +46,13 @@ def prompt_side(option: Option, units: int) -> PromptSide | None:
 
 class LateSides:
     """Those that were found late and, with `by_others`, those that others of the same engines say
-    are; none that was found in time, or that fewer are.
+    are; none that was found in time, or that fewer are. Of those that are `unsure` neither is known
+    for sure.
     """
 
     def __init__(self, *, by_others: bool = True) -> None:
         self._by_others = by_others
+        self.unsure = set[PromptSide]()
         self._late = defaultdict[tuple[str, Partition], set[tuple[int, int]]](set)
         self._in_time = defaultdict[tuple[str, Partition], set[tuple[int, int]]](set)
 
@@ -57,8 +60,10 @@ class LateSides:
         return isinstance(side, tuple) and self.is_late(side) is True
 
     def is_late(self, side: PromptSide) -> bool | None:
-        """None where it is not known."""
+        """None where it is not known; False where it is `unsure`."""
         precision, partition, engines, units = side
+        if side in self.unsure:
+            return False
         late, in_time = self._late[precision, partition], self._in_time[precision, partition]
         if (own := (engines, units)) in late or own in in_time:
             return own in late
@@ -74,10 +79,13 @@ class LateSides:
         of, other = (self._late, self._in_time) if is_late else (self._in_time, self._late)
         of[precision, partition].add((engines, units))
         other[precision, partition].discard((engines, units))
+        self.unsure.discard(side)
 
 
 class PromptSides:
-    """Which of them are `late`: by fresh runs, or those of new seeds, they do not surely keep TTFT.
+    """Which of them are `late`: by fresh runs they do not surely keep TTFT, so that by these seeds
+    no unit would that has them; or by new seeds they surely miss it. Where other seeds than those
+    that will judge a unit leave it open they are unsure, and late once such a unit is refuted.
     `by_others` takes what is known of others for an answer, as far as a demand allows it.
     """
 
@@ -118,11 +126,16 @@ class PromptSides:
 
     def doubt(self, setting: Setting, *, ends_s: float = float("inf")) -> None:
         """Judge the engines for prompts of a unit whose TTFT new seeds refuted as those that are
-        near the limit: where they are nearly full, few windows after each other are alike.
+        near the limit: where they are nearly full, few windows after each other are alike. Late
+        where that leaves it open, too.
         """
         side = prompt_side(setting.option, setting.replicas)
-        if side is not None and side not in self._anew and side not in self.late:
+        if side is None or side in self.late:
+            return
+        if side not in self._anew:
             self._judge_anew({side: setting}, ends_s)
+        if side in self.late.unsure:
+            self.late.add(side)
 
     def _judge_anew(self, sides: dict[PromptSide, Setting], ends_s: float) -> None:
         """By as many seeds as judge what a search finds, and others than those; where all seeds
@@ -132,20 +145,24 @@ class PromptSides:
             side: task_anew(self._question, setting, prompts_alone=True, ends_s=ends_s)
             for side, setting in sides.items()
         }
-        self._judge_in_turn(
-            {
-                side: self._of_ttft(task)
-                for side, task in tasks.items()
-                if task.terms.window is not None
-            }
-        )
+        of_ttft = {
+            side: self._of_ttft(task)
+            for side, task in tasks.items()
+            if task.terms.window is not None
+        }
+        self._judge_in_turn(of_ttft, may_be_unsure=True)
         self._anew.update(sides)
 
-    def _judge_in_turn(self, tasks: dict[PromptSide, SizeTask]) -> set[PromptSide]:
-        """Note which are late; returns those that are in time by far."""
+    def _judge_in_turn(
+        self, tasks: dict[PromptSide, SizeTask], *, may_be_unsure: bool = False
+    ) -> set[PromptSide]:
+        """Note which are late, or unsure if they may be; returns those that are in time by far."""
         asked = [(task, task.terms.seeds) for task in tasks.values()]
         clear = set[PromptSide]()
         for side, (found, _) in zip(tasks, check_in_turn(asked, self._workers), strict=True):
+            if may_be_unsure and not found.surely_meets and not _surely_misses(found):
+                self.late.unsure.add(side)
+                continue
             self.late.add(side, is_late=not found.surely_meets)
             if all(
                 term.again is not None and term.again.most_s <= CLEAR * term.limit_s
@@ -180,3 +197,13 @@ class PromptSides:
 
     def _of_ttft(self, task: SizeTask) -> SizeTask:
         return replace(task, slo=Slo(bounds=self._bounds, words=self._question.slo.words))
+
+
+def _surely_misses(found: Check) -> bool:
+    """Whether too many requests do, or half of the runs: that all of a unit's runs keep a limit
+    which one in two misses is as good as ruled out.
+    """
+    return any(
+        not term.may_be_kept or (term.again is not None and term.again.likely_s > term.limit_s)
+        for term in found.terms
+    )

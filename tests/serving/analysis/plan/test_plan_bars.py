@@ -20,7 +20,6 @@ from tests.benchmarks.plan_exhaustive import (
     QUESTIONS,
     TRACES,
     apart_by_chance,
-    best_words,
     beyond_promise,
     fresh_checks,
     most_searched,
@@ -33,6 +32,11 @@ APART: Final = 0.05
 def rows() -> dict[str, dict[str, str]]:
     with DATA.open(newline="") as file:
         return {row["question"]: row for row in csv.DictReader(file)}
+
+
+def most_chips(row: dict[str, str]) -> float:
+    """Of a plan that what may keep the target with fewer, searched or not, does not beat."""
+    return WORSE * (int(row["searched_to"]) + 1)
 
 
 @pytest.mark.slow
@@ -52,10 +56,13 @@ def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(
     question = question_of(args)
     with SimulationWorkers(2) as workers:
         found = plan(question, workers=workers)
-        assert found.choice.check.chips <= WORSE * int(rows()[name]["best_chips"])
+        assert found.choice.check.chips <= most_chips(rows()[name])
         fresh = fresh_checks(question, found, workers)
     assert all(check.meets for check in fresh)
     beyond = beyond_promise(found.choice.check, fresh)
+    if question.demand.runs(found.choice.check.replicas, 2) == 1:
+        assert not beyond, "of a trace one unit gets the same requests in each run"
+        return
     for term in found.choice.check.terms:
         assert term.again is not None, f"{term.label}: no further run is promised"
         assert abs(beyond[term.name]) <= max(APART, apart_by_chance(term.again))
@@ -89,14 +96,17 @@ def test_a_bias_of_a_seventh_is_told_from_chance_where_none_is_in_nineteen_of_tw
     assert passed[0.15] <= 0.1 * 2_000
 
 
-def test_one_question_alone_is_known_to_miss_its_bar() -> None:
-    assert {name for name, row in rows().items() if row["missed"]} == {
-        "deepseek-r1, a Mooncake hour"
-    }
+def test_no_question_is_known_to_miss_its_bar() -> None:
+    assert not [name for name, row in rows().items() if row["missed"]]
 
 
-@pytest.mark.parametrize(("part", "most", "words"), [(0.0, 99, "found"), (0.05, 95, "not known")])
-def test_a_search_has_what_a_plan_may_not_be_beaten_by(part: float, most: int, words: str) -> None:
+@pytest.mark.parametrize(("part", "most"), [(0.0, 99), (0.05, 95)])
+def test_a_search_has_what_a_plan_may_not_be_beaten_by(part: float, most: int) -> None:
     assert most_searched(100, part) == most
     assert (1 + part) * (most + 1) >= 100
-    assert best_words("found", None, chips=100, most=most).startswith(words)
+
+
+def test_no_row_knows_a_better_plan_than_its_bar_allows_but_those_that_say_so() -> None:
+    for row in rows().values():
+        assert int(row["searched_to"]) < int(row["best_chips"]) <= int(row["plan_chips"])
+        assert (int(row["plan_chips"]) > most_chips(row)) == bool(row["missed"]), row["question"]

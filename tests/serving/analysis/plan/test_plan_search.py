@@ -9,11 +9,16 @@ from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import SizeTask, check_size
-from serving.analysis.plan.plan_choice import choose
+from serving.analysis.plan.plan_choice import _near, _quick, choose
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
-from serving.analysis.plan.plan_pools import partitions_of
+from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_race import LAST_TIMES, Race
-from serving.analysis.plan.plan_search import first_answer, search, search_deeper
+from serving.analysis.plan.plan_search import (
+    fewer_to_decode,
+    first_answer,
+    search,
+    search_deeper,
+)
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import (
     ANEW_TIMES,
@@ -25,6 +30,7 @@ from serving.analysis.plan.plan_task import (
 from serving.analysis.plan.size_check import quality
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.analysis.steady_state.partitions import PartitionFilter
+from serving.analysis.steady_state.sweep import Task
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, question
 
@@ -308,3 +314,71 @@ def test_a_first_heat_of_as_many_requests_stands_for_the_second(
 
     assert len(asked_for) == heats
     assert asked_for[-1] == LAST_TIMES * judged
+
+
+@pytest.mark.long
+def test_where_one_heat_stands_for_two_the_last_one_is_filled_up_from_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serving.analysis.plan.plan_task.LEAD_BY_JUDGED", 0.08)
+    option = max(OPTIONS, key=lambda each: each.most_requests_per_s / each.replica_chips)
+    settings = [
+        Setting(option=option, policy=policy, replicas=64 // option.replica_chips + more)
+        for policy in ASKED.search.policies
+        for more in range(5)
+    ]
+    race = Race(replace(ASKED, check=replace(CHECK, judged=8)), THIS_PROCESS, lambda _: None)
+    asked_for = list[tuple[int, int]]()
+
+    def through(field: list[Setting], most: int) -> list[Setting]:
+        asked_for.append((len(field), most))
+        return field[-most:]
+
+    monkeypatch.setattr(race, "_through_hardest", through)
+
+    race.heats(settings)
+
+    assert asked_for == [(len(settings), 2)]
+
+
+def task_of(chips: int, tp: int) -> Task:
+    precision, candidate = ASKED.sweep.tasks()[0]
+    partition = replace(candidate.partition, chips=chips, tp=tp, ep=chips)
+    return precision, replace(candidate, partition=partition)
+
+
+def test_the_first_partitions_have_ranks_that_do_not_divide_a_machine() -> None:
+    even, odd = [(16, 16), (48, 16), (72, 1)], [(64, 16), (71, 1)]
+    no_part = [(32, 32), (96, 32), (128, 64)]
+
+    found = _quick([task_of(*each) for each in (*even, *odd, *no_part)], 144)
+
+    assert {(each.partition.chips, each.partition.tp) for _, each in found} == {*even, *no_part}
+
+
+def test_another_size_does_not_stand_for_ranks_that_do_not_divide_a_machine() -> None:
+    assert ASKED.sweep.system.chips.count == 144
+    every = replace(ASKED, sweep=replace(ASKED.sweep, asked=PartitionFilter()))
+    tasks = [task_of(*each) for each in ((94, 2), (95, 1), (96, 32), (97, 1))]
+
+    assert _near(every, tasks) == [tasks[0], tasks[2]]
+
+
+@pytest.mark.long
+def test_an_answer_s_units_come_with_as_few_chips_to_decode_as_keep_the_target() -> None:
+    race = Race(ASKED, THIS_PROCESS, lambda _: None)
+    race.pools = PoolKinds(TERMS, partitions_of(TERMS, ASKED.sweep.tasks(), pools=True))
+    most = max(
+        (each for _, each in race.pools.promising(0, 40, 40)),
+        key=lambda each: each.candidate.replicas * each.candidate.partition.chips,
+    )
+    first = Setting(option=most, policy="none", replicas=most.replicas)
+    assert race.run([first], first=True)
+
+    fewer_to_decode(race)
+
+    best = race.best
+    assert best is not None
+    assert best.chips < first.chips
+    assert best.option.point.prefill == most.point.prefill
+    assert race.checks[best].surely_meets
