@@ -16,6 +16,7 @@ import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
+from emulator.actors.ray_session import HomeNode
 from emulator.actors.step_exchange import HubExchange, StepExchange, choose_exchange
 from emulator.arrays import Int32s, Int64s
 from emulator.chip.chip_share import ChipShare
@@ -70,6 +71,7 @@ class Fleet:
         slots_max: slots of each chip in each layer, also in placements to come; by default those of
             `placement`.
         ray_address: a running Ray cluster to join; None starts a private one.
+        home: its node that the chips stay on while it has room; None spreads them over all.
         silence_timeout_s: wall seconds without activity after which a chip is lost.
         formats: of the weights on the chips, and of keys and values.
         draft_tokens: guesses after each text; made by the model in `draft_dir`, or without one by
@@ -92,6 +94,7 @@ class Fleet:
         block_tokens: int,
         slots_max: int = 0,
         ray_address: str | None = None,
+        home: HomeNode | None = None,
         silence_timeout_s: float = 10.0,
         formats: ModelFormats = FP32_MODEL,
         draft_tokens: int = 0,
@@ -111,7 +114,7 @@ class Fleet:
         self._block_tokens = block_tokens
         self._formats = formats
         self._slots = max(slots_max, placement.slots)
-        self._processes = ChipProcesses(ray_address)
+        self._processes = ChipProcesses(ray_address, home)
         self._exchange: StepExchange = HubExchange(placement, tp, drafts=self._drafts_by_layer)
         self._sampled: dict[int, RankOutput] = {}
         self._step: UnfinishedStep | None = None

@@ -1,0 +1,77 @@
+"""`ultraserve serve --replicas 2 --ray-address`: a replica on each of two nodes, one of which goes.
+
+Two nodes and three starts of an engine, and so slow; the placing is tested every day, by hand.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.e2e.test_replicas import key_file, metric, ready, replicas, set_environment, texts
+from tests.e2e.tray import MODEL
+from tests.emulator.actors.two_ray_nodes import HEAD, OTHER, TwoRayNodes
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+
+CHIPS = 2
+
+
+@pytest.fixture
+def cluster() -> Iterator[TwoRayNodes]:
+    directory = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))  # Ray's sockets want a short path
+    cluster = TwoRayNodes(directory)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def service(
+    cluster: TwoRayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServerProcess]:
+    arguments = (
+        *("--replicas", "2", "--model", MODEL, "--chips", str(CHIPS), "--clock", "dilated:10"),
+        *("--ray-address", cluster.address, "--max-model-len", "1024"),
+        *("--api-keys", str(key_file(tmp_path))),
+    )
+    with started(ULTRASERVE, *arguments, environment=cluster.environment) as server:
+        set_environment(server, monkeypatch)
+        server.wait_ready()
+        server.wait_until(lambda: ready(server) == 2, "both replicas")
+        yield server
+
+
+def ranks_up(service: ServerProcess) -> list[int]:
+    return [each.figures.ranks_up if each.figures else 0 for each in replicas(service)]
+
+
+def test_the_loss_of_a_node_is_one_replicas_and_no_requests(
+    cluster: TwoRayNodes, service: ServerProcess
+) -> None:
+    undisturbed = asyncio.run(texts(service))
+    assert [len(cluster.workers(node)) for node in (HEAD, OTHER)] == [CHIPS, CHIPS]
+    service.wait_until(lambda: ranks_up(service) == [CHIPS, CHIPS], "all ranks")
+    before = replicas(service)
+    untouched = cluster.workers(HEAD)
+
+    assert asyncio.run(texts(service, midway=cluster.lose_other)) == undisturbed
+    assert metric(service, "ultraserve_broken_streams_total") == 0
+    first, second = before
+    service.wait_until(lambda: replicas(service)[1].restarts > 0, "the second replica's end")
+    service.wait_until(lambda: ranks_up(service) == [CHIPS, CHIPS], "all ranks again")
+    again, moved = replicas(service)
+    assert (again.pid, again.restarts) == (first.pid, 0)
+    assert moved.pid != second.pid
+    assert untouched < cluster.workers(HEAD)
+    assert len(cluster.workers(HEAD)) == 2 * CHIPS
+    assert asyncio.run(texts(service)) == undisturbed
+    lost = 'ultraserve_replays_total{begun="begun",reason="lost"}'
+    assert metric(service, lost) >= 1
