@@ -1,6 +1,5 @@
 """The source of a deployment's tokens: its chips, or a generator."""
 
-from emulator.actors.ray_session import HomeNode
 from emulator.fleet import Fleet
 from emulator.ultraserver.machine import Machine
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
@@ -18,7 +17,6 @@ def start_tokens(
     slots_max = (
         int(machine.capacity().max()) if deployment.same_model else deployment.weights.experts
     )
-    node = deployment.settings.ray_node
     fleet = Fleet(
         weights_dir=deployment.weights_dir,
         placement=placement,
@@ -27,9 +25,7 @@ def start_tokens(
         block_tokens=block_tokens,
         slots_max=slots_max,
         ray_address=deployment.settings.ray_address,
-        home=None
-        if node is None
-        else HomeNode(number=node, need_bytes=deployment.host_need.total_bytes),
+        ray_node=deployment.settings.ray_node,
         silence_timeout_s=deployment.settings.silence_timeout_s,
         formats=deployment.formats,
         draft_tokens=deployment.chip_drafts,
