@@ -71,6 +71,7 @@ def test_the_loss_of_a_node_is_one_replicas_and_no_requests(
     service.wait_until(lambda: ready(service) == 1, "its state")
     assert cluster.workers(HEAD) == untouched
 
+    service.wait_until(lambda: "has been marked dead" in service.log(), "Ray's notice")
     address = ("--address", f"127.0.0.1:{service.control_port}")
     assert main(["fault", "heal", "--all", *address, "--replica", "1"]) == 0
     service.wait_until(lambda: ranks_up(service) == [CHIPS, CHIPS], "all ranks again")
