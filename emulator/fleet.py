@@ -16,6 +16,7 @@ import psutil
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
+from emulator.actors.ray_session import HomeNode
 from emulator.actors.step_exchange import HubExchange, StepExchange, choose_exchange
 from emulator.arrays import Int32s, Int64s
 from emulator.chip.chip_share import ChipShare
@@ -37,7 +38,7 @@ from emulator.chip.commands import (
 from emulator.chip.effects import ChipFailed, Condition, Effect, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
-from emulator.compute.host_memory import host_need
+from emulator.compute.host_memory import HostNeed, host_need
 from emulator.compute.stored_weights import maps_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.formats.model_formats import FP32_MODEL, ModelFormats
@@ -70,6 +71,7 @@ class Fleet:
         slots_max: slots of each chip in each layer, also in placements to come; by default those of
             `placement`.
         ray_address: a running Ray cluster to join; None starts a private one.
+        ray_node: number of its node that has all chips, if it has room; None spreads them.
         silence_timeout_s: wall seconds without activity after which a chip is lost.
         formats: of the weights on the chips, and of keys and values.
         draft_tokens: guesses after each text; made by the model in `draft_dir`, or without one by
@@ -92,6 +94,7 @@ class Fleet:
         block_tokens: int,
         slots_max: int = 0,
         ray_address: str | None = None,
+        ray_node: int | None = None,
         silence_timeout_s: float = 10.0,
         formats: ModelFormats = FP32_MODEL,
         draft_tokens: int = 0,
@@ -111,7 +114,10 @@ class Fleet:
         self._block_tokens = block_tokens
         self._formats = formats
         self._slots = max(slots_max, placement.slots)
-        self._processes = ChipProcesses(ray_address)
+        home = None
+        if ray_node is not None:
+            home = HomeNode(number=ray_node, need_bytes=self._host_need(self.chips).total_bytes)
+        self._processes = ChipProcesses(ray_address, home)
         self._exchange: StepExchange = HubExchange(placement, tp, drafts=self._drafts_by_layer)
         self._sampled: dict[int, RankOutput] = {}
         self._step: UnfinishedStep | None = None
@@ -147,18 +153,20 @@ class Fleet:
             self.stop()
             raise
 
-    def _check_host(self) -> None:
-        here = self._processes.chips_here(self.chips)
-        need = host_need(
+    def _host_need(self, chips: int) -> HostNeed:
+        return host_need(
             self._weights_of[0],
-            chips=here,
+            chips=chips,
             tp=self.tp,
             slots=self.placement.slots,
             formats=self._formats,
             drafts=self._drafts_by_layer,
             draft_dir=self._draft_dir,
-            one_host=here == self.chips,
+            one_host=chips == self.chips,
         )
+
+    def _check_host(self) -> None:
+        need = self._host_need(self._processes.chips_here(self.chips))
         need.check(psutil.virtual_memory().available)
         logger.info("%s", need)
 

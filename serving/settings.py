@@ -74,6 +74,7 @@ _WHOLE_NUMBERS = {
     "first_chip": 0,
     "spares": 0,
     "expect_concurrency": 1,
+    "ray_node": 0,
 }
 """The least that each may be; the partition checks what fits together."""
 
@@ -223,6 +224,11 @@ class RunningOptions(PrefillOptions):
         "a running Ray cluster whose nodes hold the chips (default: a Ray of our own)",
         metavar="HOST:PORT",
     )
+    ray_node: int | None = option(
+        None,
+        "that cluster's node, by its number from 0 for this host's, that the chips stay on while "
+        "it has memory for them; numbers go round the nodes (default: chips are spread over all)",
+    )
     hang_timeout_s: float = option(
         30.0,
         "emulated seconds until a silent chip is given up (default: 30, the Neuron runtime's)",
@@ -296,6 +302,7 @@ class Settings(RunningOptions, FormatOptions, PartitionOptions):
             fits = type(value) is int and value >= least
             self._check(name, fits, f"a whole number of at least {least}")
         check_prefill_ranks(self.prefill_ranks, self.ranks)
+        self._check("ray_node", self.ray_address is not None, "none without a ray_address")
         self._check("expect_concurrency", follows, "none beside a clock other than auto")
         for name, expected in _WORDS.items():
             self._check(name, isinstance(getattr(self, name), str), expected)

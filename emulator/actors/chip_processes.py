@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from emulator.actors.channel import Channel
-from emulator.actors.ray_session import ChipProcess, RaySession
+from emulator.actors.ray_session import ChipProcess, HomeNode, RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import StopChip
 from emulator.chip.effects import ChipReady
@@ -16,10 +16,12 @@ CONNECT_TIMEOUT_S = 20.0
 
 
 class ChipProcesses:
-    """Chips as Ray actors with one channel, in Ray at `ray_address` or a private one."""
+    """Chips as Ray actors with one channel, in Ray at `ray_address` or a private one; at `home`, or
+    on all nodes.
+    """
 
-    def __init__(self, ray_address: str | None) -> None:
-        self._ray = RaySession(ray_address)
+    def __init__(self, ray_address: str | None, home: HomeNode | None = None) -> None:
+        self._ray = RaySession(ray_address, home=home)
         self._channel: Channel | None = None
         self._process_of: dict[int, ChipProcess] = {}
 

@@ -43,11 +43,30 @@ from startup.import_path import CODE_ROOT, SAFE_PATH, sealed_children, variables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node of a Ray cluster at network `address`; `is_here`: this process is on it."""
+    """A node of a Ray cluster at network `address`; `is_here`: this process is on it.
+
+    `memory_bytes` are Ray's resource: what `ray start --memory` says, or most of what was free.
+    """
 
     node_id: str
     address: str
     is_here: bool
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeNode:
+    """The node that all of an engine's chips are to be on: a `number` that goes round the nodes,
+    and the memory that the chips need there.
+    """
+
+    number: int
+    need_bytes: int
+
+    def among(self, nodes: Sequence[RayNode]) -> tuple[RayNode, ...]:
+        """Those of `nodes` that take the chips: the home, or all where its memory is too little."""
+        home = nodes[self.number % len(nodes)]
+        return (home,) if self.need_bytes <= home.memory_bytes else tuple(nodes)
 
 
 def spread_chips(chips: int, nodes: Sequence[RayNode], tray_chips: int) -> tuple[RayNode, ...]:
@@ -121,11 +140,16 @@ class RaySession:
     `start` and `stop` are called once each; `stop` is idempotent and removes the session's files.
     `ray_address`: "host:port" of a running cluster with a node on this machine, or "auto" as Ray
     finds one; its token comes from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None
-    starts a private Ray that counts `cpus` for tasks; chips ask for none.
+    starts a private Ray that counts `cpus` for tasks; chips ask for none. Chips are spread over
+    the nodes, or stay at `home` while it lives and has room for them.
     """
 
-    def __init__(self, ray_address: str | None = None, *, cpus: int = 1) -> None:
+    def __init__(
+        self, ray_address: str | None = None, *, cpus: int = 1, home: HomeNode | None = None
+    ) -> None:
         self._ray_address = ray_address
+        self._home = home
+        self._at_home: tuple[RayNode, ...] = ()
         self._cpus = cpus
         self._directory: ScratchDirectory | None = None
         self._fork_server: ForkServer | None = None
@@ -218,20 +242,31 @@ class RaySession:
                 node_id=node["NodeID"],
                 address=node["NodeManagerAddress"],
                 is_here=node["NodeID"] == here,
+                memory_bytes=int(node["Resources"].get("memory", 0)),
             )
             for node in ray.nodes()
             if node["Alive"]
         ]
         return tuple(sorted(nodes, key=lambda node: (not node.is_here, node.address, node.node_id)))
 
+    def _chip_nodes(self) -> tuple[RayNode, ...]:
+        """Live nodes that take chips; a home that was chosen stays, however others come and go."""
+        nodes = self.nodes()
+        if self._home is None:
+            return nodes
+        if len(self._at_home) != 1 or self._at_home[0] not in nodes:
+            self._at_home = self._home.among(nodes)
+        return self._at_home
+
     def channel_host(self) -> str | None:
-        """This node's address for chips on other nodes; None without other nodes."""
-        here, *others = self.nodes()
-        return here.address if others else None
+        """This node's address for chips on other nodes; None where all chips will be here."""
+        if all(node.is_here for node in self._chip_nodes()):
+            return None
+        return self.nodes()[0].address
 
     def place_chips(self, chips: int) -> tuple[RayNode, ...]:
-        """The node of each chip; see `spread_chips`."""
-        return spread_chips(chips, self.nodes(), _TRAY_CHIPS)
+        """The node of each chip; see `spread_chips` and `HomeNode`."""
+        return spread_chips(chips, self._chip_nodes(), _TRAY_CHIPS)
 
     def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> ChipProcess:
         """Start one `ChipWorker` on `node`, or anywhere; returns at once."""

@@ -93,6 +93,9 @@ def serve_service(
     if dilation is None:
         expected = "real or dilated:K with --replicas, which share limits and measurements"
         raise ConfigError("clock", settings.clock, expected)
+    if settings.ray_node is not None:
+        expected = "none with --replicas, which take the nodes by turns"
+        raise ConfigError("ray_node", settings.ray_node, expected)
     roles = parse_roles(options.replica_roles, options.replicas)
     if roles is not None:
         _check_exchange(deployment)

@@ -25,6 +25,7 @@ def start_tokens(
         block_tokens=block_tokens,
         slots_max=slots_max,
         ray_address=deployment.settings.ray_address,
+        ray_node=deployment.settings.ray_node,
         silence_timeout_s=deployment.settings.silence_timeout_s,
         formats=deployment.formats,
         draft_tokens=deployment.chip_drafts,

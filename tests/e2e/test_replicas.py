@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,15 @@ def asked(number: int) -> tuple[str, dict[str, Any]]:
 
 
 async def texts(
-    service: ServerProcess, *, kills: int | None = None, stops: int | None = None
+    service: ServerProcess,
+    *,
+    kills: int | None = None,
+    stops: int | None = None,
+    midway: Callable[[], None] | None = None,
 ) -> list[str]:
-    """The texts of eight streams; meanwhile the process `kills` is killed, or `stops` stopped."""
+    """The texts of eight streams; meanwhile the process `kills` is killed, or `stops` stopped, or
+    `midway` called.
+    """
     async with httpx.AsyncClient(headers=KEY, timeout=300.0, trust_env=False) as http:
         heard = asyncio.Event()
 
@@ -118,6 +124,9 @@ async def texts(
         if stops is not None:
             await heard.wait()
             os.kill(stops, signal.SIGSTOP)
+        if midway is not None:
+            await heard.wait()
+            await asyncio.to_thread(midway)
         return await asyncio.gather(*streams)
 
 

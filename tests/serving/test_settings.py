@@ -76,6 +76,8 @@ WRONG = [
         for name in ("first_chip", "spares")
         for value in (*NO_WHOLE_NUMBER, None)
     ],
+    *[("ray_node", value, AT_LEAST_ZERO) for value in NO_WHOLE_NUMBER],
+    ("ray_node", 1, "none without a ray_address"),
     *[("pue", value, "a number of at least 1") for value in (0.99, -1, "1.1", True, float("inf"))],
     *[
         ("hang_timeout_s", value, "seconds above 0")

@@ -15,6 +15,7 @@ class ReplicaPlace:
     """One replica's place; `visible_cores` are its logical cores as the Neuron runtime spells them.
 
     A port of 0 is none; `role` is the first one, None that of replicas that exchange no KV.
+    `ray_node`: of the cluster that holds the chips; None without one.
     """
 
     number: int
@@ -26,6 +27,7 @@ class ReplicaPlace:
     console_port: int
     role: RankRole | None = None
     ranks: int = 1
+    ray_node: int | None = None
 
 
 def replica_places(
@@ -40,8 +42,9 @@ def replica_places(
     """Places of `count` replicas of these settings, each with its role of `roles`.
 
     An UltraServer is filled with partitions and their spares before the next, which has the name
-    with a number. Ports go up by two from the service's own. Raises ConfigError for fewer than one
-    replica, or a partition that an UltraServer does not hold.
+    with a number; a Ray cluster's nodes are taken by turns. Ports go up by two from the service's
+    own. Raises ConfigError for fewer than one replica, or a partition that an UltraServer does not
+    hold.
     """
     if count < 1:
         raise ConfigError("replicas", count, "at least 1")
@@ -68,6 +71,7 @@ def replica_places(
                 console_port=console_port and console_port + 2 * (number + 1),
                 role=None if roles is None else roles[number],
                 ranks=settings.ranks,
+                ray_node=None if settings.ray_address is None else number,
             )
         )
     return tuple(places)

@@ -62,6 +62,8 @@ def replica_words(
         "--console-port": place.console_port,
         "--ultraserver": place.ultraserver,
     }
+    if place.ray_node is not None:
+        own["--ray-node"] = place.ray_node
     return [*kept, *more, _QUIET, *(str(part) for pair in own.items() for part in pair)]
 
 

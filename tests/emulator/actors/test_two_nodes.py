@@ -52,7 +52,7 @@ def token(cluster: TwoRayNodes) -> Iterator[None]:
     reset_auth_token_state()
 
 
-def fleet_at(ray_address: str | None) -> Fleet:
+def fleet_at(ray_address: str | None, *, ray_node: int | None = None) -> Fleet:
     placement = ExpertPlacement.even(layers=LAYERS, experts=EXPERTS, chips=CHIPS, ep=CHIPS)
     return Fleet(
         weights_dir=SMALL_MOE_DIR,
@@ -60,6 +60,7 @@ def fleet_at(ray_address: str | None) -> Fleet:
         kv_blocks=16,
         block_tokens=32,
         ray_address=ray_address,
+        ray_node=ray_node,
     )
 
 
@@ -128,6 +129,24 @@ def test_chips_on_two_nodes_compute_the_same_bits_and_leave_the_cluster_as_it_wa
         assert [node.address for node in session.nodes()] == [HEAD, OTHER]
     finally:
         session.stop()
+
+
+@pytest.mark.slow
+def test_chips_with_a_node_stay_on_it_and_compute_the_same_bits(
+    cluster: TwoRayNodes, token: None
+) -> None:
+    computed = []
+    for number, node in enumerate((HEAD, OTHER)):
+        fleet = fleet_at(cluster.address, ray_node=number)
+        try:
+            fleet.start()
+            assert len(cluster.workers(node)) == CHIPS
+            assert fleet._processes.channel.is_on_one_host is (node == HEAD)
+            computed.append(bits(outcome(fleet)))
+        finally:
+            fleet.stop()
+
+    assert computed[0] == computed[1]
 
 
 @pytest.mark.slow

@@ -69,6 +69,10 @@ def test_a_model_sets_time_and_weights_make_the_tokens(
         ("--system other-rack", None),
         ("--hang-timeout 2.5", {"hang_timeout_s": 2.5}),
         ("--ray-address 10.0.0.1:6379", {"ray_address": "10.0.0.1:6379"}),
+        (
+            "--ray-address 10.0.0.1:6379 --ray-node 1",
+            {"ray_address": "10.0.0.1:6379", "ray_node": 1},
+        ),
         ("--prefill-policy none", {"prefill_policy": "none"}),
         ("--clock dilated:3 --pue 1.2", {"clock": "dilated:3", "pue": 1.2}),
     ],

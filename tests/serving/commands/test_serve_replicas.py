@@ -82,6 +82,7 @@ def test_roles_follow_the_load_by_the_tokens_of_a_replicas_step(
         ((*CLOCK, *ROLES, "--engine", "fast", "--weights", "none"), "engine=fast"),
         ((*CLOCK, *ROLES, "--chips", "2", "--prefill-ranks", "1"), "prefill_ranks=1"),
         ((*CLOCK, *ROLES, "--speculative-config", NGRAM), "num_speculative_tokens=3"),
+        ((*CLOCK, "--ray-address", "a:6379", "--ray-node", "1"), "ray_node=1: .*by turns"),
         ((*CLOCK, "--replica-silence", "14"), "replica_silence=14.*at least 15 wall seconds"),
     ],
 )

@@ -31,6 +31,14 @@ def test_a_full_ultraserver_is_followed_by_the_next() -> None:
     assert [each.first_chip for each in made] == [0, 72, 0, 72, 0]
 
 
+def test_a_clusters_nodes_are_taken_by_turns() -> None:
+    assert [each.ray_node for each in places(3, ray_address="a:6379")] == [0, 1, 2]
+    assert [each.ray_node for each in places(2)] == [None, None]
+    (place,) = places(1, ray_address="a:6379")
+    words = replica_words(["serve", "--ray-address", "a:6379"], place, 15_001)
+    assert words[-2:] == ["--ray-node", "0"]
+
+
 @pytest.mark.parametrize(("count", "chips"), [(0, 4), (1, 145)])
 def test_what_cannot_be_is_refused(count: int, chips: int) -> None:
     with pytest.raises(ConfigError, match=r"replicas=0|chips=145"):
