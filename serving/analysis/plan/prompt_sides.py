@@ -62,15 +62,15 @@ class LateSides:
     def is_late(self, side: PromptSide) -> bool | None:
         """None where it is not known; False where it is `unsure`."""
         precision, partition, engines, units = side
-        if side in self.unsure:
-            return False
         late, in_time = self._late[precision, partition], self._in_time[precision, partition]
         if (own := (engines, units)) in late or own in in_time:
             return own in late
-        if self._by_others and any(few <= engines and least <= units for few, least in in_time):
-            return False
         if self._by_others and any(engines <= many and units <= most for many, most in late):
             return True
+        if side in self.unsure:
+            return False
+        if self._by_others and any(few <= engines and least <= units for few, least in in_time):
+            return False
         return None
 
     def add(self, side: PromptSide, *, is_late: bool = True) -> None:
@@ -81,11 +81,18 @@ class LateSides:
         other[precision, partition].discard((engines, units))
         self.unsure.discard(side)
 
+    def leave_open(self, side: PromptSide) -> None:
+        """Note that one is unsure, whatever was found of it before: it says nothing of others."""
+        precision, partition, engines, units = side
+        for known in (self._late, self._in_time):
+            known[precision, partition].discard((engines, units))
+        self.unsure.add(side)
+
 
 class PromptSides:
     """Which of them are `late`: by fresh runs they do not surely keep TTFT, so that by these seeds
     no unit would that has them; or by new seeds they surely miss it. Where other seeds than those
-    that will judge a unit leave it open they are unsure, and late once such a unit is refuted.
+    that will judge a unit leave it open they are unsure, and each such unit is judged by its runs.
     `by_others` takes what is known of others for an answer, as far as a demand allows it.
     """
 
@@ -126,16 +133,11 @@ class PromptSides:
 
     def doubt(self, setting: Setting, *, ends_s: float = float("inf")) -> None:
         """Judge the engines for prompts of a unit whose TTFT new seeds refuted as those that are
-        near the limit: where they are nearly full, few windows after each other are alike. Late
-        where that leaves it open, too.
+        near the limit: where they are nearly full, few windows after each other are alike.
         """
         side = prompt_side(setting.option, setting.replicas)
-        if side is None or side in self.late:
-            return
-        if side not in self._anew:
+        if side is not None and side not in self.late and side not in self._anew:
             self._judge_anew({side: setting}, ends_s)
-        if side in self.late.unsure:
-            self.late.add(side)
 
     def _judge_anew(self, sides: dict[PromptSide, Setting], ends_s: float) -> None:
         """By as many seeds as judge what a search finds, and others than those; where all seeds
@@ -161,7 +163,7 @@ class PromptSides:
         clear = set[PromptSide]()
         for side, (found, _) in zip(tasks, check_in_turn(asked, self._workers), strict=True):
             if may_be_unsure and not found.surely_meets and not _surely_misses(found):
-                self.late.unsure.add(side)
+                self.late.leave_open(side)
                 continue
             self.late.add(side, is_late=not found.surely_meets)
             if all(
@@ -200,10 +202,8 @@ class PromptSides:
 
 
 def _surely_misses(found: Check) -> bool:
-    """Whether too many requests do, or half of the runs: that all of a unit's runs keep a limit
-    which one in two misses is as good as ruled out.
-    """
+    """Whether too many requests do, or one more run, with the confidence that its bound states."""
     return any(
-        not term.may_be_kept or (term.again is not None and term.again.likely_s > term.limit_s)
+        not term.may_be_kept or (term.again is not None and term.again.least_s > term.limit_s)
         for term in found.terms
     )
