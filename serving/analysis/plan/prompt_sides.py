@@ -26,7 +26,6 @@ from serving.analysis.plan.plan_options import Option
 from serving.analysis.plan.plan_question import PlanQuestion
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FIRST_SHARE, FRESH_TIMES, size_task, task_anew
-from serving.analysis.plan.size_check import Check
 from serving.simulator import SimulationWorkers
 
 CLEAR: Final = 0.8
@@ -65,13 +64,11 @@ class LateSides:
         late, in_time = self._late[precision, partition], self._in_time[precision, partition]
         if (own := (engines, units)) in late or own in in_time:
             return own in late
-        if self._by_others and any(engines <= many and units <= most for many, most in late):
-            return True
-        if side in self.unsure:
-            return False
         if self._by_others and any(few <= engines and least <= units for few, least in in_time):
             return False
-        return None
+        if self._by_others and any(engines <= many and units <= most for many, most in late):
+            return True
+        return False if side in self.unsure else None
 
     def add(self, side: PromptSide, *, is_late: bool = True) -> None:
         """Note what was found of one."""
@@ -162,7 +159,7 @@ class PromptSides:
         asked = [(task, task.terms.seeds) for task in tasks.values()]
         clear = set[PromptSide]()
         for side, (found, _) in zip(tasks, check_in_turn(asked, self._workers), strict=True):
-            if may_be_unsure and not found.surely_meets and not _surely_misses(found):
+            if may_be_unsure and found.may_meet and not found.surely_meets:
                 self.late.leave_open(side)
                 continue
             self.late.add(side, is_late=not found.surely_meets)
@@ -199,11 +196,3 @@ class PromptSides:
 
     def _of_ttft(self, task: SizeTask) -> SizeTask:
         return replace(task, slo=Slo(bounds=self._bounds, words=self._question.slo.words))
-
-
-def _surely_misses(found: Check) -> bool:
-    """Whether too many requests do, or one more run, with the confidence that its bound states."""
-    return any(
-        not term.may_be_kept or (term.again is not None and term.again.least_s > term.limit_s)
-        for term in found.terms
-    )
