@@ -56,17 +56,20 @@ def fewer_replicas(race: Race) -> None:
 
 
 def fewer_to_decode(race: Race) -> None:
-    """Of the best units the fewest chips that decode beside the same engines for prompts: what is
-    found stands, so that new seeds refute none of those that it leaves out.
+    """Of the best units the fewest chips that decode beside the same engines for prompts: where new
+    seeds refute what is found, more chips are tried.
     """
     best = race.best
     if best is None or race.pools is None:
         return
     options = race.pools.with_fewer_to_decode(best.option, best.replicas)
     fewer = [replace(best, option=option) for option in options]
-    first_that_holds(
-        -1, len(fewer), lambda at: _one_stands(race, race.heats([fewer[at]], first=True))
-    )
+    while True:
+        _halve(race, len(fewer), lambda at, of=fewer: race.heats([of[at]], first=True))
+        found = race.best
+        if found is None or race.stands(found):
+            return
+        fewer = [each for each in fewer if each.chips > found.chips]
 
 
 def search(race: Race, *, refuted_chips: int = 0) -> None:
@@ -144,14 +147,11 @@ def _halved(race: Race, sizes: Sequence[tuple[int, int]], refuted_chips: int) ->
 
     def stands(number: int) -> bool:
         tried.add(number)
-        return _one_stands(race, heats(number, by_hardest=False))
+        seeming = heats(number, by_hardest=False)
+        return any(race.confirm([each]) and race.stands(each) for each in seeming)
 
     first_that_holds(sum(upto <= refuted_chips for _, upto in sizes) - 1, most, stands)
     return tried
-
-
-def _one_stands(race: Race, seeming: Sequence[Setting]) -> bool:
-    return any(race.confirm([each]) and race.stands(each) for each in seeming)
 
 
 def _halve(race: Race, count: int, heats: Callable[[int], list[Setting]]) -> set[int]:
