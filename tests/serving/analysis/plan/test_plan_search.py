@@ -14,7 +14,6 @@ from serving.analysis.plan.plan_options import OptionTerms, best_options, size_e
 from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_race import LAST_TIMES, Race
 from serving.analysis.plan.plan_search import (
-    fewer_to_decode,
     first_answer,
     search,
     search_deeper,
@@ -364,21 +363,17 @@ def test_another_size_does_not_stand_for_ranks_that_do_not_divide_a_machine() ->
     assert _near(every, tasks) == [tasks[0], tasks[2]]
 
 
-def most_to_decode() -> tuple[Race, Setting]:
+@pytest.mark.long
+def test_a_first_answer_s_units_go_on_with_as_few_chips_to_decode_as_keep_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     race = Race(ASKED, THIS_PROCESS, lambda _: None)
     race.pools = PoolKinds(TERMS, partitions_of(TERMS, ASKED.sweep.tasks(), pools=True))
     most = max(
         (each for _, each in race.pools.promising(0, 40, 40)),
         key=lambda each: each.candidate.replicas * each.candidate.partition.chips,
     )
-    return race, Setting(option=most, policy="none", replicas=most.replicas)
-
-
-@pytest.mark.long
-def test_a_first_answer_s_units_go_on_with_as_few_chips_to_decode_as_stand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    race, first = most_to_decode()
+    first = Setting(option=most, policy="none", replicas=most.replicas)
     choice = "serving.analysis.plan.plan_choice"
     monkeypatch.setattr(f"{choice}.first_answer", lambda race: race.run([first], first=True))
     monkeypatch.setattr(f"{choice}.search", lambda _: None)
@@ -389,31 +384,4 @@ def test_a_first_answer_s_units_go_on_with_as_few_chips_to_decode_as_stand(
     assert best is not None
     assert best.chips < first.chips
     assert best.option.point.prefill == first.option.point.prefill
-    assert race.standing == best
-
-
-@pytest.mark.long
-def test_units_that_new_seeds_refute_do_not_bound_those_with_more_to_decode(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    race, first = most_to_decode()
-    assert race.run([first], first=True)
-    fewer_to_decode(race)
-    refuted = race.best
-    assert refuted is not None
-    race, first = most_to_decode()
-    assert race.run([first], first=True)
-    stands = race.stands
-
-    def by_other_seeds(setting: Setting) -> bool:
-        if setting.chips > refuted.chips:
-            return stands(setting)
-        race._refute(setting)
-        return False
-
-    monkeypatch.setattr(race, "stands", by_other_seeds)
-
-    fewer_to_decode(race)
-
-    assert race.best is not None
-    assert refuted.chips < race.best.chips < first.chips
+    assert race.checks[best].surely_meets
