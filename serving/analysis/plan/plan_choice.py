@@ -242,9 +242,11 @@ def _no_larger_than_best(tasks: Sequence[Task], race: Race) -> Sequence[Task]:
 
 
 def _quick(tasks: Sequence[Task], machine_chips: int) -> list[Task]:
-    """Partitions for the first answer: even parts of a machine, or of ranks that do not divide it
-    any number, the most an expert group; of layouts of logical cores and attention the last one,
-    which divides the most.
+    """Return the partitions that race for the first answer, as costing all takes most of a minute.
+
+    These are even parts of a machine; where `tp` does not divide the machine, no even part has such
+    ranks, and all sizes are kept (a heuristic: few have such ranks). Of each the one with the most
+    expert ranks, in the last layout of logical cores and attention, which divides the most.
     """
     found: dict[tuple[str, int, int], Task] = {}
     for task in tasks:
@@ -267,8 +269,10 @@ def _one_layout(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _near(question: PlanQuestion, tasks: Sequence[Task]) -> list[Task]:
-    """Without sizes of replicas for which others stand, unless they were asked for; of ranks that
-    do not divide a machine all, as these have few.
+    """Leave out sizes of replicas for which near ones stand, unless chips were asked for.
+
+    Where `tp` does not divide the machine all sizes stay: near ones seldom have such ranks. With
+    other `tp` a size goes though the near one that stands for it may have other ranks.
     """
     if question.sweep.asked.chips:
         return [*tasks]

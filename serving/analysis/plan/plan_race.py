@@ -194,7 +194,10 @@ class Race:
         ]
 
     def _promising_units(self, pools: PoolKinds, above: int, most: int, tries: int) -> list[Option]:
-        """Units whose engines for prompts alone are not late."""
+        """Return the most promising units, without those whose engines for prompts are late.
+
+        What replaces a late one may be late too, so that it goes on until nothing new is judged.
+        """
         while True:
             promising = [each for _, each in pools.promising(above, most, tries, self._sides.late)]
             settings = [

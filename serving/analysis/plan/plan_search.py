@@ -56,7 +56,11 @@ def fewer_replicas(race: Race) -> None:
 
 
 def fewer_to_decode(race: Race) -> None:
-    """Of the best units the fewest chips that decode beside the same engines for prompts."""
+    """Of the best units the fewest chips that decode beside the same engines for prompts.
+
+    What is found is only confirmed, which is a choice that spares time: to judge it by new seeds
+    too takes 8 s of a minute at 500 requests/s of gpt-oss-120b.
+    """
     best = race.best
     if best is None or race.pools is None:
         return

@@ -26,6 +26,7 @@ from serving.analysis.plan.plan_race import Race
 from serving.analysis.plan.plan_setting import Setting
 from serving.analysis.plan.plan_task import FRESH_TIMES, size_task, task_anew
 from serving.analysis.plan.prompt_sides import LateSides, PromptSide, PromptSides, prompt_side
+from serving.analysis.plan.size_check import Again
 from serving.analysis.plan.timed_run import OutOfTime
 from serving.simulator import THIS_PROCESS
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP, question
@@ -211,10 +212,25 @@ def test_what_was_judged_in_time_is_so_whatever_others_say(kinds: PoolKinds) -> 
     assert found(late) == [True, False, False, True, False]
     assert found(alone) == [None, False, None, True, None]
     one = (*kind, 1, 1)
-    late.unsure.add(one)
-    assert late.is_late(one) is False
-    late.add(one)
-    assert late.is_late(one) is True
+    late.leave_open(one)
+    assert late.is_late(one) is True, "more of them in more units surely are"
+    alone.leave_open(one)
+    assert alone.is_late(one) is False
+    alone.add(one)
+    assert alone.is_late(one) is True
+
+
+def test_more_engines_than_new_seeds_leave_open_are_judged_themselves(kinds: PoolKinds) -> None:
+    kind, late = some_side(kinds)[:2], LateSides()
+    two, four = (*kind, 2, 1), (*kind, 4, 1)
+    late.add(two, is_late=False)  # by the first runs
+    assert late.is_late(four) is False
+
+    late.leave_open(two)
+
+    assert (late.is_late(two), late.is_late(four)) == (False, None)
+    late.add(four)
+    assert late.is_late(two) is True
 
 
 @pytest.mark.long
@@ -329,18 +345,19 @@ def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
     side = prompt_side(option, option.replicas)
     assert side is not None
 
-    def most_s(asked: PlanQuestion, *, anew: bool) -> float:
+    def one_more(asked: PlanQuestion, *, anew: bool) -> Again:
         judged = FRESH_TIMES * asked.check.judged
         task = size_task(asked, setting, judged=judged, is_fresh=True, prompts_alone=True)
         if anew:
             task = task_anew(asked, setting, prompts_alone=True)
         (again,) = (term.again for term in check_size(task).terms if term.name == "ttft")
         assert again is not None
-        return again.most_s
+        return again
 
     for seed in range(20):  # up to where new seeds say more, and few are not in time by far
         asked = replace(ASKED, check=replace(ASKED.check, seed=seed))
-        few_s, new_s = (most_s(asked, anew=anew) for anew in (False, True))
+        few, new = (one_more(asked, anew=anew) for anew in (False, True))
+        few_s, new_s = few.most_s, new.most_s
         if 0.85 * new_s < few_s < 0.95 * new_s:
             break
     else:
@@ -359,6 +376,12 @@ def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
         assert not sides.judge([setting])
         sides.doubt(setting)  # new seeds refuted a unit that has them
         assert sides.late.is_late(side) is (is_late or is_unsure)
+    for limit_s, is_late in ((new.least_s, True), (0.995 * new.likely_s, False)):
+        slo = Slo.parse(f"ttft={1e3 * limit_s:.3f}ms,tpot=20ms")
+        sides = PromptSides(replace(asked, slo=slo), THIS_PROCESS)
+        sides._judge_anew({side: setting}, float("inf"))
+        assert sides.late.is_late(side) is is_late, "late only where too many requests surely are"
+        assert (side in sides.late.unsure) is not is_late
 
 
 def test_a_trace_has_each_number_of_units_judged() -> None:

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import SizeTask, check_size
-from serving.analysis.plan.plan_choice import _near, _quick, choose
+from serving.analysis.plan.plan_choice import _near, _quick, _search_all, choose
 from serving.analysis.plan.plan_options import OptionTerms, best_options, size_ends
 from serving.analysis.plan.plan_pools import PoolKinds, partitions_of
 from serving.analysis.plan.plan_race import LAST_TIMES, Race
 from serving.analysis.plan.plan_search import (
-    fewer_to_decode,
     first_answer,
     search,
     search_deeper,
@@ -365,7 +364,9 @@ def test_another_size_does_not_stand_for_ranks_that_do_not_divide_a_machine() ->
 
 
 @pytest.mark.long
-def test_an_answer_s_units_come_with_as_few_chips_to_decode_as_keep_the_target() -> None:
+def test_a_first_answer_s_units_go_on_with_as_few_chips_to_decode_as_keep_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     race = Race(ASKED, THIS_PROCESS, lambda _: None)
     race.pools = PoolKinds(TERMS, partitions_of(TERMS, ASKED.sweep.tasks(), pools=True))
     most = max(
@@ -373,12 +374,14 @@ def test_an_answer_s_units_come_with_as_few_chips_to_decode_as_keep_the_target()
         key=lambda each: each.candidate.replicas * each.candidate.partition.chips,
     )
     first = Setting(option=most, policy="none", replicas=most.replicas)
-    assert race.run([first], first=True)
+    choice = "serving.analysis.plan.plan_choice"
+    monkeypatch.setattr(f"{choice}.first_answer", lambda race: race.run([first], first=True))
+    monkeypatch.setattr(f"{choice}.search", lambda _: None)
 
-    fewer_to_decode(race)
+    _search_all(race, ASKED, TERMS, THIS_PROCESS)
 
     best = race.best
     assert best is not None
     assert best.chips < first.chips
-    assert best.option.point.prefill == most.point.prefill
+    assert best.option.point.prefill == first.option.point.prefill
     assert race.checks[best].surely_meets
