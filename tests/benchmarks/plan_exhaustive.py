@@ -300,7 +300,6 @@ def main(arguments: Sequence[str]) -> int:
             f"{name} {math.expm1(beyond):+.1%}"
             for name, beyond in beyond_promise(found.choice.check, fresh).items()
         ),
-        "missed": "",
         "outdated": "",
     }
     print(row)

@@ -42,11 +42,7 @@ def most_chips(row: dict[str, str]) -> float:
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", rows())
-def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    if missed := rows()[name]["missed"]:
-        request.applymarker(pytest.mark.xfail(reason=missed, strict=True))
+def test_a_plan_in_a_minute_has_hardly_more_chips_than_the_best_there_is(name: str) -> None:
     for word in QUESTIONS[name]:
         if word.startswith(str(TRACES)) and not Path(word).exists():
             pytest.skip(f"needs {word} (public data; ULTRASERVE_TRACES says where it lies)")
@@ -96,17 +92,13 @@ def test_a_bias_of_a_seventh_is_told_from_chance_where_none_is_in_nineteen_of_tw
     assert passed[0.15] <= 0.1 * 2_000
 
 
-def test_no_question_is_known_to_miss_its_bar() -> None:
-    assert not [name for name, row in rows().items() if row["missed"]]
-
-
 @pytest.mark.parametrize(("part", "most"), [(0.0, 99), (0.05, 95)])
 def test_a_search_has_what_a_plan_may_not_be_beaten_by(part: float, most: int) -> None:
     assert most_searched(100, part) == most
     assert (1 + part) * (most + 1) >= 100
 
 
-def test_no_row_knows_a_better_plan_than_its_bar_allows_but_those_that_say_so() -> None:
+def test_no_row_knows_a_better_plan_than_its_bar_allows() -> None:
     for row in rows().values():
         assert int(row["searched_to"]) < int(row["best_chips"]) <= int(row["plan_chips"])
-        assert (int(row["plan_chips"]) > most_chips(row)) == bool(row["missed"]), row["question"]
+        assert int(row["plan_chips"]) <= most_chips(row), row["question"]
