@@ -4,8 +4,6 @@ Two nodes and two starts of an engine, and so slow; the placing is tested every 
 """
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from serving.main import main
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 from tests.e2e.test_replicas import key_file, metric, ready, replicas, set_environment, texts
 from tests.e2e.tray import MODEL
-from tests.emulator.actors.two_ray_nodes import HEAD, OTHER, TwoRayNodes
+from tests.emulator.actors.two_ray_nodes import HEAD, OTHER, TwoRayNodes, started_nodes
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
@@ -26,14 +24,8 @@ START_S = 480.0
 
 @pytest.fixture
 def cluster() -> Iterator[TwoRayNodes]:
-    directory = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))  # Ray's sockets want a short path
-    cluster = TwoRayNodes(directory, settings={"RAY_worker_niceness": "0"})
-    try:
-        cluster.start()
+    with started_nodes(settings={"RAY_worker_niceness": "0"}) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture

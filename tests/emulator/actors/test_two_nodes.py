@@ -1,17 +1,13 @@
 """Chips on two Ray nodes compute the bits that chips on one compute; the cluster outlives them."""
 
 import contextlib
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
-from ray._private.authentication_test_utils import reset_auth_token_state
 
 from emulator.actors.ray_session import RaySession
 from emulator.data import SMALL_MOE_DIR
@@ -20,7 +16,7 @@ from emulator.fleet import Fleet
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
-from tests.emulator.actors.two_ray_nodes import HEAD, OTHER, TwoRayNodes
+from tests.emulator.actors.two_ray_nodes import HEAD, OTHER, TwoRayNodes, started_nodes
 
 pytestmark = pytest.mark.fleet
 
@@ -30,26 +26,14 @@ PROMPT_TOKENS, DECODES = 70, 3
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoRayNodes]:
-    directory = Path(tempfile.mkdtemp(prefix="two-"))
-    cluster = TwoRayNodes(directory)
-    try:
-        cluster.start()
+    with started_nodes() as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(directory)
-        assert cluster.processes() == set()
 
 
 @pytest.fixture
 def token(cluster: TwoRayNodes) -> Iterator[None]:
-    """The cluster's token in the environment, for a Ray that has been imported already too."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in cluster.environment.items():
-            patch.setenv(name, value)
-        reset_auth_token_state()
+    with cluster.as_driver():
         yield
-    reset_auth_token_state()
 
 
 def fleet_at(ray_address: str | None, *, ray_node: int | None = None) -> Fleet:
@@ -150,23 +134,14 @@ def test_chips_with_a_node_stay_on_it_and_compute_the_same_bits(
 
 
 @pytest.mark.slow
-def test_a_cluster_that_asks_nobody_for_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="open-"))
-    cluster = TwoRayNodes(directory, is_open=True)
-    try:
-        cluster.start(alone=True)
-        for name, value in cluster.environment.items():
-            monkeypatch.setenv(name, value)  # a token of ours does not make it one that asks
-        reset_auth_token_state()
+def test_a_cluster_that_asks_nobody_for_a_token_is_refused() -> None:
+    # A token of ours does not make it one that asks.
+    with started_nodes(alone=True, is_open=True) as cluster, cluster.as_driver():
         session = RaySession(cluster.address)
         with pytest.raises(ConfigError, match="expected a Ray cluster with token authentication"):
             session.start()
         session.stop()
         assert not ray.is_initialized()
-    finally:
-        cluster.stop()
-        shutil.rmtree(directory)
-        reset_auth_token_state()
 
 
 @pytest.mark.slow  # Ray tries for half a minute

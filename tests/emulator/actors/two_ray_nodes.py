@@ -3,15 +3,19 @@
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import psutil
+import pytest
+from ray._private.authentication_test_utils import reset_auth_token_state
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 """Ray takes 127.0.0.1 for the machine's outer address."""
@@ -103,6 +107,18 @@ class TwoRayNodes:
                         found.add(each)
         return found
 
+    @contextlib.contextmanager
+    def as_driver(self) -> Iterator[None]:
+        """The cluster's token in the environment, for a Ray that has been imported already too."""
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in self.environment.items():
+                    patch.setenv(name, value)
+                reset_auth_token_state()
+                yield
+        finally:
+            reset_auth_token_state()
+
     def stop(self) -> None:
         """End all its processes, by id."""
         processes = self.processes()
@@ -117,6 +133,27 @@ class TwoRayNodes:
         for process in alive:
             process.kill()
         psutil.wait_procs(alive, 5.0)
+
+
+@contextlib.contextmanager
+def started_nodes(
+    *,
+    alone: bool = False,
+    is_open: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[TwoRayNodes]:
+    """Both nodes, or the head `alone`, in a directory of their own; asserts afterwards that no
+    process of them is left.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="rn", dir="/tmp"))  # Ray's sockets want a short path
+    cluster = TwoRayNodes(directory, is_open=is_open, settings=settings)
+    try:
+        cluster.start(alone=alone)
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory)
+    assert cluster.processes() == set()
 
 
 def _lives(process: psutil.Process) -> bool:

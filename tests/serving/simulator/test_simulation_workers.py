@@ -1,9 +1,7 @@
 """Runs in other processes and on a Ray cluster are those of this process, to the bit."""
 
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from ray._private.authentication_test_utils import reset_auth_token_state
 
 from emulator.actors import ray_tasks
 from emulator.errors import ConfigError, WorkersLost
 from serving.simulator import THIS_PROCESS, SimulationWorkers
-from tests.emulator.actors.two_ray_nodes import HEAD, TwoRayNodes
+from tests.emulator.actors.two_ray_nodes import HEAD, TwoRayNodes, started_nodes
 from tests.serving.simulator import worker_tasks
 
 SEEDS = range(5)
@@ -116,19 +113,9 @@ def test_a_cluster_that_there_is_not_is_one_clear_line(
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoRayNodes]:
-    directory = Path(tempfile.mkdtemp(prefix="one-"))
-    cluster = TwoRayNodes(directory)
-    try:
-        cluster.start(alone=True)
-        for name, value in cluster.environment.items():
-            monkeypatch.setenv(name, value)
-        reset_auth_token_state()
+def cluster() -> Iterator[TwoRayNodes]:
+    with started_nodes(alone=True) as cluster, cluster.as_driver():
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(directory)
-        reset_auth_token_state()
 
 
 @pytest.mark.slow

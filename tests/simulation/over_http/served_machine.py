@@ -1,8 +1,6 @@
 """A server whose chips live on two Ray nodes, with its control service, events and processes."""
 
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -22,7 +20,7 @@ from serving.wire import control_call
 from serving.wire.machine_state import FaultStage, MachineState
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
-from tests.emulator.actors.two_ray_nodes import OTHER, TwoRayNodes
+from tests.emulator.actors.two_ray_nodes import OTHER, TwoRayNodes, started_nodes
 from tests.simulation.over_http.question import CONTEXT_TOKENS
 
 CALL_S_MAX: Final = 120.0
@@ -153,20 +151,6 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
-@contextmanager
-def two_nodes() -> Iterator[TwoRayNodes]:
-    """A Ray cluster of two nodes on this machine; asserts afterwards that none of it is left."""
-    directory = Path(tempfile.mkdtemp(prefix="cn", dir="/tmp"))  # Ray's sockets want a short path
-    cluster = TwoRayNodes(directory, settings=RAY_SETTINGS)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(directory, ignore_errors=True)
-    assert cluster.processes() == set()
-
-
 def write_corpus(folder: Path) -> Path:
     """Text to train on: enough files that some are held out."""
     folder.mkdir()
@@ -192,7 +176,7 @@ def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
         *("--train-dir", str(scratch / "training")),
         *("--train-corpus", str(write_corpus(scratch / "corpus"))),
     )
-    with two_nodes() as cluster:
+    with started_nodes(settings=RAY_SETTINGS) as cluster:
         arguments = (*size.arguments, *training, "--ray-address", cluster.address)
         with started(ULTRASERVE, *arguments, environment=cluster.environment) as server:
             server.wait_ready(READY_S_MAX)
