@@ -12,28 +12,21 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
-from serving.analysis.day.day_demand import DayDemand
-from serving.analysis.day.day_result import DayResult
-from serving.analysis.day.day_walk import walk
-from serving.analysis.day.exact_day import ExactTerms, Planned
-from serving.analysis.day.held_day import HeldDay, held_stretch
-from serving.analysis.day.look_outcomes import LookOutcomes
+from serving.analysis.day.held_day import HeldDay
 from serving.analysis.day.virtual_day import DaySettings, WalkableMachine, walkable_machine
 from serving.commands import day as command
-from serving.policy.day_night.history import DemandHistory
 from serving.simulator import SimulationWorkers
 from tests.benchmarks.exact_handovers import line_of
+from tests.serving.analysis.day.planned_stretch import held_plan
 from tests.serving.commands.small_day import parsed
 
 AWAY: Final = (0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 0)
 """Groups that train at each look, of which the first five and the last are not judged."""
 FIRST: Final = 5
-BEGINS: Final = datetime(2024, 5, 10, tzinfo=UTC)
 
 
 def held_at(
@@ -41,46 +34,15 @@ def held_at(
 ) -> HeldDay:
     """The hour at a rate."""
     machine, terms = walkable.machine, settings.question.terms
-    begins_s = BEGINS.timestamp()
-    counts = np.random.default_rng(seed).poisson(
-        rate_per_s * terms.interval_s, len(AWAY) * terms.look_intervals
-    )
-    demand = DayDemand(
-        begins=BEGINS,
-        interval_s=terms.interval_s,
-        arrivals=counts,
-        past=DemandHistory(end_s=begins_s, bucket_s=terms.look_s, requests_per_s=np.zeros(0)),
-    )
-    outcomes = LookOutcomes(
-        trained=machine.trained,
-        handover=walkable.handover,
-        group_idle_watts=machine.curve.idle_watts,
-        interval_s=terms.interval_s,
-        look_s=terms.look_s,
-    )
-    plan = Planned(
-        begins_s=begins_s,
-        look_s=terms.look_s,
-        serving=tuple(machine.groups - away for away in AWAY),
-    )
-    result = DayResult(
-        machine=machine,
-        walk=walk(demand, machine.curve, outcomes, plan),
-        policy=plan.name,
-        describes=plan.describe(),
-    )
-    exact = ExactTerms(
-        groups=machine.groups,
-        look_s=terms.look_s,
-        grace_s=settings.grace_s,
-        job=settings.job,
-        handover=walkable.handover,
-        capacity_per_s=machine.curve.least_capacity_per_s,
+    intervals = len(AWAY) * terms.look_intervals
+    return held_plan(
+        settings,
+        walkable,
+        serving=[machine.groups - away for away in AWAY],
+        arrivals=np.random.default_rng(seed).poisson(rate_per_s * terms.interval_s, intervals),
+        first=FIRST,
+        looks=len(AWAY) - 1 - FIRST,
         seed=seed,
-    )
-    length_s = (len(AWAY) - 1 - FIRST) * terms.look_s
-    return held_stretch(
-        result, walkable.replica, exact, begin_s=FIRST * terms.look_s, length_s=length_s
     )
 
 

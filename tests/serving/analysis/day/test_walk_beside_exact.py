@@ -1,22 +1,14 @@
 """The walk beside the exact run on random stretches with hand-overs and bursts."""
 
-from datetime import UTC, datetime
-
 import numpy as np
 import pytest
 
-from serving.analysis.day.day_demand import DayDemand
-from serving.analysis.day.day_result import DayResult
-from serving.analysis.day.day_walk import walk
-from serving.analysis.day.exact_day import ExactTerms, Planned
-from serving.analysis.day.held_day import LEAD_LOOKS, HeldDay, held_stretch
-from serving.analysis.day.look_outcomes import LookOutcomes
+from serving.analysis.day.held_day import LEAD_LOOKS, HeldDay
 from serving.analysis.day.virtual_day import DaySettings, WalkableMachine, walkable_machine
 from serving.commands import day as command
-from serving.policy.day_night.history import DemandHistory
+from tests.serving.analysis.day.planned_stretch import held_plan
 from tests.serving.commands.small_day import SMALL_DAY, lengths, parsed
 
-BEGINS = datetime(2024, 5, 10, tzinfo=UTC)
 JUDGED_LOOKS = 9
 LOADS = (0.3, 0.95)
 """Of what the groups serve that are there for a whole look."""
@@ -47,40 +39,14 @@ def held(engine: Engine, seed: int, *, burst_chance: float = 0.0) -> HeldDay:
     rates = there * group_per_s * chance.uniform(*LOADS, len(serving))
     by_interval = np.repeat(rates, terms.look_intervals)
     bursts = np.where(chance.random(len(by_interval)) < burst_chance, BURST, 1.0)
-    demand = DayDemand(
-        begins=BEGINS,
-        interval_s=terms.interval_s,
+    return held_plan(
+        settings,
+        walkable,
+        serving=serving.tolist(),
         arrivals=chance.poisson(by_interval * terms.interval_s * bursts),
-        past=DemandHistory(
-            end_s=BEGINS.timestamp(), bucket_s=terms.look_s, requests_per_s=np.zeros(0)
-        ),
-    )
-    outcomes = LookOutcomes(
-        trained=machine.trained,
-        handover=walkable.handover,
-        group_idle_watts=machine.curve.idle_watts,
-        interval_s=terms.interval_s,
-        look_s=terms.look_s,
-    )
-    plan = Planned(
-        begins_s=BEGINS.timestamp(), look_s=terms.look_s, serving=tuple(serving.tolist())
-    )
-    walked = walk(demand, machine.curve, outcomes, plan)
-    exact = ExactTerms(
-        groups=machine.groups,
-        look_s=terms.look_s,
-        grace_s=settings.grace_s,
-        job=settings.job,
-        handover=walkable.handover,
-        capacity_per_s=group_per_s,
+        first=LEAD_LOOKS,
+        looks=JUDGED_LOOKS,
         seed=seed,
-    )
-    return held_stretch(
-        DayResult(machine=machine, walk=walked, policy=plan.name, describes=""),
-        walkable.replica,
-        exact,
-        begin_s=LEAD_LOOKS * terms.look_s,
-        length_s=JUDGED_LOOKS * terms.look_s,
     )
 
 
