@@ -162,7 +162,9 @@ class PoolKinds:
         if prompts is None:
             return []
         of = option.point.precision, prompts.partition
-        likes = [e for e in self._prefills if (e.precision, e.candidate.partition) == of]
+        likes = (e for e in self._prefills if (e.precision, e.candidate.partition) == of)
+        if (prefill := next(likes, None)) is None:
+            return []
         rate_per_s, decode = self._terms.rate_per_s / units, _engine_figures(self._decodes)
         is_beside = decode.precision == option.point.precision
         found: dict[int, tuple[float, int, int]] = {}
@@ -183,7 +185,6 @@ class PoolKinds:
                 units=units,
                 alone_ns=self._alone_ns[at],
             )
-            for prefill in likes[:1]
             for _, (_, engines, at) in sorted(found.items())
         ]
 
