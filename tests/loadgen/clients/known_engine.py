@@ -50,7 +50,7 @@ class KnownEngine(pb_grpc.VllmEngineServicer):  # type: ignore[misc]
                 yield pb.GenerateResponse(chunk=chunk)
                 if self.endless:
                     await asyncio.sleep(3600)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # while it waits, or a message is sent
             self.cancelled += 1
             raise
         if self.completes:
