@@ -1,7 +1,8 @@
 """Returns freed memory to the system, of which glibc keeps most.
 
 free() returns only a heap's end: 3,000 half heads of 30 kB left 61 MiB behind, and 7 after
-malloc_trim(3), which took 4 ms. A thread calls it when the process has grown by GROWN_BYTES.
+malloc_trim(3), which took 4 ms. A thread calls it when the process has grown by GROWN_BYTES, or has
+freed as much since it was called: what an attack held at that moment is free later.
 
 Large pieces are mapped apart, as glibc does until it first frees one (mallopt(3),
 M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB and left 43; apart, 100 and 5.
@@ -12,7 +13,7 @@ import contextlib
 import ctypes
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import psutil
 
@@ -40,6 +41,27 @@ def trim() -> None:
     _call_glibc("malloc_trim", 0)
 
 
+class _HeapFigures(ctypes.Structure):
+    """mallinfo2 of malloc.h."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def used_bytes() -> int:
+    """Bytes of all heaps that are in use; 0 where malloc does not say (glibc before 2.33)."""
+    function = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if function is None:
+        return 0
+    function.restype = _HeapFigures
+    return int(function().uordblks)
+
+
 def _call_glibc(name: str, *numbers: int) -> None:
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
@@ -59,18 +81,20 @@ class MemoryReturn:
         *,
         look_every_s: float = LOOK_EVERY_S,
         resident: Callable[[], int] = resident_bytes,
+        used: Callable[[], int] = used_bytes,
         trim: Callable[[], None] = trim,
     ) -> None:
         self._look_every_s = look_every_s
         self._resident = resident
+        self._used = used
         self._trim = trim
-        self._least_bytes = 0
+        self._least_bytes = self._most_used_bytes = 0  # since the last trim
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to watch."""
         keep_large_apart()
-        self._least_bytes = self._resident()
+        self._least_bytes, self._most_used_bytes = self._resident(), self._used()
         self._looking = asyncio.create_task(self._keep_looking())
 
     async def stop(self) -> None:
@@ -90,10 +114,15 @@ class MemoryReturn:
                 logger.exception("memory was not given back")
 
     def look(self) -> None:
-        """Trim if the process has grown by GROWN_BYTES above its least size since the last trim."""
-        now_bytes = self._resident()
-        if now_bytes < self._least_bytes + GROWN_BYTES:
+        """Trim if the process has grown by GROWN_BYTES above its least size since the last trim, or
+        freed as much of the most that it used.
+        """
+        now_bytes, now_used_bytes = self._resident(), self._used()
+        has_grown = now_bytes >= self._least_bytes + GROWN_BYTES
+        has_freed = now_used_bytes <= self._most_used_bytes - GROWN_BYTES
+        if not has_grown and not has_freed:
             self._least_bytes = min(self._least_bytes, now_bytes)
+            self._most_used_bytes = max(self._most_used_bytes, now_used_bytes)
             return
         self._trim()
-        self._least_bytes = self._resident()
+        self._least_bytes, self._most_used_bytes = self._resident(), now_used_bytes

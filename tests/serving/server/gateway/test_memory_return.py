@@ -12,8 +12,10 @@ PIECES = 4_000
 PIECE_BYTES = 30_000
 
 
-def freed_and_after() -> tuple[int, int]:
-    """Resident bytes when pieces were freed between others, and half a second later."""
+def freed_and_after(held_s: float) -> tuple[int, int]:
+    """Resident bytes when pieces were freed between others, after a time, and half a second
+    later.
+    """
     memory = MemoryReturn(look_every_s=0.05)
 
     async def live() -> tuple[int, int]:
@@ -22,6 +24,7 @@ def freed_and_after() -> tuple[int, int]:
         for _ in range(PIECES):
             pieces.append(bytearray(PIECE_BYTES))
             between.append(bytearray(600))  # malloc's too, and so in the way of a heap's end
+        await asyncio.sleep(held_s)
         pieces.clear()
         freed_bytes = resident_bytes()
         await asyncio.sleep(0.5)
@@ -34,10 +37,11 @@ def freed_and_after() -> tuple[int, int]:
 
 
 @pytest.mark.process
-def test_what_was_freed_between_other_things_is_given_back() -> None:
+@pytest.mark.parametrize("held_s", [0.0, 0.2], ids=["between two looks", "after a look"])
+def test_what_was_freed_between_other_things_is_given_back(held_s: float) -> None:
     # A process of its own: one that ran other tests has room of theirs for the pieces.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        freed_bytes, after_bytes = process.submit(freed_and_after).result()
+        freed_bytes, after_bytes = process.submit(freed_and_after, held_s).result()
     assert after_bytes < freed_bytes - PIECES * PIECE_BYTES / 2
 
 
@@ -47,7 +51,9 @@ def test_a_process_that_needs_what_it_has_is_asked_once_each_time_that_it_grows(
     def trim() -> None:
         trims[0] += 1
 
-    memory = MemoryReturn(look_every_s=60.0, resident=lambda: resident[0], trim=trim)
+    memory = MemoryReturn(
+        look_every_s=60.0, resident=lambda: resident[0], used=lambda: 0, trim=trim
+    )
 
     async def live() -> None:
         await memory.start()
@@ -59,6 +65,31 @@ def test_a_process_that_needs_what_it_has_is_asked_once_each_time_that_it_grows(
             (GROWN_BYTES, 2),
         ):
             resident[0] += grown_bytes
+            memory.look()
+            assert trims[0] == expected
+        await memory.stop()
+
+    asyncio.run(live())
+
+
+def test_what_is_freed_after_a_look_is_asked_for_once() -> None:
+    used, trims = [100 * GROWN_BYTES], [0]
+
+    def trim() -> None:
+        trims[0] += 1
+
+    memory = MemoryReturn(look_every_s=60.0, resident=lambda: 0, used=lambda: used[0], trim=trim)
+
+    async def live() -> None:
+        await memory.start()
+        for more_bytes, expected in (
+            (GROWN_BYTES, 0),
+            (1 - GROWN_BYTES, 0),
+            (-1, 1),
+            (0, 1),
+            (-GROWN_BYTES, 2),
+        ):
+            used[0] += more_bytes
             memory.look()
             assert trims[0] == expected
         await memory.stop()
