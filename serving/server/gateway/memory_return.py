@@ -1,8 +1,8 @@
 """Returns freed memory to the system, of which glibc keeps most.
 
 free() returns only a heap's end: 3,000 half heads of 30 kB left 61 MiB behind, and 7 after
-malloc_trim(3), which took 4 ms. A thread calls it when the process has grown by GROWN_BYTES, or has
-freed as much since it was called: what an attack held at that moment is free later.
+malloc_trim(3), which took 4 ms. A thread calls it when GROWN_BYTES more are resident than malloc has
+given out: what is held counts as given out whenever one looks, and is beyond it once it is free.
 
 Large pieces are mapped apart, as glibc does until it first frees one (mallopt(3),
 M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB and left 43; apart, 100 and 5.
@@ -54,12 +54,13 @@ class _HeapFigures(ctypes.Structure):
 
 
 def used_bytes() -> int:
-    """Bytes of all heaps that are in use; 0 where malloc does not say (glibc before 2.33)."""
+    """Bytes that malloc has given out; 0 where it does not say (glibc before 2.33)."""
     function = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if function is None:
         return 0
     function.restype = _HeapFigures
-    return int(function().uordblks)
+    figures = function()
+    return int(figures.uordblks + figures.hblkhd)
 
 
 def _call_glibc(name: str, *numbers: int) -> None:
@@ -88,13 +89,13 @@ class MemoryReturn:
         self._resident = resident
         self._used = used
         self._trim = trim
-        self._least_bytes = self._most_used_bytes = 0  # since the last trim
+        self._least_beyond_bytes = 0  # since the last trim
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to watch."""
         keep_large_apart()
-        self._least_bytes, self._most_used_bytes = self._resident(), self._used()
+        self._least_beyond_bytes = self._beyond_bytes()
         self._looking = asyncio.create_task(self._keep_looking())
 
     async def stop(self) -> None:
@@ -114,15 +115,15 @@ class MemoryReturn:
                 logger.exception("memory was not given back")
 
     def look(self) -> None:
-        """Trim if the process has grown by GROWN_BYTES above its least size since the last trim, or
-        freed as much of the most that it used.
+        """Trim if what is resident beyond what is in use has grown by GROWN_BYTES above its least
+        since the last trim.
         """
-        now_bytes, now_used_bytes = self._resident(), self._used()
-        has_grown = now_bytes >= self._least_bytes + GROWN_BYTES
-        has_freed = now_used_bytes <= self._most_used_bytes - GROWN_BYTES
-        if not has_grown and not has_freed:
-            self._least_bytes = min(self._least_bytes, now_bytes)
-            self._most_used_bytes = max(self._most_used_bytes, now_used_bytes)
+        beyond_bytes = self._beyond_bytes()
+        if beyond_bytes < self._least_beyond_bytes + GROWN_BYTES:
+            self._least_beyond_bytes = min(self._least_beyond_bytes, beyond_bytes)
             return
         self._trim()
-        self._least_bytes, self._most_used_bytes = self._resident(), now_used_bytes
+        self._least_beyond_bytes = self._beyond_bytes()
+
+    def _beyond_bytes(self) -> int:
+        return self._resident() - self._used()

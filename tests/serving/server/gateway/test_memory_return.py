@@ -12,6 +12,12 @@ PIECES = 4_000
 PIECE_BYTES = 30_000
 
 
+def pieces_between() -> tuple[list[bytearray], list[bytearray]]:
+    """Pieces, and malloc's own between them, which are in the way of a heap's end."""
+    both = [(bytearray(PIECE_BYTES), bytearray(600)) for _ in range(PIECES)]
+    return [piece for piece, _ in both], [between for _, between in both]
+
+
 def freed_and_after(held_s: float) -> tuple[int, int]:
     """Resident bytes when pieces were freed between others, after a time, and half a second
     later.
@@ -20,15 +26,33 @@ def freed_and_after(held_s: float) -> tuple[int, int]:
 
     async def live() -> tuple[int, int]:
         await memory.start()
-        pieces, between = [], []
-        for _ in range(PIECES):
-            pieces.append(bytearray(PIECE_BYTES))
-            between.append(bytearray(600))  # malloc's too, and so in the way of a heap's end
+        pieces, between = pieces_between()
         await asyncio.sleep(held_s)
         pieces.clear()
         freed_bytes = resident_bytes()
         await asyncio.sleep(0.5)
         await memory.stop()
+        await memory.stop()
+        assert len(between) == PIECES
+        return freed_bytes, resident_bytes()
+
+    return asyncio.run(live())
+
+
+def freed_after_a_body_and_then() -> tuple[int, int]:
+    """As above, of pieces that come and go after a look that saw a body, and then another look."""
+    memory = MemoryReturn(look_every_s=60.0)
+
+    async def live() -> tuple[int, int]:
+        await memory.start()
+        body = bytearray(2 * PIECES * PIECE_BYTES)
+        body[::4_096] = b"x" * len(body[::4_096])
+        memory.look()
+        del body
+        pieces, between = pieces_between()
+        pieces.clear()
+        freed_bytes = resident_bytes()
+        memory.look()
         await memory.stop()
         assert len(between) == PIECES
         return freed_bytes, resident_bytes()
@@ -42,6 +66,13 @@ def test_what_was_freed_between_other_things_is_given_back(held_s: float) -> Non
     # A process of its own: one that ran other tests has room of theirs for the pieces.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         freed_bytes, after_bytes = process.submit(freed_and_after, held_s).result()
+    assert after_bytes < freed_bytes - PIECES * PIECE_BYTES / 2
+
+
+@pytest.mark.process
+def test_a_body_that_was_seen_does_not_hide_what_is_free_after_it() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        freed_bytes, after_bytes = process.submit(freed_after_a_body_and_then).result()
     assert after_bytes < freed_bytes - PIECES * PIECE_BYTES / 2
 
 
