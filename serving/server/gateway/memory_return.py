@@ -1,8 +1,9 @@
 """Returns freed memory to the system, of which glibc keeps most.
 
 free() returns only a heap's end: 3,000 half heads of 30 kB left 61 MiB behind, and 7 after
-malloc_trim(3), which took 4 ms. A thread calls it when GROWN_BYTES more are resident than malloc has
-given out: what is held counts as given out whenever one looks, and is beyond it once it is free.
+malloc_trim(3), which took 4 ms. A thread calls it when GROWN_BYTES more are resident than malloc
+has given out: what is held counts as given out whenever one looks, and is beyond it once it is
+free.
 
 Large pieces are mapped apart, as glibc does until it first frees one (mallopt(3),
 M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB and left 43; apart, 100 and 5.
