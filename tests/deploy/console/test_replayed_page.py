@@ -247,6 +247,7 @@ def test_a_broken_connection_is_said_and_taken_up_again(
         expect(events).to_have_count(4)
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_gone_is_said_and_its_successor_is_seen(
     browser: Browser, replayed: ReplayedServer
 ) -> None:

@@ -180,7 +180,7 @@ def test_an_evaluation_may_leave_chips_without_sequences(checkpoint: Path) -> No
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_loss_of_one_batch_falls_below_a_twentieth_of_a_nat(checkpoint: Path) -> None:
     fleet = started(checkpoint, chips=2, precision=Precision.BF16)
     micros = [dealt(sequences(2), 2)]

@@ -66,7 +66,7 @@ def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
     assert largest <= LARGEST_DIFFERENCE
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_logits_hold_at_the_end_of_a_long_prompt(
     small_checkpoints: Mapping[str, Path], reference_of: ReferenceOf
 ) -> None:

@@ -179,7 +179,7 @@ configs = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(configs)
 def test_any_combination_gives_transformers_angles_or_a_refusal(more: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def test_the_record_tells_a_falling_curve_that_ends_below_two_and_a_half_bits(
     assert record["held_out"]["bits_per_byte"] < record["held_out"]["gzip_9_bits_per_byte"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_unseen_files_of_this_python_take_less_than_two_and_a_half_bits_a_byte(
     model: Qwen3MoeForCausalLM,
 ) -> None:

@@ -96,7 +96,7 @@ def first_step(machine: InProcessChips, sampling: SamplingSpec) -> list[RankStep
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(tp=st.sampled_from([1, 2]), rounds=st.lists(st.integers(1, 12), max_size=3))
 def test_a_step_that_was_broken_off_is_repeated_to_the_same_outcome(

@@ -17,7 +17,7 @@ from emulator.ultraserver.recipe_search import (
 
 OF_A_FAMILY = (
     *("deepseek-r1", "gpt-oss-120b", "llama-3.1-70b", "llama-3.1-405b"),
-    "qwen3-235b-a22b",
+    *("qwen3-235b-a22b", "qwen3-30b-a3b", "kimi-k2", "gpt-oss-20b"),
 )
 """Models of families that have another one."""
 ULTRASERVER = system_by_name("trn3-nl72x2")

@@ -61,7 +61,7 @@ def test_quiet_says_nothing_but_the_report(capsys: pytest.CaptureFixture[str]) -
     assert "UltraServe load report" in shown.out
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_form_is_written_of_a_run(tmp_path: Path) -> None:
     forms = ("json", "csv", "markdown", "html", "csv-requests")
     words = [word for form in forms for word in (f"--{form}", str(tmp_path / form))]

@@ -66,7 +66,7 @@ def test_equal_servers_differ_in_about_5_of_100_comparisons_at_most() -> None:
     assert flagged <= 6
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_server_that_is_a_third_slower_is_seen_and_the_interval_holds_it() -> None:
     held = 0
     for seed in range(10):

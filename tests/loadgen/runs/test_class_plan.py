@@ -143,7 +143,7 @@ def test_times_are_stretched_by_the_dilation_unless_they_are_wall_times() -> Non
     assert (wall.wall_per_pace, wall.start_ns) == (1.0, 2_000_000_000)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_closed_loop_is_never_held_back_by_the_usual_bound() -> None:
     many = planned(synthetic(2_000), concurrency="900")
     wide = planned(synthetic(2_000, fan_out=(4, 1)), concurrency="300")

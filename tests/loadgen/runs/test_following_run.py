@@ -40,7 +40,7 @@ def recorded(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_latencies_and_rates_are_in_the_time_of_each_epoch(tmp_path: Path, workers: int) -> None:
     file = tmp_path / "run.jsonl"
     asked = FollowingServer(

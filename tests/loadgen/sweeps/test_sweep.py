@@ -69,7 +69,7 @@ def test_more_requests_come_nearer_to_the_limit() -> None:
     assert best.load < best.above <= best.load * 1.15
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_where_service_is_never_the_same_twice_the_knee_is_half_of_the_capacity() -> None:
     knee = sweep(MM1, loads=tuple(range(10, 100, 10)), requests=8_000).knee
 

@@ -23,7 +23,7 @@ SMALL = (
 MODELS = ("--model", "qwen3-30b-a3b=3,gpt-oss-20b=1", "--rate", "40")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_models_in_words_in_json_and_as_a_page(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ def test_a_wrong_word_is_refused_in_a_line(
     assert "Traceback" not in complaint
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_refused_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["recipe", "--model", "kimi-k2", "--chips", "8"]
 

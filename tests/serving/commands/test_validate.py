@@ -19,7 +19,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {"rows", "excluded", "tpot", "ttft", "tokens_per_s", "references"} <= set(data)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_row_is_printed_and_a_picture_is_written_beside_them(
     golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -151,13 +151,13 @@ def test_every_step_is_that_of_vllm_s_schedulers(shape: EngineShape, seed: int) 
     hold_equal(shape, turns_of(seed, shape.ranks, changes=False, pauses=False))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(shape=shapes(), seed=SEEDS)
 def test_requests_leave_lost_and_closed_ranks_as_with_vllm_s(shape: EngineShape, seed: int) -> None:
     hold_equal(shape, turns_of(seed, shape.ranks, changes=True, pauses=False))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(shape=shapes(), seed=SEEDS)
 def test_pauses_and_emptied_caches_are_those_of_vllm_s(shape: EngineShape, seed: int) -> None:
     hold_equal(shape, turns_of(seed, shape.ranks, changes=True, pauses=True))

@@ -264,7 +264,7 @@ def test_a_seeded_day_loses_nothing_and_is_its_calls(
     assert by_hand.served.joules == pytest.approx(run.served.joules)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(seed=st.integers(0, 999), engines=st.booleans())
 def test_faults_on_a_day_lose_no_request_without_a_word(seed: int, engines: bool) -> None:

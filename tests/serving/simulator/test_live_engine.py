@@ -30,10 +30,15 @@ LENGTHS = IndependentLengths(
 TIGHT = ("--max-num-seqs", "4", "--max-num-batched-tokens", "256", "--block-size", "16")
 
 
+def seldom(*case: Any) -> Any:
+    """A case that is like another of the everyday ones."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("rate", "flags", "limits", "settings", "partition"),
     [
-        (15.0, (), {}, {}, Partition(chips=4, ep=4, lnc=2)),
+        seldom(15.0, (), {}, {}, Partition(chips=4, ep=4, lnc=2)),
         (400.0, (), {}, {}, Partition(chips=4, ep=4, lnc=2)),
         (
             100.0,
@@ -155,22 +160,17 @@ HALF, OTHERS = range(4, 8), range(8, 16)
 MAINTENANCE, TRAINING = "maintenance", "training"
 
 
-def seldom(*case: Any) -> Any:
-    """A case that is like another of the everyday ones."""
-    return pytest.param(*case, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     ("calls", "chips", "spares"),
     [
         ([fault(0.3, FaultKind.LOSE_CHIP)], 8, 0),
         seldom([fault(0.0001, FaultKind.LOSE_CHIP)], 8, 0),
-        ([fault(0.3, FaultKind.LOSE_CHIP), heal(1.2)], 8, 0),
+        seldom([fault(0.3, FaultKind.LOSE_CHIP), heal(1.2)], 8, 0),
         seldom([fault(0.3, FaultKind.LOSE_CHIP)], 8, 1),
         seldom([fault(0.3, FaultKind.SLOW_CHIP, factor=2.0), heal(0.7)], 8, 0),
         seldom([fault(0.3, FaultKind.HANG_CHIP)], 8, 0),
         seldom([fault(0.3, FaultKind.FAIL_STACK, stack=0)], 8, 0),
-        (out_and_back(HALF, back_s=1.0, grace_s=0.3, purpose=MAINTENANCE), 8, 0),
+        seldom(out_and_back(HALF, back_s=1.0, grace_s=0.3, purpose=MAINTENANCE), 8, 0),
         seldom(out_and_back(HALF, back_s=0.6, grace_s=0.0, purpose=MAINTENANCE), 8, 0),
         seldom(out_and_back(HALF, back_s=0.35, grace_s=0.3, purpose=MAINTENANCE), 8, 0),
         (out_and_back(OTHERS, back_s=1.0, grace_s=0.1, purpose=TRAINING), 16, 0),

@@ -138,7 +138,7 @@ def test_other_replicas_do_not_notice() -> None:
     assert struck.last_token_s[1::2].tolist() != plain.last_token_s[1::2].tolist()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(seed=st.integers(0, 999), every_s=st.sampled_from([1.0, 4.0]))
 def test_no_request_is_lost(seed: int, every_s: float) -> None:

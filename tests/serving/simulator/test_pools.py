@@ -320,7 +320,7 @@ def test_pools_serve_one_model() -> None:
         replace(POOLS, prefill=POOLS)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 1_000),
     rate_per_s=st.sampled_from([5.0, 60.0, 400.0]),

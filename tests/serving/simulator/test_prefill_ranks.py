@@ -36,7 +36,7 @@ def drawn(rate: float, requests: int = 40) -> Traffic:
 @pytest.mark.parametrize(
     ("rate", "prefill_ranks", "policy", "partition"),
     [
-        (15.0, 1, None, Partition(chips=4, ep=4, lnc=2)),
+        pytest.param(15.0, 1, None, Partition(chips=4, ep=4, lnc=2), marks=pytest.mark.slow),
         (400.0, 1, None, Partition(chips=4, ep=4, lnc=2)),
         (400.0, 3, "none", Partition(chips=4, ep=4, lnc=2)),
         (60.0, 2, "capped:100", Partition(chips=8, tp=2, ep=4, lnc=1)),
@@ -157,7 +157,7 @@ def prompts_on(steps: Sequence[SeenStep]) -> set[int]:
     return {rank for step in steps for rank, new, _ in step.rows if new > 1}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_bursts_of_prompts_with_nothing_between_turn_no_rank() -> None:
     counts = [12, 13, 14, 15]
     asked = Traffic(
@@ -187,7 +187,7 @@ def test_a_burst_that_ends_at_a_look_changes_the_same_ones_after_it() -> None:
     assert prompts_on([step for step in steps if step.begin_ns > 1.1 * NS_PER_S]) == {0}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_light_load_with_pauses_gives_a_rank_back_to_decode() -> None:
     asked = Traffic(
         arrival_s=(0.25 * np.arange(12)).repeat(2),

@@ -41,7 +41,7 @@ def quick(asked: SimulatedDayNight, *, grace_s: float) -> SimulatedDayNight:
     return replace(asked, policy=TWICE, grace_s=grace_s, reading_s=0.1, start_s=0.0)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(
     seed=st.integers(0, 999),

@@ -316,7 +316,7 @@ def changes(both: Both) -> Iterator[tuple[object, Callable[[Both], None]]]:
     yield "time", lambda on: on.wait(LIMITS.stop_s)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_event_in_every_phase_leaves_both_alike() -> None:
     """Every state that a group and its job can come to, and all that can happen in it."""
     start = Both(2)

@@ -40,6 +40,7 @@ def compared(
     hours=st.lists(st.integers(1, 100), min_size=12, max_size=12),
     peak=st.sampled_from([0.5, 0.7, 0.9]),
 )
+@pytest.mark.slow
 def test_no_policy_and_no_split_is_worth_more_than_the_oracle(
     hours: list[int], peak: float
 ) -> None:

@@ -183,7 +183,7 @@ def random_day(seed: int) -> tuple[Day, Callable[[], list[int]]]:
     return Day(on, demand(*arrivals.tolist()), handover), plan
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_no_plan_and_no_fixed_split_is_better_than_the_oracle_beyond_its_gap(seed: int) -> None:

@@ -116,7 +116,7 @@ def test_each_look_has_its_requests_with_lengths_that_were_seen() -> None:
     assert (counts.output_tokens <= longest * counts.arrived).all()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_day_has_the_same_requests_and_the_hand_overs_of_its_policy() -> None:
     result = a_day()
     found = held_day(result, replica(), TERMS, NO_LOSSES, progress=lambda _: None)

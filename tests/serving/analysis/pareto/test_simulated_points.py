@@ -56,6 +56,7 @@ def best(curve: Pareto, found: SimulatedCurve) -> SimulatedPoint:
     return found.of(curve.machines[0], BASIS)[0]
 
 
+@pytest.mark.slow
 def test_the_rate_is_the_one_that_plan_s_bisection_finds(best: SimulatedPoint) -> None:
     race = Race(best.question, THIS_PROCESS, lambda _: None)
     task = [*rate_tasks(best.question, best.setting, race).values()][-1]
@@ -76,6 +77,7 @@ def test_no_other_policy_that_is_tried_keeps_a_higher_rate(best: SimulatedPoint)
     assert best.setting.policy in tried
 
 
+@pytest.mark.slow
 def test_plan_meets_the_target_at_that_rate_with_as_many_chips(best: SimulatedPoint) -> None:
     partition = best.setting.option.candidate.partition
     asked = PartitionFilter(

@@ -128,7 +128,7 @@ def test_replicas_kept_warm_are_those_of_the_worse_gap_of_each_model(mix: ModelM
     assert "5 replicas of all models more than planned; 3 machines for all" in text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_growth_cold_starts_and_a_machine_s_loss_of_a_small_fleet() -> None:
     asked = [
         (0.75, replace(small("qwen3-30b-a3b", 300.0), lose=LostPart.MACHINE)),

@@ -93,6 +93,7 @@ def test_without_changes_there_is_no_difference() -> None:
     assert what_if_data(answer)["change"] is None
 
 
+@pytest.mark.slow
 def test_what_the_catalogs_machine_cannot_keep_is_said() -> None:
     slow = with_assumptions(SYSTEM, ["hbm_bandwidth=0.1x"])
 

@@ -336,7 +336,7 @@ def test_only_what_misses_ttft_has_its_prompts_doubted(
         assert len(doubted) == count, words
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_prompts_that_few_runs_find_hardly_in_time_are_judged_by_new_seeds(
     kinds: PoolKinds,
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_router_shows_what_a_simulation_of_all_replicas_behind_it_does() -> No
     assert check.load_share == check_size(alone).load_share
 
 
+@pytest.mark.slow
 def test_every_router_gets_the_same_requests_and_the_chosen_comes_first_then_the_best() -> None:
     found = routed(LIGHT, 2)
     requests = {run.check.requests for run in found.runs}

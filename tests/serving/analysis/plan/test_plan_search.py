@@ -64,7 +64,7 @@ def test_sizes_go_from_the_least_to_the_most_in_steps_of_a_ratio(
     assert all(low < high <= max(low + 1, low * ratio) for low, high in pairwise(ends))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_nothing_with_fewer_chips_passes(race: Race) -> None:
     best = race.best
     assert best is not None
@@ -363,7 +363,7 @@ def test_another_size_does_not_stand_for_ranks_that_do_not_divide_a_machine() ->
     assert _near(every, tasks) == [tasks[0], tasks[2]]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_first_answer_s_units_go_on_with_as_few_chips_to_decode_as_keep_the_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -73,7 +73,7 @@ def test_a_spare_is_bought_where_the_target_would_be_missed_without_it(spared: P
     assert kept.is_whole
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_spare_counts_in_chips_and_watts_and_changes_nothing_else(spared: Plan) -> None:
     without, with_two = (check_size(of_setting(spared, spares, lost=0)) for spares in (0, 2))
 

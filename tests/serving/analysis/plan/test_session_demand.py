@@ -290,6 +290,7 @@ def test_sessions_that_do_not_fit_the_context_are_left_out_of_the_rate() -> None
     assert "without" not in demand().in_words()
 
 
+@pytest.mark.slow
 def test_of_hardly_any_that_fit_as_many_as_asked_for_are_judged() -> None:
     found = replace(demand(input="uniform:200-3000", turns="1"), context_tokens=900)
     (share,) = found.shares(1, judged=300, lead_s=0.0, seed=3)

@@ -161,7 +161,7 @@ def kept_by_search(works: tuple[int, ...], deadlines: tuple[int, ...], groups: i
     return can(0, works)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_plan_meets_deadlines_that_the_allocation_misses() -> None:
     cases = kept = 0
     for groups, works in product((1, 2, 3), product(range(4), repeat=3)):

@@ -222,7 +222,7 @@ LOOKS = st.lists(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(looks=LOOKS, is_elastic=st.booleans(), look_s=st.sampled_from([15.0, 45.0, 200.0]))
 @settings(max_examples=150, deadline=None)
 def test_a_group_has_one_user_and_nothing_is_lost(

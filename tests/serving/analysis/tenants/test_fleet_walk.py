@@ -199,7 +199,7 @@ def test_the_value_of_three_groups_by_hand(worth: Worth, expected: float) -> Non
     tokens=st.sampled_from([None, 1e5, 5e6]),
 )
 @settings(max_examples=6, deadline=None)
-@pytest.mark.long
+@pytest.mark.slow
 def test_group_seconds_and_work_are_conserved_over_any_day(
     peaks: tuple[float, float],
     priorities: tuple[int, int, int],

@@ -77,6 +77,7 @@ def fleet_walk(
     dwell_s=st.sampled_from([-200.0, 0.0, 150.0]),
 )
 @settings(max_examples=150, deadline=None)
+@pytest.mark.slow
 def test_a_fleet_of_one_model_and_one_job_is_the_machine_of_a_day(
     numbers: list[int], load: int, least: int, drain_s: float, restore_s: float, dwell_s: float
 ) -> None:

@@ -96,6 +96,7 @@ def planned(chance: np.random.Generator, most: int) -> Planned:
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))
+@pytest.mark.slow
 def test_no_allocation_of_the_same_groups_is_worth_more(seed: int) -> None:
     chance = np.random.default_rng(seed)
     tenants = [any_tenant(chance, number) for number in range(int(chance.integers(1, 4)))]

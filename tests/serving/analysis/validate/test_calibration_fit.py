@@ -56,7 +56,7 @@ def observed(loads: list[RowLoad]) -> RowResults:
     return RowPredictor(loads).predict(TRUE)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_fit_recovers_the_times_that_made_its_data(loads: list[RowLoad]) -> None:
     found = fit_factors(loads, observed(loads), name="found", source="a test")
 

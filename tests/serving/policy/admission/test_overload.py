@@ -82,7 +82,7 @@ def capacity_per_s(name: str) -> float:
     return sum(at_s > SETTLED_S for at_s in lived.at_s) / (UNTIL_S - SETTLED_S)
 
 
-EVERYDAY = ("answers of one length", "lognormal answers", "exponential prompts")
+EVERYDAY = ("lognormal answers", "prompts of one length")
 
 
 def overloaded(name: str, target_s: float) -> tuple[Lived, float]:

@@ -271,7 +271,7 @@ async def test_streams_of_a_replica_whose_engine_hangs_go_on_elsewhere(
         assert service.replicas[0].starts == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @in_loop
 async def test_of_two_hundred_streams_at_once_none_is_lost_with_replicas_that_are_killed() -> None:
     async with small_service(count=3) as service:

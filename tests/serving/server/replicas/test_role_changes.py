@@ -278,7 +278,7 @@ ACTIONS = st.lists(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["", "auto,"]), ACTIONS)
 def test_whatever_changes_and_dies_each_request_is_answered_once(

@@ -97,7 +97,7 @@ ROUNDS = 6 * 2 * 10
 """Messages of the whole job, about: steps, micro-batches, rounds of one."""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(kills=st.lists(st.integers(1, ROUNDS), min_size=1, max_size=3))
 def test_a_job_that_is_killed_anywhere_has_the_same_losses_bit_for_bit(

@@ -204,7 +204,7 @@ def test_a_folder_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
         family("GEMM").read(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_prints_errors_of_machines_left_out_and_writes_constants(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

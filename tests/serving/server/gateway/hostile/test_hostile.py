@@ -127,7 +127,13 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
+HEADS_SLOW = ("80 MB of lines",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in HEADS_SLOW else []) for name in HEADS],
+)
 def test_heads(at: Target, name: str) -> None:
     with costs(at, STRANGER_MIB), contextlib.closing(connected(at)) as connection:
         pushed(connection, HEADS[name])
@@ -271,7 +277,7 @@ def settings_acks(client: Http2Client) -> None:
     "attack",
     [
         rapid_reset,
-        settings_flood,
+        pytest.param(settings_flood, marks=pytest.mark.slow),
         ping_flood,
         continuation_flood,
         empty_data_flood,

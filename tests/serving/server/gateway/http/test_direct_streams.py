@@ -157,7 +157,7 @@ def asked_streams(draw: st.DrawFn) -> dict[str, Any]:
     return prompt | chosen
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(deadline=None, max_examples=3, phases=[Phase.generate])
 @given(asked=st.lists(asked_streams(), min_size=6, max_size=12))
 def test_streams_of_any_options_are_as_vllm_makes_them(asked: list[dict[str, Any]]) -> None:

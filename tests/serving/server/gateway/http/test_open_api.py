@@ -39,6 +39,7 @@ def test_what_is_not_served_is_not_described_and_probes_are(served: dict[str, An
     assert {"/livez", "/readyz", "/startupz", "/v1/completions"} <= set(served["paths"])
 
 
+@pytest.mark.slow
 def test_every_error_that_the_door_gives_is_described_in_the_shape_it_has(
     served: dict[str, Any],
 ) -> None:
