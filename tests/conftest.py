@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests import shares
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
 from tests.process_guard import (
@@ -59,6 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only tests that start no process, that start an engine or chips, or another process",
     )
     parser.addoption(
+        "--shares",
+        action="store_true",
+        help="with `-n N --dist each`, each worker imports and runs its share of the files",
+    )
+    parser.addoption(
         "--update-golden",
         action="store_true",
         help="write the texts of tests/**/golden anew, from what the reports say now",
@@ -67,6 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[GUARD] = ProcessGuard()
+    if config.getoption("--shares"):
+        config.pluginmanager.register(shares.plugin(config), "shares")
     # A shell has what it runs in the background ignore SIGINT, and so all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all is collected: objects of libraries and tests that stay to the end

@@ -35,6 +35,23 @@ def test_long(): pass
 }
 
 
+def ran(folder: Path, *words: str) -> list[str]:
+    """The tests that pytest runs with the arguments, in order."""
+    for name, text in {"conftest.py": CONFTEST, **FILES}.items():
+        (folder / name).write_text(text)
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "tests.conftest", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    passed = [line for line in told.splitlines() if "PASSED" in line]
+    return [found for line in passed for found in re.findall(r"test_\w\.py::\w+", line)]
+
+
 @pytest.mark.parametrize(
     ("workers", "first"),
     [("", "test_b.py"), ("-n 1 --dist loadfile --no-loadscope-reorder", "test_a.py")],
@@ -42,26 +59,21 @@ def test_long(): pass
 def test_what_uses_the_live_server_is_last_and_what_ends_it_after_that(
     workers: str, first: str, tmp_path: Path
 ) -> None:
-    for name, text in {"conftest.py": CONFTEST, **FILES}.items():
-        (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.conftest", *workers.split()]
-    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    order = ran(tmp_path, *workers.split(), first, *(name for name in FILES if name != first))
 
-    told = subprocess.run(
-        [*command, first, *(name for name in FILES if name != first)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-
-    passed = [line for line in told.splitlines() if "PASSED" in line]
-    ran = [found for line in passed for found in re.findall(r"test_\w\.py::\w+", line)]
-    assert set(ran[:2]) == {"test_c.py::test_plain", "test_d.py::test_long"}
-    assert len(ran) == 5
+    assert set(order[:2]) == {"test_c.py::test_plain", "test_d.py::test_long"}
+    assert len(order) == 5
     if workers:  # of files as wholes, those that take long begin
-        assert ran[0] == "test_d.py::test_long"
+        assert order[0] == "test_d.py::test_long"
     else:
-        assert ran[-1] == "test_a.py::test_ends"
+        assert order[-1] == "test_a.py::test_ends"
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+@pytest.mark.parametrize("named", [(), tuple(FILES), ("test_a.py::test_uses", "test_c.py")])
+def test_workers_with_shares_run_each_test_once(
+    workers: int, named: tuple[str, ...], tmp_path: Path
+) -> None:
+    order = ran(tmp_path, "-n", str(workers), "--dist", "each", "--shares", *named)
+
+    assert sorted(order) == sorted(ran(tmp_path, *named))
