@@ -16,10 +16,20 @@ def pool_cache(
     block_keys: Int64s, pool: SchedulerArrays, bounds: SchedulerBounds, kv_blocks: int
 ) -> PrefixCache:
     """`prefix_cache` of each engine of a pool."""
-    one = prefix_cache(block_keys, engine_arrays(pool, 0), bounds, kv_blocks)
-    return PrefixCache(block_keys, *(np.stack([each] * len(pool.ranks)) for each in one[1:]))
+    one, count = (
+        prefix_cache(block_keys, engine_arrays(pool, 0), bounds, kv_blocks),
+        len(pool.ranks),
+    )
+    return PrefixCache(
+        block_keys=block_keys,
+        blocks=np.stack([one.blocks] * count),
+        buckets=np.stack([one.buckets] * count),
+        free_seats=np.stack([one.free_seats] * count),
+        table=np.stack([one.table] * count),
+    )
 
 
 def engine_cache(caches: PrefixCache, number: int) -> PrefixCache:
     """One engine's, which is a part of them."""
-    return PrefixCache(caches.block_keys, *(each[number] for each in caches[1:]))
+    keys, *own = caches
+    return PrefixCache(keys, *(each[number] for each in own))
