@@ -15,14 +15,17 @@ def block_keys(traffic: Traffic, block_tokens: int) -> Int64s:
     full = (traffic.prompt_tokens + traffic.output_tokens) // block_tokens  # [requests]
     keys = np.arange(int(full.sum()), dtype=np.int64)
     if traffic.blocks is not None:
-        _name(keys, traffic.blocks, full.cumsum() - full, block_tokens)
+        _name(keys, traffic.blocks, full, block_tokens)
     return keys
 
 
-def _name(keys: Int64s, named: PromptBlocks, begin: Int64s, block_tokens: int) -> None:
-    """Give blocks that end within a named piece of text its keys; `begin` is of each request's."""
-    pieces = np.diff(named.begin)
-    last = named.end_tokens // block_tokens  # blocks that end within or before a piece, [pieces]
+def _name(keys: Int64s, named: PromptBlocks, full: Int64s, block_tokens: int) -> None:
+    """Give blocks that end within a named piece of text its keys; `full` ones of each request have
+    any: engines for prompts compute no more than the first token of a reply that is named.
+    """
+    pieces, begin = np.diff(named.begin), full.cumsum() - full
+    # Blocks that end within or before a piece, [pieces]
+    last = np.minimum(named.end_tokens // block_tokens, np.repeat(full, pieces))
     first = np.append(0, last[:-1])
     first[named.begin[:-1][pieces > 0]] = 0
     count = last - first

@@ -96,8 +96,13 @@ class EnginePool:
         return (
             by_load
             and self.log_room is not None
-            and all(each.can_expect and each.schedulers.cache is None for each in self.engines)
+            and all(each.can_expect and each.schedulers.is_open for each in self.engines)
         )
+
+    @property
+    def looks_at_prefixes(self) -> bool:
+        """Whether its router does."""
+        return self._replicas.looks_at_prefixes
 
     @property
     def can_expect(self) -> bool:

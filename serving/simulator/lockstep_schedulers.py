@@ -22,6 +22,7 @@ from serving.simulator import request_migration as migration
 from serving.simulator.block_keys import block_keys
 from serving.simulator.needed_cache import caches_when_full, shares
 from serving.simulator.own_choices import NO_CHOICES, OwnChoices, OwnPrefillPolicy, RankChoice
+from serving.simulator.pool_cache import engine_cache, pool_cache
 from serving.simulator.scheduler_arrays import (
     NO_CONTEXT_LIMIT,
     NONE,
@@ -58,10 +59,12 @@ class LockstepSchedulers:
         choose_rank: RankChoice | None = None,
         *,
         lacks_cache: bool = False,
-        beside: SchedulerArrays | None = None,
+        beside: tuple[SchedulerArrays, PrefixCache | None] | None = None,
     ) -> None:
         self.beside = beside
-        """Of all engines of a pool, on a first axis but `requests`: its own are a part of them."""
+        """Of all engines of a pool, on a first axis but requests and keys: its own are a part of
+        them, but for a cache that was made later.
+        """
         self.lacks_cache = lacks_cache
         """Whether a preempted request would find its blocks in a cache, which is not there yet."""
         self._choose_rank = choose_rank
@@ -156,15 +159,16 @@ class LockstepSchedulers:
         keys = block_keys(traffic, limits.block_tokens) if shares(traffic, limits) else None
         lacks_cache = caches_when_full(traffic, limits)
         pool = pool_arrays(requests, engines=count, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
+        caches = None if keys is None else pool_cache(keys, pool, bounds, kv_blocks)
         made = []
         for number in range(count):
             arrays = engine_arrays(pool, number)
-            cache = None if keys is None else prefix_cache(keys, arrays, bounds, kv_blocks)
+            cache = None if caches is None else engine_cache(caches, number)
             made.append(
                 cls(
                     *(arrays, bounds, policy, cache, acceptance, choices.rank),
                     lacks_cache=lacks_cache,
-                    beside=pool,
+                    beside=(pool, caches),
                 )
             )
         return made

@@ -1,10 +1,11 @@
-"""Runs a pool ahead whose next request goes to the engine that holds the fewest tokens."""
+"""Runs a pool ahead whose router looks at what engines hold, and what they have cached."""
 
 import numpy as np
 
 from emulator.arrays import Bools, Int64s
 from serving.simulator import compiled_schedulers as kernel
 from serving.simulator.engine_pool import EnginePool
+from serving.simulator.pool_run_kernel import RoutedPool
 from serving.simulator.scheduler_arrays import NONE
 from serving.simulator.step_run_record import (
     ARRIVAL,
@@ -27,13 +28,14 @@ class PoolRun:
     """
 
     def __init__(self, pool: EnginePool, judged: Bools) -> None:
-        arrays = pool.engines[0].schedulers.beside
-        assert arrays is not None, "engines apart"
-        self._pool, self._engines, self._arrays = pool, pool.engines, arrays
+        beside = pool.engines[0].schedulers.beside
+        assert beside is not None, "engines apart"
+        self._pool, self._engines = pool, pool.engines
+        self._routed = RoutedPool(*beside, by_prefixes=pool.looks_at_prefixes)
         self._judged = judged
         self._runs = np.zeros(len(pool.engines), dtype=RUN)
         self._each_run = [self._runs[number : number + 1] for number in range(len(pool.engines))]
-        self._given = np.zeros(arrays.rows.shape[1], dtype=np.int32)
+        self._given = np.zeros(beside[0].rows.shape[1], dtype=np.int32)
         self._own = _room(len(pool.engines), 0)
         self.is_over = False
         """Whether an engine needs a cache of its blocks: from then on they go one by one."""
@@ -73,7 +75,7 @@ class PoolRun:
         ahead = engines[0].ahead
         while True:
             code: int = kernel.run_pool(
-                self._arrays,
+                self._routed,
                 engines[0].schedulers.bounds,
                 ahead.rules,
                 (coming, self._judged),

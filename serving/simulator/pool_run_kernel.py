@@ -1,16 +1,23 @@
-"""Engines behind a router that looks at their loads, compiled: steps until a request comes, which
-goes to the engine with the fewest tokens.
+"""Engines behind a router that looks at them, compiled: steps until a request comes, which goes to
+the engine with the fewest tokens, less those of its prompt that are cached if that counts.
 
-What `LockstepSchedulers` and `routers.least_loaded` do, request by request.
+What `LockstepSchedulers` and `routing.least_loaded` or `prefix_aware` do, request by request.
 """
 
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
+from typing import NamedTuple
+
 from emulator.arrays import Bools, Int64s
 from emulator.compiled import allocating, compiled
-from serving.simulator.rank_queues import held_tokens
-from serving.simulator.scheduler_arrays import NONE, SchedulerArrays, SchedulerBounds
+from serving.simulator.rank_queues import held_tokens, most_hit_tokens
+from serving.simulator.scheduler_arrays import (
+    NONE,
+    PrefixCache,
+    SchedulerArrays,
+    SchedulerBounds,
+)
 from serving.simulator.step_run_kernel import step_on
 from serving.simulator.step_run_record import (
     ARRIVAL,
@@ -23,6 +30,17 @@ from serving.simulator.step_run_record import (
     StepRunRecord,
     Stops,
 )
+
+
+class RoutedPool(NamedTuple):
+    """Engines, whose arrays but those of requests and keys have a first axis [engines].
+
+    `by_prefixes`: what they have cached of a prompt counts when it is routed.
+    """
+
+    arrays: SchedulerArrays
+    caches: PrefixCache | None
+    by_prefixes: bool
 
 
 @allocating
@@ -39,8 +57,29 @@ def _engine(pool: SchedulerArrays, number: int) -> SchedulerArrays:
 
 
 @allocating
+def _cache(caches: PrefixCache | None, number: int) -> PrefixCache | None:
+    """One engine's."""
+    if caches is None:
+        return None
+    return PrefixCache(
+        caches.block_keys,
+        caches.blocks[number],
+        caches.buckets[number],
+        caches.free_seats[number],
+        caches.table[number],
+    )
+
+
+@allocating
+def _cached_tokens(pool: RoutedPool, bounds: SchedulerBounds, number: int, request: int) -> int:
+    """Of a request's prompt, on that of the engine's ranks which has most of them."""
+    cache = _cache(pool.caches, number)
+    return most_hit_tokens(_engine(pool.arrays, number), bounds, cache, request)
+
+
+@allocating
 def _step(
-    pool: SchedulerArrays,
+    pool: RoutedPool,
     bounds: SchedulerBounds,
     rules: StepRules,
     own: PoolComing,
@@ -54,9 +93,8 @@ def _step(
     coming = Coming(own.request[number, :count], own.at_ns[number, :count])
     record = StepRunRecord(r.run[number : number + 1], r.steps[number], r.given, r.counts[number])
     stops = Stops(until_ns, len(r.steps[number]) - 1, False)
-    return step_on(
-        _engine(pool, number), bounds, None, rules, None, (coming, judged), record, stops
-    )
+    engine, cache = _engine(pool.arrays, number), _cache(pool.caches, number)
+    return step_on(engine, bounds, cache, rules, None, (coming, judged), record, stops)
 
 
 @compiled
@@ -68,31 +106,38 @@ def _has_to_do(own: PoolComing, r: StepRunRecord, until_ns: int, number: int) ->
 
 
 @allocating
-def _least_loaded(pool: SchedulerArrays, own: PoolComing, r: StepRunRecord) -> int:
-    """The engine that holds the fewest tokens, computed or not; the first of several."""
-    best = 0
+def _chosen(
+    pool: RoutedPool, bounds: SchedulerBounds, own: PoolComing, r: StepRunRecord, request: int
+) -> int:
+    """The engine that holds the fewest tokens, computed or not, less those of the request that it
+    has cached if they count; the first of several.
+    """
+    best = least = 0
     for number in range(len(r.run)):
         if own.load_tokens[number] == NONE:
-            tokens = held_tokens(_engine(pool, number))
+            tokens = held_tokens(_engine(pool.arrays, number))
             for place in range(r.run[number].taken, own.routed[number]):
-                tokens += pool.requests[own.request[number, place]].tokens
+                tokens += pool.arrays.requests[own.request[number, place]].tokens
             own.load_tokens[number] = tokens
-        if own.load_tokens[number] < own.load_tokens[best]:
-            best = number
+        left = own.load_tokens[number]
+        if pool.by_prefixes:
+            left -= _cached_tokens(pool, bounds, number, request)
+        if number == 0 or left < least:
+            best, least = number, left
     return best
 
 
 @compiled
-def _route(pool: SchedulerArrays, own: PoolComing, number: int, request: int, at_ns: int) -> None:
+def _route(pool: RoutedPool, own: PoolComing, number: int, request: int, at_ns: int) -> None:
     """Send a request to an engine, which takes it when it can."""
     at = own.routed[number]
     own.request[number, at], own.at_ns[number, at] = request, at_ns
     own.routed[number] += 1
-    own.load_tokens[number] += pool.requests[request].tokens
+    own.load_tokens[number] += pool.arrays.requests[request].tokens
 
 
 def run_pool(
-    pool: SchedulerArrays,
+    pool: RoutedPool,
     bounds: SchedulerBounds,
     rules: StepRules,
     requests: tuple[Coming, Bools],
@@ -121,6 +166,7 @@ def run_pool(
         if is_last:
             return WAITS
         request = coming.request[place[ARRIVAL]]
-        _route(pool, own, _least_loaded(pool, own, r), request, before_ns)
+        number = _chosen(pool, bounds, own, r, request)
+        _route(pool, own, number, request, before_ns)
         place[ARRIVAL] += 1
         place[ENGINE] = 0

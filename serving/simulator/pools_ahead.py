@@ -10,6 +10,7 @@ from emulator.units import NS_PER_S
 from serving.simulator.computed_prompts import ComputedPrompts
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.pool_run import PoolRun
+from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.step_run_record import NOTHING_COMES, Coming
@@ -42,15 +43,17 @@ def next_prompt_ns(engines: Sequence[SimulatedEngine], now_ns: int, arrival_ns: 
 
 
 class PoolsAhead:
-    """A pool that takes what is `coming`; with `computed` it prefills, and another one decodes what
-    it sends over. The last one is judged by a mask [requests].
+    """A pool that takes what arrives; with `computed` it prefills, and another one decodes what it
+    sends over. The last one is judged by a mask [requests].
+
+    Turns of sessions come a pause after the end of others, before which nothing has to know them.
     """
 
     def __init__(
         self,
         pools: Sequence[EnginePool],
         computed: ComputedPrompts | None,
-        coming: Coming,
+        arrivals: RequestArrivals,
         judged: Bools,
     ) -> None:
         *_, last = pools
@@ -59,21 +62,19 @@ class PoolsAhead:
         ]
         self._computed = computed
         self._unread = None if computed is None else _UnreadAhead(pools[0], computed)
-        self._coming = coming
-        self._taken = 0
+        self._arrivals = arrivals
 
     def ahead_ns(self, now_ns: int) -> int:
-        """Until when all may go ahead."""
-        at_ns = self._coming.at_ns
-        times_ns = [pool.next_ns for pool in self._pools]
+        """Until when all may go ahead: nothing ends before what happens next, and what waits for an
+        end comes a pause later.
+        """
+        arrivals = self._arrivals
+        times_ns = [arrivals.next_ns(), *(pool.next_ns for pool in self._pools)]
         if self._computed is not None:
             times_ns.append(self._computed.next_ns)
-        if self._taken < len(at_ns):
-            times_ns.append(int(at_ns[self._taken]))
-        ahead_ns = max(now_ns, min(times_ns)) + AHEAD_NS
-        if self._taken + AHEAD_REQUESTS < len(at_ns):
-            ahead_ns = max(ahead_ns, int(at_ns[self._taken + AHEAD_REQUESTS]))
-        return ahead_ns
+        next_ns = max(now_ns, min(times_ns))
+        ahead_ns = max(next_ns + AHEAD_NS, arrivals.own_ns(AHEAD_REQUESTS))
+        return min(ahead_ns, next_ns + arrivals.pause_ns)
 
     def go_ahead(self, until_ns: int, judged_left: int) -> Int64s:
         """Make all steps that begin before `until_ns`; an engine that decodes alone stops when none
@@ -81,11 +82,8 @@ class PoolsAhead:
 
         Returns the requests that got their last tokens: [ended].
         """
-        first, last = self._taken, int(self._coming.at_ns.searchsorted(until_ns))
-        now = slice(first, last)
         first_pool, last_pool = self._pools[0], self._pools[-1]
-        first_pool.come(Coming(request=self._coming.request[now], at_ns=self._coming.at_ns[now]))
-        self._taken = last
+        first_pool.come(self._arrivals.hand_over(until_ns))
         if self._computed is not None and self._unread is not None:
             computed = first_pool.go_ahead(until_ns, judged_left)
             self._unread.add(computed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from math import ceil
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from loadgen.arrivals.closed_loop import ClosedLoop
 from loadgen.errors import OptionError
 from loadgen.workloads.traffic import Sessions, Traffic
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
+from serving.simulator.session_pauses import pause_ns
 from serving.simulator.step_run_record import Coming
 
 
@@ -59,6 +61,8 @@ class RequestArrivals:
         """The next of those with an arrival of their own."""
         self.in_order = sessions is None and traffic.loops is None
         """Whether request numbers are the order of arrival, whatever happens."""
+        self.pause_ns = pause_ns(traffic)
+        """`session_pauses.pause_ns`."""
 
     def next_ns(self) -> int:
         """The next arrival, as far as is known now; `NEVER_NS` without any."""
@@ -78,8 +82,18 @@ class RequestArrivals:
         """Requests that have arrived and were taken."""
         return self.coming + self._taken_later
 
+    def own_ns(self, number: int) -> int:
+        """Of those with an arrival of their own, that of the next one but so many; 0 if there are
+        fewer.
+        """
+        place = self.coming + number
+        return int(self._arrival_ns[self._heads[place]]) if place < len(self._heads) else 0
+
     def hand_over(self, before_ns: float = NEVER_NS) -> Coming:
-        """Requests, which are in order, that arrive before then, for others to take."""
+        """Requests that arrive before then, as far as is known, for others to take."""
+        if not self.in_order:
+            request = np.fromiter(self.take(ceil(before_ns) - 1), dtype=np.int64)
+            return Coming(request=request, at_ns=self._arrival_ns[request])
         first, last = self.coming, len(self._heads)
         if before_ns < NEVER_NS:  # few of many: no copy of the whole column is made
             last = bisect_left(self._arrival_ns, before_ns, lo=first)
@@ -103,7 +117,7 @@ class RequestArrivals:
                 self.coming += 1
             yield request
 
-    def after(self, ended: Int32s, now_ns: int) -> None:
+    def after(self, ended: Int32s | Int64s, now_ns: int) -> None:
         """Let those come that waited for `ended` requests, which have their last tokens now."""
         if self.in_order:
             return
@@ -111,6 +125,11 @@ class RequestArrivals:
             for turn in self._turns.freed(request) if self._turns else ():
                 heappush(self._later, (now_ns + int(self._think_ns[turn]), turn))
             self._close(request, now_ns)
+
+    def after_each(self, ended: Int64s, ends_ns: Int64s) -> None:
+        """`after`, of requests that have ended each at its time."""
+        for place in () if self.in_order else ends_ns.argsort(kind="stable").tolist():
+            self.after(ended[place : place + 1], int(ends_ns[place]))
 
     def lost_with(self, failed: Sequence[int] | Int32s, now_ns: int) -> list[int]:
         """Requests that never come, as one before them in their session has failed now."""

@@ -63,6 +63,7 @@ class StreamedArrivals:
     """
 
     in_order: Final = True
+    pause_ns: Final = NEVER_NS
 
     def __init__(
         self, stream: RequestStream, requests: Records, failed: Bools, *, block_tokens: int

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from serving.policy.routing import ROUTERS, check_router, least_loaded, round_robin, routed
+from serving.policy.routing import (
+    ROUTERS,
+    check_router,
+    least_loaded,
+    prefix_aware,
+    round_robin,
+    routed,
+)
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 
 Router = Callable[[int, Sequence[LockstepSchedulers]], int]
@@ -38,8 +45,15 @@ class ReplicaSet:
 
     @property
     def looks_at_loads(self) -> bool:
-        """Whether requests go to the engine that holds the fewest tokens."""
-        return self.router in ("least-loaded", least_loaded)
+        """Whether requests go to the engine that holds the fewest tokens, less what it has cached
+        of their prompts where it `looks_at_prefixes`.
+        """
+        return self.router in ("least-loaded", least_loaded) or self.looks_at_prefixes
+
+    @property
+    def looks_at_prefixes(self) -> bool:
+        """Whether what engines have cached of a prompt counts."""
+        return self.router in ("prefix-aware", prefix_aware)
 
     def choose(self, request: int, engines: Sequence[LockstepSchedulers], *, arrived: int) -> int:
         """The engine for a request that arrives after `arrived` others.

@@ -15,6 +15,7 @@ from serving.simulator.machine_calls import TimedCall
 from serving.simulator.run import Run
 from serving.simulator.run_log import Logs, StepSums
 from serving.simulator.serve_traffic import serve_in_virtual_time
+from serving.simulator.session_pauses import pause_ns
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import Progress
 
@@ -58,8 +59,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
             Monday unless it says another time; chips that serve prompts alone stay.
         logs: keep each step and token. Without, the run has the times of first and last tokens, and
             totals; memory grows with requests alone, unless a part of the run is judged;
-            `throttled_share` may differ in its last bits, by the order of a sum. Not for requests
-            that wait for others.
+            `throttled_share` may differ in its last bits, by the order of a sum. Of requests that
+            wait for others only for those that come a pause later, without calls and timeouts.
 
     Deterministic. Raises ConfigError for totals of such, an empty mask, a request above the
     context or a rank's KV, and an unknown prefill policy; this and LeaseRefused for a call that a
@@ -68,7 +69,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")
     is_part = judged is not None or (window_s is not None and np.isfinite(window_s[1]))
-    if not logs and (traffic.sessions or traffic.loops):
+    comes = bool(calls) or timeout_s is not None or day_night is not None
+    if not logs and (not pause_ns(traffic) or (traffic.sessions and comes)):
         expected = "tokens that are kept, for requests that wait for others"
         raise ConfigError(field="logs", value=logs, expected=expected)
     kept = Logs.STEPS if is_part else Logs.TOTALS

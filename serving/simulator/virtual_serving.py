@@ -167,7 +167,7 @@ class VirtualServing:
     ) -> Ending:
         """In `threads`, if engines have nothing to do with each other between two arrivals."""
         while self._judged_left:
-            ahead = self._prefill is not None and self._pools_go_ahead
+            ahead = self._prefill is not None and self.arrivals.in_order and self._pools_go_ahead
             self._go_on_to_next(until_ns, ahead=ahead)
             if not self._judged_left:
                 break
@@ -206,22 +206,25 @@ class VirtualServing:
 
     @property
     def _pools_go_ahead(self) -> bool:
-        """Whether prompts sent over, and a router's look at loads, are all that concerns them."""
-        several = self._computed is not None or self._pool.shares_by_load
+        """Whether prompts sent over, routers' looks, and turns after pauses are all there is."""
+        in_order = self.arrivals.in_order
+        may = in_order or (self.arrivals.pause_ns > 0 and self._logged is not Logs.ALL)
+        several = self._computed is not None or self._pool.shares_by_load or not in_order
         alone = several and self.machines.is_over and not self._timeout_ns
-        return alone and self.arrivals.in_order and all(e.can_go_ahead for e in self._engines)
+        return may and alone and all(e.can_go_ahead for e in self._engines)
 
     def _serve_in_pools(self, levels: Sequence[Bound], until_ns: float) -> Ending:
         """One pool ahead of the other if there are two, each some way too far at the end."""
         end_ns = NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns)
-        coming = self.arrivals.hand_over()
         both = [self._pool] if self._prefill is None else [self._prefill, self._pool]
-        pools = PoolsAhead(both, self._computed, coming, self._judged)
+        assert isinstance(self.arrivals, RequestArrivals), "a stream goes side by side"
+        pools = PoolsAhead(both, self._computed, self.arrivals, self._judged)
         while self._judged_left and self.now_ns < end_ns:
             self.now_ns = min(pools.ahead_ns(self.now_ns), end_ns)
             ended = pools.go_ahead(self.now_ns, self._judged_left)
             self._done += len(ended)
             self._judged_left -= int(self._judged[ended].sum())
+            self.arrivals.after_each(ended, self._requests["last_token_ns"][ended])
             if self._is_seen_hopeless(levels):
                 return Ending.HOPELESS
             pools.check_unread(self.now_ns)

@@ -25,6 +25,7 @@ NAMES = (
     "api_token_path",
     "lent_permits",
     "virtual_time",
+    "plan_sessions",
     "day",
     "fleet_week",
 )

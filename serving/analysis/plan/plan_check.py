@@ -318,7 +318,7 @@ def _serve(
         until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo, classes),
         calls=_losses(task.lost, at_s=share.judged_s[0]),
         progress=ends_at(task.ends_at),
-        logs=share.traffic.sessions is not None,
+        logs=share.keeps_tokens(lost=bool(task.lost)),
     )
     run = whole(timed)
     served = run.served

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from emulator.arrays import Bools, Int64s
 from loadgen.workloads.traffic import Traffic
+from serving.simulator.session_pauses import pause_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,6 +21,10 @@ class Share:
     end_s: float
     warmup_s: float
     of_class: Int64s | None = None  # [requests]; None without classes
+
+    def keeps_tokens(self, *, lost: bool) -> bool:
+        """Whether its run has to: turns of sessions come without a pause, or chips are `lost`."""
+        return self.traffic.sessions is not None and (lost or not pause_ns(self.traffic))
 
     @property
     def judged_s(self) -> tuple[float, float]:

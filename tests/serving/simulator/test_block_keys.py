@@ -41,6 +41,23 @@ def test_what_a_name_covers_is_shared_and_the_rest_is_not() -> None:
     assert len(set(first) | set(second)) == 4
 
 
+def test_a_named_reply_has_no_keys_where_it_is_not_computed() -> None:
+    """An engine for prompts makes one token, of a reply that the next turn sends back."""
+    asked = Traffic(
+        arrival_s=np.zeros(2),
+        prompt_tokens=np.array([64, 32]),
+        output_tokens=np.array([1, 1]),
+        blocks=PromptBlocks(
+            names=np.array([5, 6, 5, 6]),
+            end_tokens=np.array([32, 64, 32, 64]),
+            begin=np.array([0, 2, 4]),
+        ),
+    )
+    keys = block_keys(asked, 16)
+    assert len(keys) == 6
+    assert keys[:2].tolist() == keys[4:].tolist()
+
+
 def test_without_names_nothing_is_shared() -> None:
     asked = traffic((40, 8, ()), (36, 12, ()), tokens=32)
 
