@@ -77,7 +77,8 @@ def test_every_image_names_its_release_as_rows_name_their_machines() -> None:
         stack, _, number = line["release"].partition(" ")
         assert stack in ("", "sglang", "tensorrt-llm", "atom")
         if line["image"].startswith(("lmsysorg", "rocm")):
-            assert number in line["image"] and number
+            assert number
+            assert number in line["image"]
     keys = [tuple(line[name] for name in tuple(line)[:5]) for line in lines]
     assert keys == sorted(set(keys))
 
