@@ -14,8 +14,8 @@ _EVERY_TIME: Final = (
     "machine left out; a row's own interval is of the other machines' rows.",
     "No factor belongs to one machine, and none grows with a date: they made rows of machines that "
     "were not fitted worse.",
-    "Which release of its stack a row ran is that of the image which the benchmark's public history "
-    "names for its configuration on its day (emulator/data/stack_releases.csv). A release "
+    "Which release of its stack a row ran is that of the image which the benchmark's public "
+    "history names for its configuration on its day (emulator/data/stack_releases.csv). A release "
     "multiplies the overheads of its generation, fitted after the other factors and shrunk to 1; "
     "it is 1 where no release is known, or none was measured on the generation, and in every plan.",
     "Lengths are 0.9 of the nominal ones, as the benchmark draws them from 80 % to 100 %.",
