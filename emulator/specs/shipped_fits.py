@@ -121,6 +121,10 @@ def _plain(factors: StackFactors) -> dict[str, Any]:
             name: {"compute": _rounded(on.compute), "overhead": _rounded(on.overhead)}
             for name, on in factors.generations.items()
         },
+        "releases": {
+            generation: {release: _rounded(times) for release, times in each.items()}
+            for generation, each in factors.releases.items()
+        },
     }
 
 
@@ -134,6 +138,7 @@ def _factors(held: Mapping[str, Any]) -> StackFactors:
         name=held["name"],
         source=held["source"],
         generations={name: GenerationFactors(**each) for name, each in held["generations"].items()},
+        releases=held["releases"],
         **held["shared"],
     )
 

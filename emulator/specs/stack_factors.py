@@ -1,11 +1,11 @@
 """Factors of real stacks that a fit learns, and the calibration that they make.
 
-Ten are shared, two belong to each generation of chips; a chip of no measured generation has the
-shared ones alone.
+Ten are shared, two belong to each generation of chips, and one to each release of a stack on a
+generation; a chip of no measured generation has the shared ones alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from emulator.specs.calibration import ROOFLINE, Calibration
@@ -114,6 +114,8 @@ class StackFactors:
             ones. Their routing is uneven, and nothing replicates busy experts; it belongs to their
             traffic, and to no calibration. Found after the other factors, which do not know that
             exchanges inside a box are stores.
+        releases: by generation, what multiplies its overheads under a release of a stack, such as
+            "sglang 0.5.12". It belongs to rows that name one; plans have the generation's own.
     """
 
     name: str
@@ -129,10 +131,21 @@ class StackFactors:
     draft_overhead: float
     exchange_skew: float
     generations: Mapping[str, GenerationFactors]
+    releases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def calibration(self, chip: str) -> Calibration:
-        """The calibration of a chip of the catalog; raises ConfigError for another."""
+    def release_overhead(self, chip: str, release: str) -> float:
+        """What multiplies the generation's overheads; 1 for a release that was not measured on it.
+
+        Raises ConfigError for a chip outside the catalog.
+        """
+        return self.releases.get(chip_by_name(chip).generation, {}).get(release, 1.0)
+
+    def calibration(self, chip: str, *, release: str = "") -> Calibration:
+        """Of a chip of the catalog, under a stack's release if it is known; raises ConfigError for
+        another chip.
+        """
         on = self.generations.get(chip_by_name(chip).generation, GenerationFactors())
+        overhead = on.overhead * self.release_overhead(chip, release)
         constants = NAMED_CONSTANTS
         return replace(
             ROOFLINE,
@@ -146,12 +159,12 @@ class StackFactors:
             store_share=_of_stores("store_share", chip_by_name(chip)),
             store_ns=_of_stores("store_ns", chip_by_name(chip)),
             computing_share=_computing_share(chip_by_name(chip)),
-            collective_ns=self._time(on.overhead * self.collective_ns),
-            step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
-            layer_ns=self._time(on.overhead * self.layer_ns),
+            collective_ns=self._time(overhead * self.collective_ns),
+            step_ns=replace(constants["step_ns"], value=overhead * constants["step_ns"].value),
+            layer_ns=self._time(overhead * self.layer_ns),
             expert_layer_ns=_IN_LAYER_NS,
             expert_launch_ns=_expert_launch(chip_by_name(chip)),
-            request_ns=self._time(on.overhead * self.request_ns),
+            request_ns=self._time(overhead * self.request_ns),
             prefill_step_ns=constants["prefill_step_ns"],
             front_end_request_ns=self._time(self.front_end_request_ns),
             front_end_token_ns=constants["front_end_token_ns"],
@@ -176,6 +189,10 @@ class StackFactors:
             for name in ("compute", "overhead"):
                 figure = Figure(getattr(on, name), "x", self.source)
                 named.append((f"{generation} {name}", figure))
+        for generation, by_release in self.releases.items():
+            for release, times in by_release.items():
+                figure = Figure(times, "x", self.source)
+                named.append((f"{generation} overhead, {release}", figure))
         return (*named, *NAMED_CONSTANTS.items())
 
 

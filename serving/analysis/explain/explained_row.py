@@ -7,6 +7,7 @@ import numpy as np
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import shipped_fits
+from emulator.specs.stack_factors import StackFactors
 from emulator.timing.draft_acceptance import accepted_tokens
 from emulator.units import NS_PER_S
 from reporting.numbers import signed_percent
@@ -32,7 +33,7 @@ def row_of_file(
     """
     row = _usable(path, line)
     configuration, deployment = row.measured.configuration, row.load.deployment
-    machine = configuration.hardware
+    machine, release = configuration.hardware, deployment.stack.release
     fits = shipped_fits()
     seen = configuration.fingerprint in fits.fitted
     if seen and machine not in fits.without:
@@ -60,20 +61,28 @@ def row_of_file(
         load=DeclaredLoad(context_tokens=context_tokens),
         requests=requests,
         assumptions=StepAssumptions(
-            overlap=Overlap.NONE, calibration=measured_calibration(factors, machine)
+            overlap=Overlap.NONE, calibration=measured_calibration(factors, machine, release)
         ),
         terms=cache_terms(trt="trt" in deployment.framework),
         across_units=pool.system.units > 1,
         draft_tokens=deployment.draft_tokens,
         tokens_per_step=tokens_per_step,
         peak_loads=True,
-        left_out=tuple(measured_calibration(each, machine) for each in fits.without.values()),
+        left_out=tuple(
+            measured_calibration(each, machine, release) for each in fits.without.values()
+        ),
         calibrated_by=f"{words}, efficiencies and overheads of public measurements; exchanges take "
-        f"{factors.exchange_skew:.3g} times as long as even ones, as in the measured deployments",
+        f"{factors.exchange_skew:.3g} times as long as even ones, as in the measured deployments"
+        f"{_release_words(factors, machine, release)}",
         intervals=intervals,
     )
     run = predictor.simulate(factors, np.ones(1, dtype=np.bool_))
     return question, *_measured(row, question, float(run.tpot_s[0]) * NS_PER_S)
+
+
+def _release_words(factors: StackFactors, machine: str, release: str) -> str:
+    times = factors.release_overhead(machine, release)
+    return "" if times == 1 else f"; overheads of {release} are {times:.3g} times the usual ones"
 
 
 def _usable(path: Path, line: int) -> UsableRow:

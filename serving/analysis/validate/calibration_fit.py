@@ -4,11 +4,12 @@ Least squares on logarithms of factors and errors; soft L1 discounts outliers, a
 much data stays near its prior. Each machine counts as the root of its rows, since they are not
 independent. What rows' exchanges are made of, rows cannot tell: the fit of all factors charges them
 alike inside boxes and between them, and then finds `exchange_skew` alone with what kernels say of a
-box. Then runs of rows where nothing waits fit the front end alone, and rows with speculation the
-overhead of drafts.
+box. Then runs of rows where nothing waits fit the front end alone. None of these knows which
+release of its stack a row ran: what each does to its generation's overheads is found then, all else
+as it is, and at last the overhead of drafts by rows with speculation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -57,6 +58,14 @@ GENERATION: Final = (
     Prior(name="compute", usual=1.0, least=0.2, most=5.0, spread=0.3),
     Prior(name="overhead", usual=1.0, least=0.2, most=5.0, spread=0.5),
 )
+RELEASE: Final = Prior(
+    # Shrunk to no difference; 0.05 to 0.3 leave machines that were left out within half a point.
+    name="release",
+    usual=1.0,
+    least=0.2,
+    most=5.0,
+    spread=0.1,
+)
 ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 0.3, "tokens_per_s": 0.33}
 """Errors that count as one: TPOT matters most."""
 UNQUEUED_USERS: Final = 16
@@ -75,14 +84,11 @@ class FactorVector:
 
     def __init__(self, generations: Sequence[str]) -> None:
         self.generations = tuple(generations)
-        priors = [*SHARED, *(prior for _ in self.generations for prior in GENERATION)]
-        self.start, self.least, self.most = np.log(
-            [(each.usual, each.least, each.most) for each in priors]
-        ).T
-        self.spread = np.array([each.spread for each in priors])
+        self.priors = (*SHARED, *(GENERATION * len(self.generations)))
+        self.start: Float64s = np.log([each.usual for each in self.priors])
 
     def factors(self, vector: Float64s, *, name: str, source: str) -> StackFactors:
-        """The factors of `vector`, without an overhead of drafts."""
+        """The factors of `vector`, without releases and an overhead of drafts."""
         values = np.exp(vector).tolist()
         shared = {prior.name: value for prior, value in zip(SHARED, values, strict=False)}
         own = values[len(SHARED) :]
@@ -101,8 +107,8 @@ class FactorVector:
 def fit_factors(
     loads: Sequence[RowLoad], observed: RowResults, *, name: str, source: str
 ) -> StackFactors:
-    """Fit plain rows, then the front end to runs of them, and the overhead of drafts to any rows
-    with speculation.
+    """Fit plain rows, then the front end to runs of them, releases of stacks, and the overhead of
+    drafts to any rows with speculation.
 
     Generations without a plain row get no factors. Raises ConfigError without plain rows.
     """
@@ -128,6 +134,7 @@ def fit_factors(
     factors = order.factors(vector, name=name, source=source)
     factors = _with_skew(factors, predictor, seen, weights)
     factors = _with_front_end(factors, predictor, seen.ttft_s, machines)
+    factors = _with_releases(factors, predictor, seen, weights, plain)
     if not drafts.any():
         return factors
     rest = [load for load, speculative in zip(loads, drafts, strict=True) if speculative]
@@ -147,24 +154,56 @@ def _weights(machines: Sequence[str]) -> Float64s:
 def _fitted(
     order: FactorVector, predictor: RowPredictor, observed: RowResults, weights: Float64s
 ) -> Float64s:
+    def errors(vector: Float64s) -> Float64s:
+        factors = order.factors(vector, name="fit", source="a fit")
+        predicted = predictor.predict(factors, stores=False)
+        return weights * _softened(_log_errors(predicted, observed))
+
+    return _least_squares(errors, order.priors)
+
+
+def _least_squares(errors: Callable[[Float64s], Float64s], priors: Sequence[Prior]) -> Float64s:
+    """The logarithms of factors with `priors` under which `errors` of them are least."""
     # Imported here: it takes longer than everything that a prediction needs.
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
+    start, least, most = np.log([(each.usual, each.least, each.most) for each in priors]).T
+    spread = np.array([each.spread for each in priors])
+
     def residuals(vector: Float64s) -> Float64s:
-        factors = order.factors(vector, name="fit", source="a fit")
-        predicted = predictor.predict(factors, stores=False)
-        softened = weights * _softened(_log_errors(predicted, observed))
-        return np.concatenate([softened.ravel(), (vector - order.start) / order.spread])
+        return np.concatenate([errors(vector).ravel(), (vector - start) / spread])
 
     found = least_squares(
-        residuals,
-        order.start,
-        bounds=(order.least, order.most),
-        diff_step=1e-4,
-        max_nfev=EVALUATIONS_MAX,
+        residuals, start, bounds=(least, most), diff_step=1e-4, max_nfev=EVALUATIONS_MAX
     )
     vector: Float64s = found.x
     return vector
+
+
+def _with_releases(
+    factors: StackFactors,
+    predictor: RowPredictor,
+    observed: RowResults,
+    weights: Float64s,
+    loads: Sequence[RowLoad],
+) -> StackFactors:
+    """With a factor on overheads for each release on each generation that `loads` name."""
+    stacks = [load.deployment.stack for load in loads]
+    named = [(chip_by_name(each.machine).generation, each.release) for each in stacks]
+    places = sorted({each for each in named if all(each)})
+    if not places:
+        return factors
+
+    def made(vector: Float64s) -> StackFactors:
+        releases: dict[str, dict[str, float]] = {}
+        for (generation, release), times in zip(places, np.exp(vector).tolist(), strict=True):
+            releases.setdefault(generation, {})[release] = times
+        return replace(factors, releases=releases)
+
+    def errors(vector: Float64s) -> Float64s:
+        return weights * _softened(_log_errors(predictor.predict(made(vector)), observed))
+
+    return made(_least_squares(errors, [RELEASE] * len(places)))
 
 
 def _softened(errors: Float64s) -> Float64s:

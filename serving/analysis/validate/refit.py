@@ -24,7 +24,8 @@ METHOD = (
     "least squares on log errors of TPOT, tokens/s and, of few users, median TTFT with soft L1 and "
     "Gaussian priors, machines by the root of their rows, exchanges inside boxes charged as those "
     "between them; then exchange_skew with what kernels say of a box, the front end by runs of few "
-    "users, the overhead of drafts by rows with speculation"
+    "users, what releases of stacks do to a generation's overheads, the overhead of drafts by rows "
+    "with speculation"
 )
 COVERED: Final = 0.8
 """Share of rows that an interval is made to cover."""

@@ -16,6 +16,7 @@ from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
 from serving.analysis.validate.launch_drafts import DraftingStack, launch_drafts
+from serving.analysis.validate.launch_releases import launch_release
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
 MODEL: Final = "deepseek-r1"
@@ -44,11 +45,12 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What sets a deployment's efficiencies, beside its work."""
+    """What sets a deployment's efficiencies, beside its work; `release`: see `launch_releases`."""
 
     machine: str
     fp4: bool
     drafts: bool
+    release: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ def deployment_of(configuration: Configuration, users: int) -> RowDeployment:
             machine=configuration.hardware,
             fp4=configuration.precision == "fp4",
             drafts=drafts > 0,
+            release=launch_release(configuration),
         ),
     )
 

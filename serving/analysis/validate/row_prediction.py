@@ -153,12 +153,15 @@ def unknown_results(rows: int) -> RowResults:
 
 def as_deployed(factors: StackFactors, stack: Stack) -> Calibration:
     """A measured deployment's: its overheads, and the uneven routing of its exchanges."""
-    return measured_calibration(factors, stack.machine).of_work(fp4=stack.fp4, drafts=stack.drafts)
+    made = measured_calibration(factors, stack.machine, stack.release)
+    return made.of_work(fp4=stack.fp4, drafts=stack.drafts)
 
 
-def measured_calibration(factors: StackFactors, machine: str) -> Calibration:
-    """Of the measured deployments of a machine, by their exchanges; of no work yet."""
-    made = factors.calibration(machine)
+def measured_calibration(factors: StackFactors, machine: str, release: str) -> Calibration:
+    """Of the measured deployments of a machine, by their exchanges and the release of their stack;
+    of no work yet.
+    """
+    made = factors.calibration(machine, release=release)
     skew = factors.exchange_skew
 
     def skewed(figure: Figure, times: float) -> Figure:

@@ -12,8 +12,12 @@ _EVERY_TIME: Final = (
     "and are 1 where it has none.",
     "An interval holds four of five ratios of measured to predicted, of rows predicted with their "
     "machine left out; a row's own interval is of the other machines' rows.",
-    "No factor belongs to one machine or one framework, and none grows with a date: they made rows "
-    "of machines that were not fitted worse.",
+    "No factor belongs to one machine, and none grows with a date: they made rows of machines that "
+    "were not fitted worse.",
+    "Which release of its stack a row ran is that of the image which the benchmark's public "
+    "history names for its configuration on its day (emulator/data/stack_releases.csv). A release "
+    "multiplies the overheads of its generation, fitted after the other factors and shrunk to 1; "
+    "it is 1 where no release is known, or none was measured on the generation, and in every plan.",
     "Lengths are 0.9 of the nominal ones, as the benchmark draws them from 80 % to 100 %.",
     "A row is run as the benchmark ran it: ten requests a user, all users' first at once on idle "
     "engines (its warm-up ends before), on the simulator's schedulers; a table of the row's steps "

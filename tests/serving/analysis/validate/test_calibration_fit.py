@@ -135,6 +135,49 @@ def test_a_row_without_exchanges_leaves_the_skew_where_its_prior_is(loads: list[
     assert (EXCHANGE_SKEWS[0], EXCHANGE_SKEWS[-1]) == pytest.approx((prior.least, prior.most))
 
 
+@pytest.mark.long
+def test_releases_have_overheads_that_shrink_to_the_generation_s(tmp_path: Path) -> None:
+    """Two machines of one generation, each under two releases; another has rows of no release."""
+    old = [
+        {"hardware": hardware, "conc": conc, "date": day}
+        for hardware in ("mi300x", "mi325x")
+        for conc in ("4", "16", "64")
+        for day in ("2026-02-27", "2026-05-18")
+    ]
+    none = [{**row, "date": ""} for row in ROWS[:6]]
+    rows, _ = usable_rows(read_rows(write_rows(tmp_path / "rows.csv", [*none, *old])))
+    loads = [row.load for row in rows]
+    true = {"sglang 0.5.9": 1.4, "sglang 0.5.12": 0.8}
+    truth = replace(
+        TRUE,
+        generations={**TRUE.generations, "cdna3": GenerationFactors()},
+        releases={"cdna3": true},
+    )
+    seen = RowPredictor(loads).predict(truth)
+
+    found = fit_factors(loads, seen, name="found", source="a test")
+
+    by_release = found.releases["cdna3"]
+    assert set(found.releases) == {"cdna3"}
+    assert 1.25 < by_release["sglang 0.5.9"] / by_release["sglang 0.5.12"] < 1.4 / 0.8
+
+    def miss(factors: StackFactors) -> float:
+        return float(
+            np.abs(np.log(RowPredictor(loads).predict(factors).tpot_s / seen.tpot_s)).max()
+        )
+
+    assert miss(found) < 0.5 * miss(replace(found, releases={}))
+
+
+@pytest.mark.long
+def test_rows_that_name_no_release_leave_none(tmp_path: Path) -> None:
+    unnamed = [{**row, "date": ""} for row in ROWS]
+    rows, _ = usable_rows(read_rows(write_rows(tmp_path / "rows.csv", unnamed)))
+    loads = [row.load for row in rows]
+
+    assert fit_factors(loads, observed(loads), name="found", source="a test").releases == {}
+
+
 def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
     order = FactorVector(["hopper"])
     made = order.factors(order.start, name="prior", source="a test")
