@@ -232,8 +232,8 @@ class DayResult:
 
     @cached_property
     def training_tokens(self) -> float:
-        """Trained, without those lost by a killed job."""
-        return self._column_sum("tokens") - self.totals.tokens_undone
+        """Trained."""
+        return self._column_sum("tokens")
 
     @cached_property
     def training_chip_hours(self) -> float:

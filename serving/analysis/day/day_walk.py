@@ -120,8 +120,6 @@ class WalkUnderWay:
         self._machines = machines
         self._length = outcomes.look_intervals
         self._outcomes: list[LookOutcome] = []
-        self._unsaved_tokens = 0.0
-        self._undone_tokens = 0.0  # that an earlier look had trained
         self._wanted: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
         self._most: dict[LookOutcome, Sequence[_Served]] = {}
@@ -156,7 +154,7 @@ class WalkUnderWay:
 
     def ended(self) -> DayWalk:
         """The day, when all looks have gone by."""
-        totals = HandoverTotals(tokens_undone=self._undone_tokens)
+        totals = HandoverTotals()
         for outcome, times in Counter(self._outcomes).items():
             totals.add(outcome.totals, times)
         changed = (outcome.totals for outcome in self._outcomes)
@@ -184,18 +182,12 @@ class WalkUnderWay:
         outcome = self.outcomes.outcome(self.state, self._wanted[-1], intervals)
         if outcome.changed:
             self.changed_s = self.number * self.outcomes.interval_s
-        self._count(outcome)
+        self._outcomes.append(outcome)
         for left in outcome.left:
             rate_per_s = self._look_rates[look - left.looks_ago]
             self._moved[self.number + left.interval] += left.count * rate_per_s
         self._serve(self._most_of(outcome))
         self.state = outcome.after
-
-    def _count(self, outcome: LookOutcome) -> None:
-        self._outcomes.append(outcome)
-        unsaved = outcome.unsaved
-        self._undone_tokens += unsaved.earlier_undone * self._unsaved_tokens
-        self._unsaved_tokens = unsaved.earlier * self._unsaved_tokens + unsaved.tokens
 
     def _most_of(self, outcome: LookOutcome) -> Sequence[_Served]:
         """By interval."""

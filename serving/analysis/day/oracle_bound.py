@@ -7,13 +7,11 @@ job. It is feasible if at least `kept_min` requests of the day keep the target.
 For a price of a kept request, max over all plans of (value + price * (kept - kept_min)) / MWh is at
 least the value of every feasible plan; the lowest such maximum over all prices is the bound. For
 one price, Dinkelbach's method turns the ratio into sums, which a backward recursion over (look,
-state of the groups, backlog) maximises exactly, but for relaxations that can only raise it:
-
-- The backlog is rounded down at each look, to a grid that begins at what is left when all groups
-  always serve, below which none can be. A lower one is never worse: requests are in time earlier,
-  groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
-  never falls with the rate).
-- What a killed job trained before the look in which it is killed is not lost.
+state of the groups, backlog) maximises exactly, but for a relaxation that can only raise it:
+the backlog is rounded down at each look, to a grid that begins at what is left when all groups
+always serve, below which none can be. A lower one is never worse: requests are in time earlier,
+groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
+never falls with the rate).
 """
 
 from collections.abc import Iterator
@@ -80,10 +78,9 @@ class Wishes:
         flat = parts.reshape(groups, states, -1)
         both = np.concatenate([serving_s, serving_s + each("leaving_s"), flat], axis=2)
         rows, row = np.unique(both.reshape(groups * states, -1), axis=0, return_inverse=True)
-        undone = [[one.totals.tokens_undone for one in row] for row in found]
         return cls(
             after=np.array([[one.after for one in row] for row in found]),
-            tokens=each("tokens").sum(axis=2) - np.array(undone),
+            tokens=each("tokens").sum(axis=2),
             joules=each("joules").sum(axis=2),
             row=row.reshape(groups, states),
             serving_s=rows[:, :intervals],
