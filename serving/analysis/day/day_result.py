@@ -159,7 +159,8 @@ class DayResult:
             name,
             arrivals=walk.demand.arrivals,
             late=walk.late,
-            rates=walk.group_rates,
+            served_rates=walk.group_rates,
+            arrival_rates=walk.arrival_rates,
             serving=walk.serving,
         )
 
