@@ -18,7 +18,7 @@ of a made-up day's own kind.
 import argparse
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -171,6 +171,24 @@ def cell(load: LoadComparison) -> str:
     )
 
 
+def print_known(
+    made: Sequence[tuple[float, float]],
+    kinds: Mapping[tuple[str, float], tuple[int, float]],
+    draws: int,
+) -> None:
+    """Of made-up days, how often the policy and a split by other draws of the kind reach the bar."""
+    policy, known_split = np.array(made).T < BAR_OF_SPLIT
+    shares = [share for _, share in kinds.values()]
+    print(
+        f"of {len(made)} made-up days, a split by {draws} other draws of the kind is "
+        f"below {BAR_OF_SPLIT} on {known_split.sum()}, the policy on {policy.sum()}, both on "
+        f"{(policy & known_split).sum()}; such a split is not below on "
+        f"{min(shares):.0%} to {max(shares):.0%} of these draws"
+    )
+    for (name, share), (groups, reached) in kinds.items():
+        print(f"  {name} at {share:.0%}: {groups} groups, on {reached:.0%} of the draws")
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Print each day, and how many reach the bars."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.day_policies")
@@ -216,16 +234,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         f"best split on {kept_worst[1]}, by the oracle on {kept_worst[2]}"
     )
     if made:
-        policy, known_split = np.array(made).T < BAR_OF_SPLIT
-        shares = [share for _, share in kinds.values()]
-        print(
-            f"of {len(made)} made-up days, a split by {args.draws} other draws of the kind is "
-            f"below {BAR_OF_SPLIT} on {known_split.sum()}, the policy on {policy.sum()}, both on "
-            f"{(policy & known_split).sum()}; such a split is not below on "
-            f"{min(shares):.0%} to {max(shares):.0%} of these draws"
-        )
-        for (name, share), (groups, reached) in kinds.items():
-            print(f"  {name} at {share:.0%}: {groups} groups, on {reached:.0%} of the draws")
+        print_known(made, kinds, args.draws)
     for kept, of_best in zip(KEPT_BEFORE, np.array(before).T, strict=True):
         print(
             f"the best split of up to {DAYS_BEFORE} days before (where a trace begins with the "
