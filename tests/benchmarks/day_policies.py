@@ -176,7 +176,7 @@ def print_known(
     kinds: Mapping[tuple[str, float], tuple[int, float]],
     draws: int,
 ) -> None:
-    """Of made-up days, how often the policy and a split by other draws of the kind reach the bar."""
+    """How often the policy and a split by other draws of the kind reach the bar."""
     policy, known_split = np.array(made).T < BAR_OF_SPLIT
     shares = [share for _, share in kinds.values()]
     print(
