@@ -1,6 +1,6 @@
 """A policy against the oracle and the best fixed split, day by day, the unfriendly days first.
 
-    python -m tests.benchmarks day_policies [--policy TEXT] [--seeds A,B] [--weeks]
+    python -m tests.benchmarks day_policies [--policy TEXT] [--seeds A,B] [--weeks] [--draws N]
 
 gpt-oss-120b served and trained on a Trn3 UltraServer within TTFT 1 s and TPOT 30 ms, at 50, 70 and
 90 %, on the days of `policy_days`. Seeds 0 and 1 are those by which `demand` was chosen; others say
@@ -10,18 +10,25 @@ value over the oracle's and over the best fixed split's.
 The best split is that of the day itself, which is not known before. So the last lines say how often
 a split that was the best on up to four days before reaches the same bar, by the share of their
 requests that it was to keep. Before a day that begins its trace there is another draw of the
-trace's last one: of a trace of one day, of the day itself.
+trace's last one: of a trace of one day, of the day itself. With `--draws`, also of a split that
+knows more than any policy can: of all numbers the one that reaches the bar on most of N other draws
+of a made-up day's own kind.
 """
 
 import argparse
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
+from serving.analysis.day.day_comparison import (
+    DayQuestion,
+    LoadComparison,
+    compare,
+    share_to_keep,
+)
 from serving.analysis.day.day_demand import DayDemand, WalkTerms, day_demand
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import DAY_S
@@ -39,6 +46,8 @@ DAYS_BEFORE: Final = 4
 KEPT_BEFORE: Final = (0.99, 0.994, 0.997, 0.999)
 BEFORE_SEED: Final = 1
 """Of the requests of the days before, which are other ones than those of the day."""
+DRAWS_FROM: Final = 100
+"""The seed of the first other draw of a kind."""
 
 
 def simulated_machine() -> VirtualDay:
@@ -90,6 +99,35 @@ class Splits:
         name = f"fixed:{groups}"
         return DayResult(machine=self._machine, walk=walk, policy=name, describes=name)
 
+    def all_of(self, demand: DayDemand) -> dict[int, DayResult]:
+        """Every split by its serving groups."""
+        numbers = range(self._outcomes.handover.groups_min, self._machine.groups + 1)
+        return {groups: self.walked(demand, groups) for groups in numbers}
+
+    def of_kind(self, name: str, share: float, draws: int) -> tuple[int, float]:
+        """The number of groups that reaches BAR_OF_SPLIT on most draws of a made-up kind at a load,
+        and on which share of them it does.
+        """
+        reached = np.zeros(self._machine.groups + 1)
+        for seed in range(DRAWS_FROM, DRAWS_FROM + draws):
+            day = synthetic_day(name, seed)
+            demand = day_demand(
+                day.trace.scaled(share * self._machine.capacity_per_s),
+                begin_s=day.first_day * DAY_S,
+                length_s=DAY_S,
+                terms=WalkTerms(),
+            )
+            seen = self.all_of(demand)
+            kept_share = share_to_keep(seen[self._machine.groups])
+            values = {
+                groups: one.value
+                for groups, one in seen.items()
+                if one.slo_attainment >= kept_share
+            }
+            bar = BAR_OF_SPLIT * max(values.values())
+            reached[[groups for groups, value in values.items() if value >= bar]] += 1
+        return int(reached.argmax()), float(reached.max()) / draws
+
     def chosen_before(self, day: PolicyDay, load: LoadComparison) -> tuple[DayResult, ...]:
         """For each of KEPT_BEFORE the day under the split of the highest value of the days before
         that kept so many requests; under all groups where none did. A trace that begins with the
@@ -106,8 +144,7 @@ class Splits:
             length_s=before_s,
             terms=WalkTerms(seed=BEFORE_SEED),
         )
-        least, most = self._outcomes.handover.groups_min, self._machine.groups
-        seen = {groups: self.walked(past, groups) for groups in range(least, most + 1)}
+        seen, most = self.all_of(past), self._machine.groups
 
         def best(kept: float) -> int:
             enough = [groups for groups, one in seen.items() if one.slo_attainment >= kept]
@@ -134,24 +171,54 @@ def cell(load: LoadComparison) -> str:
     )
 
 
+def print_known(
+    made: Sequence[tuple[float, float]],
+    kinds: Mapping[tuple[str, float], tuple[int, float]],
+    draws: int,
+) -> None:
+    """How often the policy and a split by other draws of the kind reach the bar."""
+    policy, known_split = np.array(made).T < BAR_OF_SPLIT
+    shares = [share for _, share in kinds.values()]
+    print(
+        f"of {len(made)} made-up days, a split by {draws} other draws of the kind is "
+        f"below {BAR_OF_SPLIT} on {known_split.sum()}, the policy on {policy.sum()}, both on "
+        f"{(policy & known_split).sum()}; such a split is not below on "
+        f"{min(shares):.0%} to {max(shares):.0%} of these draws"
+    )
+    for (name, share), (groups, reached) in kinds.items():
+        print(f"  {name} at {share:.0%}: {groups} groups, on {reached:.0%} of the draws")
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Print each day, and how many reach the bars."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.day_policies")
     parser.add_argument("--policy", default="demand")
     parser.add_argument("--seeds", default="2,3")
     parser.add_argument("--weeks", action="store_true", help="whole weeks too (minutes each)")
+    parser.add_argument("--draws", type=int, default=0, help="other draws of each kind (20: 2 min)")
     args = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
     on = simulated_machine()
     seeds = [int(seed) for seed in args.seeds.split(",")]
     began_s = time.process_time()
     found: list[tuple[float, float]] = []
+    kept_worst = np.zeros(3, dtype=np.int64)  # by the policy, the best split and the oracle
+    made: list[tuple[float, float]] = []
+    kinds: dict[tuple[str, float], tuple[int, float]] = {}
     splits, before = Splits(on), list[tuple[float, ...]]()
     print(f"{'in time, worst 5 min, x oracle, x best split at':<26} 50, 70 and 90 %")
     for day in benchmark_days(seeds, weeks=args.weeks):
         loads = loads_of(day, args.policy, on)
         found += [ratios(load, load.results[0]) for load in loads]
         for load in loads:
+            every = (load.results[0], load.fixed, load.oracle)
+            kept_worst += [each.keeps_worst_5min for each in every]
+            if args.draws and day.kind is not None:
+                kind = (day.kind, load.peak_share)
+                if kind not in kinds:
+                    kinds[kind] = splits.of_kind(*kind, args.draws)
+                known = splits.walked(load.demand, kinds[kind][0])
+                made.append((ratios(load, load.results[0])[1], ratios(load, known)[1]))
             chosen = splits.chosen_before(day, load)
             before.append(tuple(ratios(load, each)[1] for each in chosen))
         print(f"{day.name:<26} {' | '.join(map(cell, loads))}", flush=True)
@@ -162,6 +229,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
         f"split, {(of_split == 0).sum()} of them in time too rarely; "
         f"{time.process_time() - began_s:.0f} s of CPU, most of it the oracle's"
     )
+    print(
+        f"the target kept in the worst 5 minutes too: by {args.policy} on {kept_worst[0]}, by the "
+        f"best split on {kept_worst[1]}, by the oracle on {kept_worst[2]}"
+    )
+    if made:
+        print_known(made, kinds, args.draws)
     for kept, of_best in zip(KEPT_BEFORE, np.array(before).T, strict=True):
         print(
             f"the best split of up to {DAYS_BEFORE} days before (where a trace begins with the "

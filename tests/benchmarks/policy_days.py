@@ -34,12 +34,13 @@ _CLIENTS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDay:
-    """`days` of a trace from `first_day` on."""
+    """`days` of a trace from `first_day` on; `kind` of SYNTHETIC, of a made-up one."""
 
     name: str
     trace: DayTrace
     first_day: int
     days: int = 1
+    kind: str | None = None
 
 
 def recorded_days() -> Iterator[PolicyDay]:
@@ -121,4 +122,4 @@ def synthetic_day(name: str, seed: int) -> PolicyDay:
     middles_s = (np.arange(_WEEK * _DAY) + 0.5) * BUCKET_S
     rates = week.rates_at(middles_s) * factors(chance, size)
     trace = replace(week, knots_s=middles_s, rates_per_s=rates, source=f"{name}, seed {seed}")
-    return PolicyDay(name=f"{name} ({seed})", trace=trace, first_day=_FRIDAY)
+    return PolicyDay(name=f"{name} ({seed})", trace=trace, first_day=_FRIDAY, kind=name)

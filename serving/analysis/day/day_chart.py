@@ -200,8 +200,7 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
 def _attainment(result: DayResult) -> Any:
     walk = result.walk
     per_hour = max(1, round(HOUR_S / walk.demand.interval_s))
-    shares = result.machine.curve.share("both_share", walk.group_rates, walk.serving)
-    kept = (walk.demand.arrivals - walk.late) * shares
+    kept = result.kept("both_share")
     hours = len(kept) // per_hour
     whole = hours * per_hour
     by_hour = kept[:whole].reshape(hours, per_hour).sum(axis=1)

@@ -159,7 +159,8 @@ class DayResult:
             name,
             arrivals=walk.demand.arrivals,
             late=walk.late,
-            rates=walk.group_rates,
+            served_rates=walk.group_rates,
+            arrival_rates=walk.arrival_rates,
             serving=walk.serving,
         )
 
@@ -232,8 +233,8 @@ class DayResult:
 
     @cached_property
     def training_tokens(self) -> float:
-        """Trained, without those lost by a killed job."""
-        return self._column_sum("tokens") - self.totals.tokens_undone
+        """Trained."""
+        return self._column_sum("tokens")
 
     @cached_property
     def training_chip_hours(self) -> float:

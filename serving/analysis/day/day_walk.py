@@ -1,8 +1,9 @@
 """A policy walked over days, minute by minute, on the simulated curves.
 
 Requests are spread evenly over the serving groups, at the curve's latencies. Those above saturation
-wait as a backlog, first come first served; requests that find one are late (assumed). The policy
-sees observable figures alone.
+wait as a backlog, first come first served, and are late if they wait for longer than the curve's
+patience; those that find none have the latencies of the rate at which they come. The policy sees
+observable figures alone.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from serving.analysis.day.day_demand import DayDemand
 from serving.analysis.day.day_trace import DAY_S
+from serving.analysis.day.fluid_queue import judged_rates, late_share, queue_step
 from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
 from serving.analysis.day.look_outcomes import LookOutcome, LookOutcomes
 from serving.analysis.day.partition_curve import GroupCurve
@@ -31,9 +33,9 @@ Int64s = NDArray[np.int64]
 Choice = Callable[[int, int, float], int]
 """Serving groups by the look's number, the state of the groups and the backlog."""
 
-_Served = tuple[float, float, Sequence[tuple[float, float]]]
+_Served = tuple[float, float, Sequence[tuple[float, float, float]]]
 """Of an interval: seconds that groups serve, how many do, and of each part with other groups its
-share of the interval and the requests that they can serve.
+share of the interval, the requests that they can serve, and those in a second.
 """
 
 
@@ -79,13 +81,18 @@ class DayWalk:
     served: Float64s  # [intervals], requests, those that had waited among them
     serving: Float64s  # [intervals], mean groups that serve
     backlog: Float64s  # [intervals], that wait at the interval's end
-    late: Float64s  # [intervals], of the arrivals, those that find a backlog
+    late: Float64s  # [intervals], of the arrivals, those that wait too long
     group_rates: Float64s  # [intervals], requests per second of a group that serves
     moved: Float64s  # [intervals], requests whose group left before they ended
     times: tuple[GroupTimes, ...]  # [intervals]
     totals: HandoverTotals
     wanted: tuple[int, ...]  # serving groups at each look
     handovers: tuple[int, ...]  # groups that left or came back until the next look, at each look
+
+    @property
+    def arrival_rates(self) -> Float64s:
+        """Requests per second that come to a group that serves, [intervals]."""
+        return self.demand.arrivals / (self.serving * self.demand.interval_s)
 
     def column(self, name: str) -> Float64s:
         """One field of `GroupTimes`, [intervals]."""
@@ -120,8 +127,6 @@ class WalkUnderWay:
         self._machines = machines
         self._length = outcomes.look_intervals
         self._outcomes: list[LookOutcome] = []
-        self._unsaved_tokens = 0.0
-        self._undone_tokens = 0.0  # that an earlier look had trained
         self._wanted: list[int] = []
         self._look_rates: list[float] = []  # of a group as each look began
         self._most: dict[LookOutcome, Sequence[_Served]] = {}
@@ -156,7 +161,7 @@ class WalkUnderWay:
 
     def ended(self) -> DayWalk:
         """The day, when all looks have gone by."""
-        totals = HandoverTotals(tokens_undone=self._undone_tokens)
+        totals = HandoverTotals()
         for outcome, times in Counter(self._outcomes).items():
             totals.add(outcome.totals, times)
         changed = (outcome.totals for outcome in self._outcomes)
@@ -184,35 +189,29 @@ class WalkUnderWay:
         outcome = self.outcomes.outcome(self.state, self._wanted[-1], intervals)
         if outcome.changed:
             self.changed_s = self.number * self.outcomes.interval_s
-        self._count(outcome)
+        self._outcomes.append(outcome)
         for left in outcome.left:
             rate_per_s = self._look_rates[look - left.looks_ago]
             self._moved[self.number + left.interval] += left.count * rate_per_s
         self._serve(self._most_of(outcome))
         self.state = outcome.after
 
-    def _count(self, outcome: LookOutcome) -> None:
-        self._outcomes.append(outcome)
-        unsaved = outcome.unsaved
-        self._undone_tokens += unsaved.earlier_undone * self._unsaved_tokens
-        self._unsaved_tokens = unsaved.earlier * self._unsaved_tokens + unsaved.tokens
-
     def _most_of(self, outcome: LookOutcome) -> Sequence[_Served]:
         """By interval."""
         if outcome not in self._most:
-            interval_s, saturated_at = self.outcomes.interval_s, self._curve.saturated_at
             self._most[outcome] = [
                 (
                     times.serving_s,
-                    times.serving_s / interval_s,
-                    [
-                        (share, float(saturated_at(groups)) * groups * share * interval_s)
-                        for share, groups in times.shares
-                    ],
+                    times.serving_s / self.outcomes.interval_s,
+                    [self._part_most(share, groups) for share, groups in times.shares],
                 )
                 for times in outcome.times
             ]
         return self._most[outcome]
+
+    def _part_most(self, share: float, groups: int) -> tuple[float, float, float]:
+        per_s = float(self._curve.saturated_at(groups)) * groups
+        return share, per_s * share * self.outcomes.interval_s, per_s
 
     def _serve(self, intervals: Sequence[_Served]) -> None:
         """From the present interval on."""
@@ -220,15 +219,12 @@ class WalkUnderWay:
         for number, (serving_s, serving, parts) in enumerate(intervals, start=self.number):
             arrived = self._arrivals[number]
             served = late = 0.0
-            for share, most in parts:
+            for share, most, per_s in parts:
                 came = arrived * share
                 part_served = min(waiting + came, most)
                 left = waiting + came - part_served
-                if left > 0:
-                    late += came
-                elif waiting > 0 and most > came:
-                    # The queue is gone when what is served beyond the arrivals has made up for it.
-                    late += came * min(1.0, waiting / (most - came))
+                if waiting > 0 or left > 0:
+                    late += self._late(waiting, came, most, per_s)
                 served += part_served
                 waiting = left
             self.serving[number] = serving
@@ -237,6 +233,12 @@ class WalkUnderWay:
             self.backlog[number] = waiting
             self.late[number] = late
         self._waiting = waiting
+
+    def _late(self, waiting: float, came: float, most: float, per_s: float) -> float:
+        before = np.array([waiting])
+        _, left, found = queue_step(before, came, np.array([most]))
+        late = found * late_share(before / per_s, left / per_s, self._curve.patience_s)
+        return float(late[0])
 
 
 class Observer:
@@ -311,7 +313,8 @@ class Observer:
             name,
             arrivals=arrivals,
             late=walk.late[lately],
-            rates=walk.rates[lately],
+            served_rates=walk.rates[lately],
+            arrival_rates=arrivals / (walk.serving[lately] * walk.outcomes.interval_s),
             serving=walk.serving[lately],
         )
         return min(max(float(kept.sum()) / arrived, 0.0), 1.0)
@@ -323,14 +326,21 @@ def kept_requests(
     *,
     arrivals: Int64s,
     late: Float64s,
-    rates: Float64s,
+    served_rates: Float64s,
+    arrival_rates: Float64s,
     serving: Float64s,
 ) -> Float64s:
     """Of a walk's arrivals, those that keep the limits of `ttft_share`, `tpot_share` or
-    `both_share`; all [intervals]. Late ones miss TTFT alone.
+    `both_share`; all [intervals].
+
+    Late ones miss TTFT alone. Those that come once a queue is gone find the rate at which they
+    come; TPOT is of all that are served.
     """
-    in_time = arrivals if name == "tpot_share" else arrivals - late
-    kept: Float64s = in_time * curve.share(name, rates, serving)
+    if name == "tpot_share":
+        in_time: Float64s = arrivals * curve.share(name, served_rates, serving)
+        return in_time
+    judged = judged_rates(curve, arrival_rates, serving)
+    kept: Float64s = (arrivals - late) * curve.share(name, judged, serving)
     return kept
 
 

@@ -232,12 +232,13 @@ def walked_ttft_p99_s(result: DayResult, part: slice) -> float:
     long as others do at the highest rate within the target.
     """
     walk, curve = result.walk, result.machine.curve
-    rates, serving = walk.group_rates[part], walk.serving[part]
+    rates, serving = walk.arrival_rates[part], walk.serving[part]
     late = LateWaits.of(walk, curve).within(part.start, part.stop)
     least = np.minimum(rates[late.intervals], curve.least_capacity_per_s)
     others = curve.tail("ttft_tail_s", least, serving[late.intervals])  # [TAIL, parts]
     waited = others[:, None] + late.sliced(_SLICES)  # [TAIL, slices, parts]
-    at_once = walk.demand.arrivals[part] - walk.late[part]
+    waits = np.bincount(late.intervals, late.requests, minlength=len(rates))
+    at_once = walk.demand.arrivals[part] - waits
     tails = np.hstack([curve.tail("ttft_tail_s", rates, serving), waited.reshape(len(waited), -1)])
     requests = np.append(at_once, np.tile(late.requests / _SLICES, _SLICES))
     return percentile_of_all(tails, requests, SHOWN_PERCENTILE)

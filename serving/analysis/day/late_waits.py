@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.analysis.day.day_walk import DayWalk
-from serving.analysis.day.oracle_bound import queue_step
+from serving.analysis.day.fluid_queue import queue_step
 from serving.analysis.day.partition_curve import GroupCurve
 
 Float64s = NDArray[np.float64]
@@ -15,7 +15,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LateWaits:
-    """A walk's late requests, those of a part of an interval together, [parts].
+    """A walk's requests that find a queue, those of a part of an interval together, [parts].
 
     `waits_s` [2, parts]: of the first one of a part and of the last one; between them they grow or
     fall in a straight line.
@@ -35,9 +35,9 @@ class LateWaits:
             for share, groups in times.shares:
                 per_s = float(curve.saturated_at(groups)) * groups
                 most = np.array([per_s * share * walk.demand.interval_s])
-                _, left, late = queue_step(waiting, arrived * share, most)
-                if late[0] > 0:
-                    found.append((number, late[0], waiting[0] / per_s, left[0] / per_s))
+                _, left, those = queue_step(waiting, arrived * share, most)
+                if those[0] > 0:
+                    found.append((number, those[0], waiting[0] / per_s, left[0] / per_s))
                 waiting = left
         intervals, requests, first_s, last_s = np.array(found, dtype=np.float64).reshape(-1, 4).T
         return cls(

@@ -1,8 +1,9 @@
 """Hand-overs in virtual time: which groups serve, leave, train and return.
 
 `serving.policy.day_night.handover_machine` decides, as for a running server; every action succeeds
-after the cost model's time. Time advances from event to event, independent of the walk's interval.
-Groups that go the same way are one group of the machine, with their numbers as its chips.
+after the cost model's time, so that no job is killed. Time advances from event to event,
+independent of the walk's interval. Groups that go the same way are one group of the machine, with
+their numbers as its chips.
 """
 
 from collections import Counter
@@ -18,7 +19,6 @@ from serving.policy.day_night.handover import (
     Action,
     Failures,
     HandoverEvent,
-    HandoverLimits,
     HandoverPhase,
     JobEvent,
     JobPhase,
@@ -85,7 +85,7 @@ class HandoverTotals:
     seconds: float = 0.0  # group-seconds on the way
     joules: float = 0.0  # in these
     tokens_lost: float = 0.0  # that were not trained while the job saved and started
-    tokens_undone: float = 0.0  # trained, and lost with a job that was killed
+    tokens_undone: float = 0.0  # trained or put out by a tenant, and lost
 
     def add(self, other: "HandoverTotals", times: int = 1) -> None:
         """Count these too, so many times."""
@@ -98,17 +98,6 @@ class HandoverTotals:
         self.tokens_undone += times * other.tokens_undone
 
 
-@dataclass(slots=True, kw_only=True)
-class UnsavedTokens:
-    """Trained since the job's start, or since `begin`; `earlier`: 1 while what was trained before
-    that is unsaved too, 0 when it is saved or lost.
-    """
-
-    tokens: float = 0.0
-    earlier: float = 0.0
-    earlier_undone: float = 0.0  # 1 when a killed job has lost it
-
-
 class LeasedGroups:
     """Mutable; all groups serve at first. Times ascend."""
 
@@ -118,12 +107,10 @@ class LeasedGroups:
         trained: TrainingYield,
         handover: GroupHandover,
         group_idle_watts: float,
-        limits: HandoverLimits = LIMITS,
     ) -> None:
         self._trained = trained
         self._handover = handover
         self._idle_watts = group_idle_watts
-        self._limits = limits
         self.state = HandoverState(
             groups=tuple(HandoverGroup(number=n, chips=(n,)) for n in range(trained.groups)),
             job_chips_min=trained.job_groups_min,
@@ -131,7 +118,6 @@ class LeasedGroups:
         self._now_s = 0.0
         self._arrive_s: dict[int, float] = {}  # of groups on their way, by number
         self._job_ready_s = _NEVER  # when a start or a save is over
-        self.unsaved = UnsavedTokens()
         self.totals = HandoverTotals()
         self.left: list[tuple[float, int]] = []
         """When groups began to leave that have left, and how many."""
@@ -140,7 +126,7 @@ class LeasedGroups:
         """A copy that goes its own way, and counts from now on."""
         begun = copy(self)
         begun._arrive_s = dict(self._arrive_s)
-        begun.unsaved, begun.totals, begun.left = UnsavedTokens(earlier=1.0), HandoverTotals(), []
+        begun.totals, begun.left = HandoverTotals(), []
         return begun
 
     @property
@@ -167,11 +153,10 @@ class LeasedGroups:
         job = self.state.job
         alive = job.phase.alive
         groups = tuple((kind, len(list(same))) for kind, same in groupby(self._kinds()))
-        stop_s = None if job.stop_asked_s is None else self._left_s(job.stop_asked_s)
         at_job = len(job.chips) if alive else 0
         starts = self._tried(job.starts)
         phase = job.phase if alive else None
-        return (groups, phase, at_job, self._left_s(self._job_ready_s), stop_s, starts)
+        return (groups, phase, at_job, self._left_s(self._job_ready_s), starts)
 
     def _kinds(self) -> list[tuple[object, ...]]:
         """All that decides where a group goes, of each single one by its number."""
@@ -247,7 +232,7 @@ class LeasedGroups:
         """Apply events now, then every action that is due."""
         for event in events:
             self._happen(event)
-        while steps := due(self.state, now_s=self._now_s, limits=self._limits):
+        while steps := due(self.state, now_s=self._now_s, limits=LIMITS):
             for step in steps:
                 self._happen(self._outcome(step))
 
@@ -263,7 +248,7 @@ class LeasedGroups:
         return times
 
     def _next_s(self) -> float:
-        limit_s = next_limit_s(self.state, now_s=self._now_s, limits=self._limits)
+        limit_s = next_limit_s(self.state, now_s=self._now_s, limits=LIMITS)
         return min([self._job_ready_s, limit_s, *self._arrive_s.values()])
 
     def _arrivals(self) -> list[Happened]:
@@ -289,8 +274,6 @@ class LeasedGroups:
                 return JobHappened(event=JobEvent.STARTED, chips=step.chips)
             case Action.STOP_JOB:
                 return JobHappened(event=JobEvent.STOP_ASKED)
-            case Action.KILL_JOB:
-                return JobHappened(event=JobEvent.CRASHED, words="killed")
         assert step.group is not None
         others = self.serving - len(self.state.groups[step.group].chips)
         event = {
@@ -337,11 +320,6 @@ class LeasedGroups:
             self._job_ready_s = self._now_s + save_s
         elif job.phase is not was:
             self._job_ready_s = _NEVER
-            if event is JobEvent.CRASHED:
-                self.totals.tokens_undone += self.unsaved.tokens
-                self.unsaved.earlier_undone += self.unsaved.earlier
-            if not job.phase.alive:
-                self.unsaved.tokens = self.unsaved.earlier = 0.0
 
     def _pass(self, seconds: float, times: GroupTimes) -> None:
         if seconds <= 0:
@@ -364,9 +342,7 @@ class LeasedGroups:
         if job.phase is JobPhase.RUNNING:
             times.training_s += at_job * seconds
             times.chips_at_work_s += float(trained.chips_at_work[at_job]) * seconds
-            trained_tokens = float(trained.tokens_per_s[at_job]) * seconds
-            times.tokens += trained_tokens
-            self.unsaved.tokens += trained_tokens
+            times.tokens += float(trained.tokens_per_s[at_job]) * seconds
             times.joules += float(trained.watts[at_job]) * seconds
         elif at_job:
             times.paused_s += at_job * seconds

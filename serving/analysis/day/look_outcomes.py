@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from serving.analysis.day.leased_groups import (
-    GroupTimes,
-    HandoverTotals,
-    LeasedGroups,
-    UnsavedTokens,
-)
+from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals, LeasedGroups
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 
 _SAME_S = 1e-6
@@ -43,7 +38,6 @@ class LookOutcome:
     times: tuple[GroupTimes, ...]
     totals: HandoverTotals
     left: tuple[GroupsLeft, ...]
-    unsaved: UnsavedTokens
 
 
 class LookOutcomes:
@@ -125,7 +119,6 @@ class LookOutcomes:
             times=tuple(times),
             totals=groups.totals,
             left=tuple(left),
-            unsaved=groups.unsaved,
         )
 
     def _left(self, groups: LeasedGroups, interval: int, begin_s: float) -> Iterator[GroupsLeft]:

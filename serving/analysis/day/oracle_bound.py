@@ -7,13 +7,11 @@ job. It is feasible if at least `kept_min` requests of the day keep the target.
 For a price of a kept request, max over all plans of (value + price * (kept - kept_min)) / MWh is at
 least the value of every feasible plan; the lowest such maximum over all prices is the bound. For
 one price, Dinkelbach's method turns the ratio into sums, which a backward recursion over (look,
-state of the groups, backlog) maximises exactly, but for relaxations that can only raise it:
-
-- The backlog is rounded down at each look, to a grid that begins at what is left when all groups
-  always serve, below which none can be. A lower one is never worse: requests are in time earlier,
-  groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
-  never falls with the rate).
-- What a killed job trained before the look in which it is killed is not lost.
+state of the groups, backlog) maximises exactly, but for a relaxation that can only raise it:
+the backlog is rounded down at each look, to a grid that begins at what is left when all groups
+always serve, below which none can be. A lower one is never worse: requests are in time earlier,
+groups are less loaded, and draw no more (of the curve's power its lower envelope counts, which
+never falls with the rate).
 """
 
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from serving.analysis.day.day_demand import DayDemand
 from serving.analysis.day.day_result import JOULES_PER_MWH, DayMachine
+from serving.analysis.day.fluid_queue import judged_rates, late_share, queue_step
 from serving.analysis.day.look_outcomes import LookOutcomes
 from serving.analysis.day.partition_curve import GroupCurve
 
@@ -80,10 +79,9 @@ class Wishes:
         flat = parts.reshape(groups, states, -1)
         both = np.concatenate([serving_s, serving_s + each("leaving_s"), flat], axis=2)
         rows, row = np.unique(both.reshape(groups * states, -1), axis=0, return_inverse=True)
-        undone = [[one.totals.tokens_undone for one in row] for row in found]
         return cls(
             after=np.array([[one.after for one in row] for row in found]),
-            tokens=each("tokens").sum(axis=2) - np.array(undone),
+            tokens=each("tokens").sum(axis=2),
             joules=each("joules").sum(axis=2),
             row=row.reshape(groups, states),
             serving_s=rows[:, :intervals],
@@ -111,18 +109,6 @@ class Look:
         return float(self.mwh.min() + self.more_mwh.min())
 
 
-def queue_step(
-    waiting: Float64s, arrived: Float64s | float, most: Float64s
-) -> tuple[Float64s, Float64s, Float64s]:
-    """Served, left and late requests of a part of an interval, as `day_walk` counts them."""
-    total = waiting + arrived
-    served = np.minimum(total, most)
-    left = total - served
-    spare = np.where(most > arrived, most - arrived, 1.0)
-    ending = np.where((waiting > 0) & (most > arrived), np.minimum(1.0, waiting / spare), 0.0)
-    return served, left, arrived * np.where(left > 0, 1.0, ending)
-
-
 def _looks(
     machine: DayMachine,
     wishes: Wishes,
@@ -148,13 +134,17 @@ def _looks(
             share, groups = part[:, :1], part[:, 1:]
             if not share.any():
                 break
-            most = curve.saturated_at(groups) * groups * share * interval_s
-            part_served, waiting, part_late = queue_step(waiting, arrived * share, most)
+            per_s = curve.saturated_at(groups) * groups
+            first_s = waiting / per_s
+            part_served, waiting, found = queue_step(
+                waiting, arrived * share, per_s * share * interval_s
+            )
             served += part_served
-            late += part_late
-        rates = served / serving_s
-        kept += (arrived - late) * curve.share("both_share", rates, serving)
-        joules += curve.least_chip_watts(rates, serving) * wishes.drawing_s[:, interval, None]
+            late += found * late_share(first_s, waiting / per_s, curve.patience_s)
+        judged = judged_rates(curve, arrived / serving_s, serving)
+        kept += (arrived - late) * curve.share("both_share", judged, serving)
+        watts = curve.least_chip_watts(served / serving_s, serving)
+        joules += watts * wishes.drawing_s[:, interval, None]
     length_s = intervals * interval_s
 
     def mwh(joules: Float64s) -> Float64s:
@@ -203,9 +193,9 @@ class PricedPlan:
 class PlannedDay:
     """A day as the recursion sees it; tables of at most some hundred MB.
 
-    Who waits is late, but for those of the interval in which a queue begins. So of plans that keep
-    `kept_min` requests none has a longer queue than the rest and an interval's, and the grid ends
-    there.
+    Who waits is late, but for those of the interval in which a queue begins and those who wait for
+    no longer than the curve's patience. So of plans that keep `kept_min` requests none has a longer
+    queue than the rest and these, and the grid ends there.
     """
 
     def __init__(
@@ -230,6 +220,7 @@ class PlannedDay:
         most = float((numbers * curve.saturated_at(numbers)).max()) * interval_s
         least = _least_backlogs(arrivals, most)[[*firsts, len(arrivals)]]
         longest = self._requests - max(kept_min, 0.0) + float(arrivals.max(initial=0.0))
+        longest += curve.patience_s * most / interval_s
         self.backlogs = least[:, None] + _grid(count, interval_most, longest)
         self._looks = [*self._tables(arrivals, demand.interval_s, outcomes, states)]
         self.least_mwh = sum(look.least_mwh for look in self._looks)

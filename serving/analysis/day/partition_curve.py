@@ -62,6 +62,11 @@ class PartitionCurve:
         """The same at any number of groups that serve."""
         return min(curve.capacity_per_s for curve in self.curves)
 
+    @cached_property
+    def patience_s(self) -> float:
+        """As of a replica, the shortest at any number of groups that serve."""
+        return min(curve.patience_s for curve in self.curves)
+
     @property
     def saturated_per_s(self) -> float:
         """What a group can serve at all while all serve."""

@@ -80,6 +80,19 @@ class ReplicaCurve:
         part = (above - self.required_share) / (above - below)
         return float(rates[first - 1] + part * (rates[first] - rates[first - 1]))
 
+    @cached_property
+    def patience_s(self) -> float:
+        """How long a request may wait before it is served and keep TTFT's limit, if it then takes
+        as long as the mean one at the capacity; 0 without a limit (assumed).
+        """
+        if self.ttft_limit_s is None:
+            return 0.0
+        shares = np.array([0.0, *TAIL, 100.0]) / 100.0
+        own_s = self.tail("ttft_tail_s", np.array([self.capacity_per_s]))[:, 0]
+        times_s = np.array([0.0, *own_s, own_s[-1]])
+        mean_s = float((np.diff(shares) * (times_s[:-1] + times_s[1:])).sum()) / 2.0
+        return max(0.0, self.ttft_limit_s - mean_s)
+
     @property
     def least_capacity_per_s(self) -> float:
         """The same; it does not depend on how many replicas serve."""

@@ -129,7 +129,7 @@ class RowWalker:
         running = power.running(result.walk, duty)
         it_watts = power.row_it_watts(result.walk, duty, running)
         useful = useful_share(self.machine.trained, task.failures, self.machine)
-        possible = _machine_tokens(result.walk)
+        possible = result.walk.column("tokens")
         return RowWeek(
             task=task,
             result=result,
@@ -244,11 +244,3 @@ def pause_tokens(
     seconds = saving * trained.save_s[groups] + starting * trained.start_s[groups]
     tokens: Float64s = seconds * trained.tokens_per_s[groups]
     return tokens
-
-
-def _machine_tokens(walked: DayWalk) -> Float64s:
-    """Of one machine, without those that killed jobs lost, [intervals]."""
-    tokens = walked.column("tokens")
-    trained = float(tokens.sum())
-    kept: Float64s = tokens * (1 - walked.totals.tokens_undone / trained if trained else 1.0)
-    return kept

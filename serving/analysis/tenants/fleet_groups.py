@@ -17,7 +17,6 @@ from serving.analysis.tenants.tenant_pool import NEVER, TenantPool
 from serving.policy.day_night.handover import (
     Action,
     HandoverEvent,
-    HandoverLimits,
     HandoverPhase,
 )
 from serving.policy.day_night.handover_machine import (
@@ -66,14 +65,12 @@ class FleetGroups:
         tenants: Sequence[TenantPool],
         first: Sequence[int],
         group_idle_watts: float,
-        limits: HandoverLimits = LIMITS,
     ) -> None:
         self.pools = [
             *tenants,
             TenantPool.idle(groups=len(first), group_idle_watts=group_idle_watts),
         ]
         self._handovers = models
-        self._limits = limits
         self.model = list(first)
         """That each group serves, served last, or reads the weights of."""
         self.bound: list[int | None] = [None] * len(first)
@@ -131,7 +128,7 @@ class FleetGroups:
         times = [*self._arrive_s.values()]
         for pool in self.pools:
             times.append(pool.next_s(self.now_s))
-            times.append(next_limit_s(pool.state, now_s=self.now_s, limits=self._limits))
+            times.append(next_limit_s(pool.state, now_s=self.now_s, limits=LIMITS))
         return min(times, default=NEVER)
 
     def _happen(self) -> None:
@@ -168,7 +165,7 @@ class FleetGroups:
             steps = [
                 (pool, step)
                 for pool in self.pools
-                for step in due(pool.state, now_s=self.now_s, limits=self._limits)
+                for step in due(pool.state, now_s=self.now_s, limits=LIMITS)
             ]
             if not steps:
                 return

@@ -15,7 +15,7 @@ from emulator.arrays import Float64s
 from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_trace import DAY_S
 from serving.analysis.day.day_walk import DayWalk, Observer, WalkUnderWay
-from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals, UnsavedTokens
+from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals
 from serving.analysis.day.look_outcomes import GroupsLeft, LookOutcome
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover
@@ -260,7 +260,6 @@ class _FleetWalk:
                 times=tuple(times.models[model] for times in found),
                 totals=self.groups.totals[model],
                 left=tuple(left[model]),
-                unsaved=UnsavedTokens(),
             )
             self.groups.totals[model] = HandoverTotals()
 

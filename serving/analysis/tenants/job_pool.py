@@ -76,7 +76,6 @@ class JobPool(TenantPool):
         event = {
             Action.START_JOB: JobHappened(event=JobEvent.STARTED, chips=step.chips),
             Action.STOP_JOB: JobHappened(event=JobEvent.STOP_ASKED),
-            Action.KILL_JOB: JobHappened(event=JobEvent.CRASHED, words="killed"),
         }[step.action]
         self.take(event, now_s=now_s)
 
@@ -92,9 +91,6 @@ class JobPool(TenantPool):
                 self._start(len(job.chips), now_s)
             case JobEvent.STOP_ASKED:
                 self._stop(len(job.chips), now_s, saves=was is JobPhase.RUNNING)
-            case JobEvent.CRASHED:
-                self._lose()
-                self._ready_s = NEVER
             case JobEvent.STOPPED | JobEvent.FINISHED:
                 self._unsaved *= bool(self._kept)
                 self._ready_s = NEVER

@@ -7,7 +7,8 @@ of groups. Whatever an allocation does is a point of it, since it demands less:
 - Shares of a look need not be whole, and a job changes its size for nothing.
 - Groups work from the look on in which models want no more of them, without being drained, and
   batch groups have their weights at once.
-- What a job that is killed, or a request that is interrupted, had done is not lost.
+- What a job has trained whose state is lost between two sizes, or an interrupted request had done,
+  is not lost.
 
 A job that stopped, because too few groups were left, starts anew: in the looks until it trains its
 fewest groups are taken for the shortest start.

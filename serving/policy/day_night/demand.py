@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.demand_rules import DemandRule, guessed
 from serving.policy.day_night.forecast import DAY_S
@@ -28,7 +29,9 @@ class DemandPolicy(Policy):
     """Follows the rule of the greatest worth; raises ConfigError for values out of range.
 
     `confidence`: share of the requests of the days before that a rule must have kept in time, more
-    than the target, since the next day is another one. `warm_s`: history needed before it lends.
+    than the target, since the next day is another one. `careful`: share of the best rule's worth
+    for which one is followed that kept the worst five minutes of these days too; 1 for no such one,
+    0 for any. `warm_s`: history needed before it lends.
     """
 
     name = "demand"
@@ -36,10 +39,13 @@ class DemandPolicy(Policy):
 
     guard: Guard = field(default_factory=lambda: Guard(headroom=0.2, dwell_s=300.0))
     confidence: float = 0.994
+    careful: float = 0.95
     warm_s: float = DAY_S
 
     def __post_init__(self) -> None:
         check_learning(confidence=self.confidence, warm_s=self.warm_s)
+        if not 0 <= self.careful <= 1:
+            raise ConfigError("careful", self.careful, "a share, 0 to 1")
 
     def __str__(self) -> str:
         options = options_text(self, DemandPolicy())
@@ -52,7 +58,9 @@ class DemandPolicy(Policy):
             reason = f"less than {duration_text(self.warm_s)} of history"
             return Decision(serving_groups=observed.groups, reason=reason)
         terms = _terms(observed)
-        rule = best_rule(_until_choice(history), terms, confidence=self.confidence)
+        rule = best_rule(
+            _until_choice(history), terms, confidence=self.confidence, careful=self.careful
+        )
         if rule is None:
             reason = "no rule would have kept the requests in time"
             return Decision(serving_groups=observed.groups, reason=reason)
@@ -64,9 +72,10 @@ class DemandPolicy(Policy):
         return (
             f"{self}: every {duration_text(CHOICE_S)} follows the rule, or the fixed split, that "
             f"would have trained most on the days before with {self.confidence:.4g} of the "
-            "requests in time, the cost of its changes included; while requests wait or miss a "
-            "limit, as many serve as the load needs; assumed: that the day is like those before, "
-            "and a change stops the job as long as a group takes to come back"
+            "requests in time, the cost of its changes included, or one that kept the worst 5 "
+            f"minutes too, if it had trained {self.careful:.0%} of that; while requests wait or "
+            "miss a limit, as many serve as the load needs; assumed: that the day is like those "
+            "before, and a change stops the job as long as a group takes to come back"
         )
 
 

@@ -6,8 +6,8 @@ changes cost: a change stops the job of all that train for as long as a group ta
 nothing. Late are the requests above what the serving groups can do (`LATE_AT`), those that find
 a queue, and those that come before the groups that were called. Of the rules that keep `confidence`
 of the requests in time the most worthy is chosen, or one that also keeps the worst bucket, where
-that costs little. So burstiness, the errors of each guess and the price of a change are what the
-traffic showed, and where changes do not pay, the rule is a fixed split.
+that costs no more than asked. So burstiness, the errors of each guess and the price of a change are
+what the traffic showed, and where changes do not pay, the rule is a fixed split.
 """
 
 import math
@@ -39,9 +39,6 @@ SATURATED: Final = 1.35
 REPLAYED_DAYS: Final = 4
 WORST_LATE: Final = 0.01
 """Late share of the worst bucket that a careful rule keeps."""
-
-CAREFUL_SHARE: Final = 0.98
-"""Of the best rule's worth, that a careful one must have."""
 
 REPLAYED_MIN: Final = 12
 """Fewest buckets that tell anything."""
@@ -86,16 +83,24 @@ def in_fractions(buckets: float) -> float:
 
 
 def best_rule(
-    history: DemandHistory, terms: ReplayTerms, *, confidence: float
+    history: DemandHistory, terms: ReplayTerms, *, confidence: float, careful: float
 ) -> DemandRule | None:
-    """The rule to go on with after `history`; None of too short a one, or if none is in time."""
+    """The rule to go on with after `history`; None of too short a one, or if none is in time.
+
+    `careful`: of the best rule's worth, what one must have that keeps the worst bucket too.
+    """
     rates = history.requests_per_s.tobytes()
-    return _best_rule(rates, history.bucket_s, history.pace, terms, confidence)
+    return _best_rule(rates, history.bucket_s, history.pace, terms, confidence, careful)
 
 
 @lru_cache(maxsize=64)
 def _best_rule(
-    rates: bytes, bucket_s: float, pace: float, terms: ReplayTerms, confidence: float
+    rates: bytes,
+    bucket_s: float,
+    pace: float,
+    terms: ReplayTerms,
+    confidence: float,
+    careful: float,
 ) -> DemandRule | None:
     """Pure, and kept, since a server asks thrice a second."""
     history = DemandHistory(
@@ -112,8 +117,8 @@ def _best_rule(
     if not in_time.any():
         return None
     best = worth[in_time].max()
-    careful = in_time & (late.max(axis=1) <= WORST_LATE) & (worth >= CAREFUL_SHARE * best)
-    among = careful if careful.any() else in_time
+    kept_always = in_time & (late.max(axis=1) <= WORST_LATE) & (worth >= careful * best)
+    among = kept_always if kept_always.any() else in_time
     return rules[int(np.where(among, worth, -np.inf).argmax())]
 
 

@@ -15,8 +15,9 @@ from serving.analysis.day.day_demand import DayDemand, WalkTerms
 from serving.analysis.day.day_oracle import DayOracle, day_oracle
 from serving.analysis.day.day_result import DayMachine, DayResult, ValueUnit
 from serving.analysis.day.day_walk import walk_choices
+from serving.analysis.day.fluid_queue import late_share, queue_step
 from serving.analysis.day.look_outcomes import LookOutcomes
-from serving.analysis.day.oracle_bound import PlannedDay, queue_step
+from serving.analysis.day.oracle_bound import PlannedDay
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from tests.serving.analysis.day.days import (
@@ -123,8 +124,13 @@ def random_curve(chance: np.random.Generator) -> ReplicaCurve:
         point(float(rate), float(share), chip_watts=float(each))
         for rate, share, each in zip((1.0, 2.0, 3.0), shares, watts, strict=True)
     )
+    limit_s = float(chance.choice([0.0, 1.0, 40.0]))
     return replace(
-        CURVE, points=points, required_share=float(chance.uniform(0.8, 0.99)), idle_watts=100.0
+        CURVE,
+        points=points,
+        required_share=float(chance.uniform(0.8, 0.99)),
+        idle_watts=100.0,
+        ttft_limit_s=limit_s or None,
     )
 
 
@@ -220,17 +226,26 @@ def test_the_best_plan_at_a_price_is_worth_at_least_what_any_walk_is(
         assert worth <= at_best + 1e-9 * scale
 
 
-@given(arrivals=st.lists(st.integers(0, 1_500), min_size=1, max_size=12), serving=st.integers(1, 4))
-def test_intervals_are_counted_as_the_walk_counts_them(arrivals: list[int], serving: int) -> None:
-    day = Day(machine(4), demand(*arrivals))
+@given(
+    arrivals=st.lists(st.integers(0, 1_500), min_size=1, max_size=12),
+    serving=st.integers(1, 4),
+    limit_s=st.sampled_from([None, 1.0, 40.0]),
+)
+def test_intervals_are_counted_as_the_walk_counts_them(
+    arrivals: list[int], serving: int, limit_s: float | None
+) -> None:
+    curve = replace(CURVE, ttft_limit_s=limit_s)
+    day = Day(replace(machine(4), curve=curve), demand(*arrivals))
     walked = day.walked([serving] * day.looks).walk
     waiting = np.zeros(1)
     for number, times in enumerate(walked.times):
         served = late = 0.0
         for share, groups in times.shares:
-            most = np.array([CURVE.saturated_per_s * groups * share * day.demand.interval_s])
-            part, waiting, part_late = queue_step(waiting, share * arrivals[number], most)
-            served, late = served + part, late + part_late
+            per_s = np.array([CURVE.saturated_per_s * groups])
+            first_s, most = waiting / per_s, per_s * share * day.demand.interval_s
+            part, waiting, found = queue_step(waiting, share * arrivals[number], most)
+            served += part
+            late += found * late_share(first_s, waiting / per_s, curve.patience_s)
         assert served == pytest.approx(walked.served[number])
         assert waiting == pytest.approx(walked.backlog[number])
         assert late == pytest.approx(walked.late[number])

@@ -36,7 +36,7 @@ def test_a_load_below_capacity_is_served_at_once_by_all_groups() -> None:
     assert not found.late.any()
 
 
-def test_an_overload_waits_its_turn_and_whoever_finds_a_queue_is_late() -> None:
+def test_an_overload_waits_its_turn_and_who_finds_a_queue_is_late_without_a_limit() -> None:
     # Four groups serve 4 requests/s each at most: 960 in a minute.
     found = never(demand(1_200, 480, 480))
 
@@ -44,6 +44,23 @@ def test_an_overload_waits_its_turn_and_whoever_finds_a_queue_is_late() -> None:
     assert found.backlog.tolist() == [240, 0, 0]
     # The queue of 240 is gone when 240 more than the arrivals are served: in half a minute.
     assert found.late.tolist() == [1_200, 240, 0]
+
+
+def test_who_waits_for_less_than_the_limit_is_in_time_and_then_finds_the_present_rate() -> None:
+    # A group serves 240 a minute, so that the last of 300 waits for 15 s, and half of the next 120
+    # find a queue that ends. At a capacity of 2.1/s prompts take about 0.1 s.
+    curve = replace(CURVE, ttft_limit_s=10.1)
+    assert curve.patience_s == pytest.approx(10.0, abs=0.02)
+    too_long = (15.0 - curve.patience_s) / 15.0
+    found = walked(demand(120, 300, 120), Fixed(serving_groups=1), TERMS, groups=1, curve=curve)
+    assert found.served.tolist() == [120, 240, 180]
+    assert found.late.tolist() == pytest.approx([0, 300 * too_long, 60 * too_long])
+    # Those who wait for less in the second minute are as at the capacity, where 1 % miss the limit.
+    on = replace(machine(1), curve=curve)
+    result = DayResult(machine=on, walk=found, policy="", describes="")
+    assert result.kept("both_share").tolist() == pytest.approx(
+        [120, 300 * (1 - too_long) * 0.99, 120 - 60 * too_long]
+    )
 
 
 def test_groups_that_come_back_within_an_interval_do_not_serve_before() -> None:

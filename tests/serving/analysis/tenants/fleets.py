@@ -16,8 +16,6 @@ from serving.analysis.tenants.tenant import (
     TrainingTenant,
 )
 from serving.analysis.tenants.tenant_pool import TenantPool
-from serving.policy.day_night.handover import HandoverLimits
-from serving.simulator.simulated_job import LIMITS
 from tests.serving.analysis.day.days import HANDOVER, trained
 
 IDLE_WATTS = 100.0
@@ -81,14 +79,12 @@ def fleet(
     *tenants: TenantPool,
     first: tuple[int, ...] = (0, 0, 0, 0),
     models: tuple[GroupHandover, ...] = (HANDOVER, SLOWER),
-    limits: HandoverLimits = LIMITS,
 ) -> FleetGroups:
     return FleetGroups(
         models=models[: max(first) + 1],
         tenants=tenants,
         first=first,
         group_idle_watts=IDLE_WATTS,
-        limits=limits,
     )
 
 

@@ -1,6 +1,5 @@
 """Groups between models and tenants, second by second."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from serving.analysis.tenants.fleet_groups import FleetGroups
 from serving.analysis.tenants.job_pool import JobPool
 from serving.analysis.tenants.tenant import Submission
 from serving.policy.day_night.handover import HandoverPhase
-from serving.simulator.simulated_job import LIMITS
 from tests.serving.analysis.day.days import HANDOVER
 from tests.serving.analysis.tenants.fleets import (
     IDLE_WATTS,
@@ -142,21 +140,18 @@ def test_a_job_ends_when_its_tokens_are_trained_and_saved() -> None:
     assert own.totals.came_back == 0  # it gave back what it needed no more
 
 
-@pytest.mark.parametrize(("stop_s", "undone"), [(60.0, 30 * 50), (math.inf, 0)])
-def test_a_job_that_saves_for_long_loses_its_work_if_it_has_a_limit(
-    stop_s: float, undone: int
-) -> None:
+def test_a_job_that_saves_for_long_is_waited_for() -> None:
     slow = job()
     slow.trained.save_s[:] = 100.0
     own = job_pool(slow)
-    night = fleet(own, limits=replace(LIMITS, stop_s=stop_s))
+    night = fleet(own)
     night.want(uses("a000"))
     night.advance(100.0)
     night.want(uses("aaaa"))
     night.advance(210.0)
 
-    assert own.totals.tokens_undone == undone
-    assert own.trained == 30 * 50 - undone
+    assert own.totals.tokens_undone == 0
+    assert own.trained == 30 * 50
 
 
 def test_a_batch_group_loads_and_serves_by_itself() -> None:

@@ -33,7 +33,7 @@ policies: st.SearchStrategy[Policy] = st.one_of(
         keep=st.integers(0, 99),
         guard=guards,
     ),
-    st.builds(DemandPolicy, guard=guards, confidence=between, warm_s=times),
+    st.builds(DemandPolicy, guard=guards, confidence=between, careful=between, warm_s=times),
     st.builds(QuantilePolicy, guard=guards, confidence=between, warm_s=times),
     st.builds(ErlangPolicy, guard=guards, waiting=between),
     st.builds(
@@ -115,6 +115,7 @@ def test_options_are_read_and_defaults_are_not_written() -> None:
         ("demand:headroom=nan", "headroom=nan: "),
         ("demand:headroom=-0.1", "headroom=-0.1: "),
         ("demand:confidence=1", "confidence=1.0: "),
+        ("demand:careful=1.1", "careful=1.1: expected a share, 0 to 1"),
         ("demand:dwell=soon", "dwell=soon: expected a time such as"),
         ("demand:dwell=-5m", "dwell_s=-300.0: "),
         ("demand:target=99", "target=99.0: "),
