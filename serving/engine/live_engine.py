@@ -83,7 +83,15 @@ class LiveEngine:
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(DeployedExperts.of(deployment), self._live)
-        self._kv = KvMoves(self._live, self._meters.ledger, remote_kv, lambda: self._versions.names)
+        self._wake = wake or WakeRequest()
+        self._kv = KvMoves(
+            self._live,
+            self._meters.ledger,
+            remote_kv,
+            lambda: self._versions.names,
+            now_ns=lambda: self._time.now_ns,
+            begins_ns=lambda: self._begins_ns(continues=self._wake.continues),
+        )
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
@@ -122,7 +130,6 @@ class LiveEngine:
             kv_blocks=kv_blocks,
             host_ratios=host_ratios,
         )
-        self._wake = wake or WakeRequest()
         self._roles = AskedRoles(self._wake)
         self._follows_step = False
         self._lease_moved = 0
@@ -186,8 +193,11 @@ class LiveEngine:
 
     def _begin_transfers(self, *, continues: bool) -> None:
         """Begin those of the decision just heard, with it."""
-        begin_ns = self._time.accounted_ns if continues else self._time.now_ns
-        self._kv.begin(self._heard.kv_transfers, begin_ns)
+        self._kv.begin(self._heard.kv_transfers, self._begins_ns(continues=continues))
+
+    def _begins_ns(self, *, continues: bool) -> int:
+        """When the next step begins; one that `continues` does so at the last one's end."""
+        return self._time.accounted_ns if continues else self._time.now_ns
 
     def _end_transfers(
         self, lost_ranks: Collection[int], until_ns: int | None = None
