@@ -211,8 +211,8 @@ class KvPort:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _KvReader:
-    """An engine that reads here, or pushes: it has its answers one at a time, in `turn`, by the tasks `giving`
-    (by read); reads that are `over` had ended before there was anything to give.
+    """An engine that reads here, or pushes: it has its answers one at a time, in `turn`, by the
+    tasks `giving` (by read); reads that are `over` had ended before there was anything to give.
     """
 
     connection: KvConnection
