@@ -19,6 +19,7 @@ from serving.engine.remote_kv.layout import KvLayout
 from serving.engine.remote_kv.messages import EngineFacts
 from serving.engine.remote_kv.offers import kv_offers_of
 from serving.engine.remote_kv.remote_kv import KvExchangeSettings, RemoteKv
+from serving.policy.kv_in_flight import KV_IN_FLIGHT_BYTES_MAX
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def start_exchange(vllm_config: "VllmConfig", deployment: Deployment) -> RemoteK
         kv_offers_of(vllm_config.instance_id),
         arrivals=kv_arrivals_of(vllm_config.instance_id),
         # Of several ranks the one that decodes is chosen when the request comes.
-        buffer_bytes=config.kv_buffer_size if deployment.partition.ranks == 1 else 0,
+        buffer_bytes=KV_IN_FLIGHT_BYTES_MAX if deployment.partition.ranks == 1 else 0,
         copies_bytes_max=_copies_bytes_max(vllm_config, deployment, layout),
     )
 

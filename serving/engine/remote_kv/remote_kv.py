@@ -82,7 +82,7 @@ class RemoteKv:
         self._layout = facts.layout
         block_bytes = 0 if facts.layout is None else facts.layout.block_bytes(facts.block_tokens)
         offers.bound(block_bytes=block_bytes, bytes_max=copies_bytes_max)
-        self.arrivals = arrivals = arrivals or KvArrivals()
+        self.arrivals = arrivals = KvArrivals() if arrivals is None else arrivals
         arrivals.bound(
             token_bytes=facts.token_bytes,
             buffer_bytes=buffer_bytes,

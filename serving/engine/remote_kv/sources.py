@@ -62,6 +62,7 @@ class _Read:
     came: CameKv | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class PushedPart:
     """A part on its way to another engine, and its answer: `to_chips` of a rank there once it has
     come, 0 where it is refused or lost.

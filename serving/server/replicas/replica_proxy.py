@@ -306,14 +306,18 @@ class ReplicaProxy:
         return replica.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
 
     async def _prefill(self, replica: LiveReplica, request: _Request, held: HeldTokens) -> None:
-        """Have a prompt computed, unless others are to have it. Raises as `_ask`."""
-        request.decoder = await self._replicas.choose(
+        """Have a prompt computed for the replica that is to decode, which is chosen now, unless
+        others are to have it. Raises as `_ask`.
+        """
+        request.decoder = decoder = await self._replicas.choose(
             request.hashes, part=RequestPart.REST, last_choice=replica.place.number
         )
-        task = asyncio.create_task(self._prefilled(replica, request))
+        assert decoder is not None, "some are ready"
+        task = asyncio.create_task(self._prefilled(replica, request, decoder))
         replica.prompts[task] = held.prompt_tokens
         try:
-            await asyncio.wait({task})
+            with decoder.expecting(request.prompt_tokens):
+                await asyncio.wait({task})
         finally:
             del replica.prompts[task]
             task.cancel()
@@ -324,18 +328,17 @@ class ReplicaProxy:
         else:
             request.go_on_with(task.result(), replica.place.number)
 
-    async def _prefilled(self, replica: LiveReplica, request: _Request) -> dict[str, Any]:
+    async def _prefilled(
+        self, replica: LiveReplica, request: _Request, decoder: LiveReplica
+    ) -> dict[str, Any]:
         """Have a prompt computed; where its KV is held. A request that is refused for what it says
         hears so from the replica that decodes. Raises as `_ask`.
         """
-        prompt, decoder = request.prompt, request.decoder
-        assert prompt is not None
-        assert decoder is not None, "some decode"
-        prompt = prompt_for(prompt, decoder.kv_target)
-        with decoder.expecting(request.prompt_tokens):
-            async with self._asked(replica, request, prompt) as response:
-                headers, body = _headers(response, replica), await response.read()
-        said = _Answer(status=response.status, headers=headers, body=body)
+        assert request.prompt is not None
+        prompt = prompt_for(request.prompt, decoder.kv_target)
+        async with self._asked(replica, request, prompt) as response:
+            body = await response.read()
+            said = _Answer(status=response.status, headers=_headers(response, replica), body=body)
         _raise_unserved(said)
         if _ABORTED in said.body:
             raise ReplicaFailed(said.body)
