@@ -54,8 +54,7 @@ class _UnderWay:
 
 class KvMoves:
     """Transfers of a live machine, each booked once, at its end, or part by part where these come
-    before their request; to and from other engines by `remote`. `weights` names each rank's;
-    `now_ns` is the engine's present, `begins_ns` the begin of the step that is decided now.
+    before their request; to and from other engines by `remote`. `weights` names each rank's.
     """
 
     def __init__(
@@ -64,8 +63,6 @@ class KvMoves:
         ledger: Ledger,
         remote: RemoteKv | None = None,
         weights: Callable[[], Sequence[str]] = tuple,
-        now_ns: Callable[[], int] = lambda: 0,
-        begins_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         self._live = live
         self._ledger = ledger
@@ -79,12 +76,7 @@ class KvMoves:
         self._done = self._lost = 0
         self._sent = HandoverCost()
         if remote is not None:
-            remote.arrivals.follow(
-                now_ns=now_ns,
-                begins_ns=begins_ns,
-                weights_of=self._weights_of,
-                part_ns=self._part_ns,
-            )
+            remote.arrivals.ask(weights_of=self._weights_of, part_ns=self._part_ns)
 
     @property
     def next_ns(self) -> int | None:
@@ -343,7 +335,7 @@ class KvMoves:
         """Book what has gone to other engines, and what they have pushed here."""
         machine = self._live.machine
         for came in remote.arrivals.take_came():
-            self._charge(self._cost_here(came.tokens, came.from_chips), [0])
+            self._charge(self._cost_here(came.tokens, came.from_chips), [came.rank])
         for sent in remote.take_sent():
             try:
                 cost, _ = kv_between_engines(

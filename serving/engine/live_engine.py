@@ -84,14 +84,13 @@ class LiveEngine:
         )
         self._experts = ExpertMoves(DeployedExperts.of(deployment), self._live)
         self._wake = wake or WakeRequest()
-        self._kv = KvMoves(
-            self._live,
-            self._meters.ledger,
-            remote_kv,
-            lambda: self._versions.names,
-            now_ns=lambda: self._time.now_ns,
-            begins_ns=lambda: self._begins_ns(continues=self._wake.continues),
-        )
+        self._kv = KvMoves(self._live, self._meters.ledger, remote_kv, lambda: self._versions.names)
+        if remote_kv is not None:
+            remote_kv.arrivals.follow(
+                now_ns=lambda: self._time.now_ns,
+                begins_ns=lambda: self._begins_ns(continues=self._wake.continues),
+                requests_of=lambda: self._heard.requests_of_ranks,
+            )
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,

@@ -80,7 +80,7 @@ class EngineKvConnector(SchedulerConnector):
     def lose(self) -> None:
         """Free all that is held: the rank has lost it, and what was pushed to it."""
         self._pushed.clear()
-        self._arrivals.lose()
+        self._arrivals.lose(self._number)
         for name in list(self._held):
             self._offers.lose(name)
             self._free(name)
@@ -120,6 +120,12 @@ class EngineKvConnector(SchedulerConnector):
             return max(0, tokens - 1), False
         self._are_there.discard(request.request_id)
         return tokens, tokens > 0
+
+    def came_tokens(self, request: Request) -> int:
+        """Tokens of a request's prompt that were pushed to the rank: all but the last, or none."""
+        remote = held_elsewhere(request)
+        came = None if remote is None else self._came(request, remote.source)
+        return 0 if came is None else request.num_prompt_tokens - 1
 
     def _came(self, request: Request, source: KvSource) -> KvArrival | None:
         """What was pushed here of a request's prompt, all of it."""

@@ -80,8 +80,7 @@ def start_exchange(vllm_config: "VllmConfig", deployment: Deployment) -> RemoteK
         facts,
         kv_offers_of(vllm_config.instance_id),
         arrivals=kv_arrivals_of(vllm_config.instance_id),
-        # Of several ranks the one that decodes is chosen when the request comes.
-        buffer_bytes=KV_IN_FLIGHT_BYTES_MAX if deployment.partition.ranks == 1 else 0,
+        buffer_bytes=KV_IN_FLIGHT_BYTES_MAX,
         copies_bytes_max=_copies_bytes_max(vllm_config, deployment, layout),
     )
 

@@ -24,7 +24,13 @@ I64 = NDArray[np.int64]
 
 
 def prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
-    """Cached tokens of the request on the rank, but for the last, which is always computed."""
+    """Cached tokens of the request on the rank, or that came there before it, but for the last,
+    which is always computed.
+    """
+    if isinstance(rank.connector, SchedulerConnector):
+        came = rank.connector.came_tokens(request)
+        if came:
+            return came
     manager = rank.kv_cache_manager
     hashes = request.block_hashes
     if not hashes or not manager.prefix_cache_lookup_enabled(request):

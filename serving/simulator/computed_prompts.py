@@ -12,18 +12,14 @@ from serving.simulator.step_run_record import Coming
 class ComputedPrompts:
     """They go from the requests of one pool to those of another, REQUEST records of both.
 
-    Where the other pool takes them as they are computed (`pushed`), keys and values are there with
-    the prompt's end, but for prompts of which a part was cached where they were computed. Assumed:
-    the links take what a step computes in no longer than it takes. Others are asked for with a
-    decision of the other pool's engine, as vLLM's connector does, and then take their
-    `transfer_ns`, [requests].
+    Keys and values go while a prompt is computed, and are there at its end. Assumed: the links take
+    what a step computes in no longer than the step. Prompts of which a part was cached where they
+    were computed are asked for with a decision of the other pool's engine, as vLLM's connector
+    does, and then take their `transfer_ns`, [requests].
     """
 
-    def __init__(
-        self, prefilled: Records, decoded: Records, transfer_ns: Int64s, *, pushed: bool
-    ) -> None:
+    def __init__(self, prefilled: Records, decoded: Records, transfer_ns: Int64s) -> None:
         self._from = prefilled
-        self._pushed = pushed
         self._to = decoded
         decoded["received"] = decoded["tokens"] - 1  # the last is computed there
         decoded["transfer_ns"], decoded["there_ns"] = transfer_ns, NEVER_NS
@@ -33,7 +29,7 @@ class ComputedPrompts:
         """Let prompts go over that have been computed."""
         fields = ["arrival_ns", "deadline_ns"]
         self._to[fields][prompts] = self._from[fields][prompts]
-        self._to["is_pushed"][prompts] = self._pushed & (self._from["hits"][prompts] == 0)
+        self._to["is_pushed"][prompts] = self._from["hits"][prompts] == 0
         ends_ns = self._from["last_token_ns"][prompts]
         for computed in zip(ends_ns.tolist(), prompts.tolist(), strict=True):
             heappush(self._computed, computed)

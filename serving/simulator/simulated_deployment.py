@@ -180,13 +180,6 @@ class SimulatedDeployment:
             for each in self.pools
         )
 
-    @property
-    def takes_pushes(self) -> bool:
-        """Whether KV comes while prompts are computed: of several ranks of an engine, the one that
-        decodes is not known then.
-        """
-        return self.cost_model.partition.ranks == 1
-
     def transfer_ns(self, prompt_tokens: Int64s) -> Float64s:
         """From asking for each prompt's keys and values until they are there, [requests].
 

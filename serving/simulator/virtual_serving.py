@@ -100,7 +100,6 @@ class VirtualServing:
                 self._prefill.requests,
                 self._pool.requests,
                 np.rint(deployment.transfer_ns(traffic.prompt_tokens)).astype(np.int64),
-                pushed=deployment.takes_pushes,
             )
         pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
         self.machines = MachineEvents(pools, sorted(called), calls, fail=self._fail)

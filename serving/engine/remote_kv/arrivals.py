@@ -1,13 +1,15 @@
 """Keys and values of prompts that another engine is still computing: each step's part as it comes.
 
-They lie in a buffer of the engine's rank until the request comes that decodes them, as with vLLM's
-P2pNcclConnector, whose bound `kv_buffer_size` is theirs too. Assumed: the buffer is in the HBM that
-`--gpu-memory-utilization` leaves. A part without room is refused, and with it the whole prompt: it
+They lie in a buffer of a rank until the request comes that decodes them, as with vLLM's
+P2pNcclConnector, whose bound `kv_buffer_size` is theirs too. The rank is the one with the fewest
+requests, counting those that are coming, when the first part comes. Assumed: the buffer is in the
+HBM that `--gpu-memory-utilization` leaves. A part without room is refused, and with it the whole prompt: it
 is read when its request comes, as what never came here.
 """
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -40,10 +42,11 @@ def _not_followed(**_: int) -> int:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class KvArrival:
-    """What has come of one prompt, whose digest is `prompt`: its first `blocks`, computed by
-    `weights` and there from `there_ns` on, in this engine's emulated time; `kv` is part by part.
+    """What has come to a rank of one prompt, whose digest is `prompt`: its first `blocks`, computed
+    by `weights` and there from `there_ns` on, in this engine's emulated time; `kv` is part by part.
     """
 
+    rank: int
     prompt: bytes
     weights: str
     prompt_tokens: int
@@ -70,8 +73,9 @@ class KvArrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCame:
-    """`tokens` that have come to the rank from one of `from_chips` chips of another engine."""
+    """`tokens` that have come to a rank from one of `from_chips` chips of another engine."""
 
+    rank: int
     tokens: int
     from_chips: int
 
@@ -90,12 +94,13 @@ class KvArrivals:
         self._begins_ns = self._now_ns
         self._part_ns: PartTime = _not_followed
         self._weights_of: Callable[[int], str] = lambda _: ""
+        self._requests_of: Callable[[], Sequence[int | None]] = tuple
 
     def bound(
         self, *, token_bytes: int, buffer_bytes: float, block_bytes: int, copies_bytes: float
     ) -> None:
-        """Let emulated KV have at most `buffer_bytes`, and the host's copies `copies_bytes`; an
-        engine that is not bound takes nothing.
+        """Let emulated KV have at most `buffer_bytes` on a rank, and the host's copies
+        `copies_bytes` in all; an engine that is not bound takes nothing.
         """
         self._token_bytes, self._buffer_bytes = token_bytes, buffer_bytes
         self._block_bytes, self._copies_bytes = block_bytes, copies_bytes
@@ -105,26 +110,31 @@ class KvArrivals:
         *,
         now_ns: Callable[[], int],
         begins_ns: Callable[[], int],
-        weights_of: Callable[[int], str],
-        part_ns: PartTime,
+        requests_of: Callable[[], Sequence[int | None]],
     ) -> None:
-        """Take the engine's present, the begin of the step that is decided now, the hash of a
-        rank's weights, and the time of parts.
+        """Take the engine's present, the begin of the step that is decided now, and the requests of
+        each rank (None: it takes none).
         """
-        self._now_ns, self._begins_ns = now_ns, begins_ns
+        self._now_ns, self._begins_ns, self._requests_of = now_ns, begins_ns, requests_of
+
+    def ask(self, *, weights_of: Callable[[int], str], part_ns: PartTime) -> None:
+        """Take the hash of a rank's weights, and the time of parts, from these."""
         self._weights_of, self._part_ns = weights_of, part_ns
 
     def refusal(self, name: _Name, push: Push) -> str | None:
         """Why a part is not taken, and what has come before it is given up; None where it is."""
         with self._lock:
             known = self._arrivals.get(name)
+            rank = self._next_rank() if known is None else known.rank
             held = [each for each in self._arrivals.values() if each is not known]
             end_tokens = push.tokens + (0 if known is None else known.tokens)
             end_blocks = push.blocks + (0 if known is None else known.blocks)
-            tokens = end_tokens + sum(each.tokens for each in held)
+            tokens = end_tokens + sum(each.tokens for each in held if each.rank == rank)
             blocks = end_blocks + sum(each.blocks for each in held)
             reason = None
-            if push.first_block != (0 if known is None else known.blocks):
+            if rank is None:
+                reason = "no rank takes requests"
+            elif push.first_block != (0 if known is None else known.blocks):
                 reason = "the part before it has not come"
             elif known is not None and (known.prompt, known.weights) != (push.prompt, push.weights):
                 reason = "it is of another prompt, or of other weights, than the part before it"
@@ -136,14 +146,25 @@ class KvArrivals:
                 reason = f"copies of what comes have {self._copies_bytes / 1e6:.0f} MB"
             if reason is not None:
                 self._arrivals.pop(name, None)
-            elif known is None:
+            elif known is None and rank is not None:
                 self._arrivals[name] = KvArrival(
+                    rank=rank,
                     prompt=push.prompt,
                     weights=push.weights,
                     prompt_tokens=push.prompt_tokens,
                     there_ns=self._now_ns(),
                 )
         return reason
+
+    def _next_rank(self) -> int | None:
+        """That with the fewest requests and prompts on their way, the first of several."""
+        coming = Counter(each.rank for each in self._arrivals.values())
+        loads = [
+            (requests + coming[rank], rank)
+            for rank, requests in enumerate(self._requests_of())
+            if requests is not None
+        ]
+        return min(loads)[1] if loads else None
 
     def there_ns(self, name: _Name, push: Push, from_chips: int) -> int:
         """When a part is there that is not refused, announced now; raises ConfigError."""
@@ -164,10 +185,11 @@ class KvArrivals:
     ) -> bool:
         """Take a part whose numbers have come; whether its prompt is still waited for."""
         with self._lock:
-            self._came.append(KvCame(tokens=push.tokens, from_chips=from_chips))
             arrival = self._arrivals.get(name)
             if arrival is None or arrival.blocks != push.first_block:
                 return False
+            came = KvCame(rank=arrival.rank, tokens=push.tokens, from_chips=from_chips)
+            self._came.append(came)
             arrival.kv.append(kv)
             arrival.blocks += push.blocks
             arrival.tokens += push.tokens
@@ -181,11 +203,11 @@ class KvArrivals:
         return came
 
     def find(self, source: KvSource, rank: int) -> KvArrival | None:
-        """All of a prompt, computed by the rank's weights; None where that has not come
+        """All of a prompt, computed by the rank's weights; None where that has not come to it
         (scheduler).
         """
         arrival = self._arrivals.get((source.engine_id, source.request_id))
-        if arrival is None or not arrival.is_whole:
+        if arrival is None or not arrival.is_whole or arrival.rank != rank:
             return None
         return arrival if arrival.weights == self._weights_of(rank) else None
 
@@ -211,10 +233,12 @@ class KvArrivals:
         with self._lock:
             self._arrivals.pop((engine_id, request_id), None)
 
-    def lose(self) -> None:
-        """Forget all that is not taken: the rank has lost it (scheduler)."""
+    def lose(self, rank: int) -> None:
+        """Forget all that is not taken: a rank has lost it (scheduler)."""
         with self._lock:
-            self._arrivals.clear()
+            self._arrivals = {
+                name: each for name, each in self._arrivals.items() if each.rank != rank
+            }
 
     def expire(self, now_ns: int, lease_ns: int) -> None:
         """Forget what no request, and no further part, has come for within a lease (engine)."""

@@ -106,10 +106,8 @@ class LiveReplica:
 
     @property
     def kv_target(self) -> dict[str, Any] | None:
-        """Its engine's KV port, as the engine hears that pushes KV there; None where it takes
-        none: of several ranks, the one that decodes is not known while a prompt is computed.
-        """
-        if not self.kv_port or self.place.ranks > 1:
+        """Its engine's KV port, as the engine hears that pushes KV there; None without one."""
+        if not self.kv_port:
             return None
         number = engine_id(self.place.number)
         return {"host": HOST, "port": self.kv_port, "engine_id": number}

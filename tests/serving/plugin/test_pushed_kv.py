@@ -40,6 +40,8 @@ def target(engine: Engine) -> dict[str, Any]:
     """The parameters of a prompt that an engine will decode."""
     connector = engine.scheduler._roles.exchange
     assert connector is not None
+    if not live(engine)._heard.rank_states:
+        engine.turn()  # the first, in which its engine hears of its ranks
     host, port = connector._address
     config = engine.executor.vllm_config.kv_transfer_config
     assert config is not None
@@ -263,10 +265,19 @@ def test_a_chip_that_is_lost_takes_what_was_pushed_to_it(
     until_idle(prefills, decodes)
 
 
-def test_an_engine_of_several_ranks_takes_no_parts(make: Make) -> None:
+def test_of_several_ranks_the_one_that_parts_go_to_decodes(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    expected = alone(monkeypatch)
     prefills, decodes = make("kv_producer"), make("kv_consumer", 2)
-    params, came = prefilled(prefills, decodes, "a", TOKENS)
-    assert not any(came)
-    decodes.add("a", TOKENS, kv_transfer_params=params)
-    assert len(decodes.serve({})["a"]) == 3
+    decodes.add("b", 8, first=900, max_tokens=60)
+    for _ in range(3):
+        decodes.turn()
+    params, _ = prefilled(prefills, decodes, "a", TOKENS)
+    assert [each.rank for each in arrivals(decodes)._arrivals.values()] == [1]
+    decodes.turn()
+    decodes.add("a", TOKENS, max_tokens=12, kv_transfer_params=params)
+    outputs = {each.request_id: each.new_token_ids for each in decodes.turn()[2]}
+    assert outputs["a"] == expected[:1]
+    assert outputs["a"] + decodes.serve({})["a"] == expected
     until_idle(prefills, decodes)
