@@ -86,11 +86,7 @@ class LiveEngine:
         self._wake = wake or WakeRequest()
         self._kv = KvMoves(self._live, self._meters.ledger, remote_kv, lambda: self._versions.names)
         if remote_kv is not None:
-            remote_kv.arrivals.follow(
-                now_ns=lambda: self._time.now_ns,
-                begins_ns=lambda: self._begins_ns(continues=self._wake.continues),
-                requests_of=lambda: self._heard.requests_of_ranks,
-            )
+            remote_kv.arrivals.follow(self._time, self._wake, lambda: self._heard.requests_of_ranks)
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
@@ -130,8 +126,7 @@ class LiveEngine:
             host_ratios=host_ratios,
         )
         self._roles = AskedRoles(self._wake)
-        self._follows_step = False
-        self._lease_moved = 0
+        self._follows_step, self._lease_moved = False, 0
         self._heard = SchedulerState()
 
     def _chips_changed(self) -> None:
@@ -192,11 +187,8 @@ class LiveEngine:
 
     def _begin_transfers(self, *, continues: bool) -> None:
         """Begin those of the decision just heard, with it."""
-        self._kv.begin(self._heard.kv_transfers, self._begins_ns(continues=continues))
-
-    def _begins_ns(self, *, continues: bool) -> int:
-        """When the next step begins; one that `continues` does so at the last one's end."""
-        return self._time.accounted_ns if continues else self._time.now_ns
+        begin_ns = self._time.accounted_ns if continues else self._time.now_ns
+        self._kv.begin(self._heard.kv_transfers, begin_ns)
 
     def _end_transfers(
         self, lost_ranks: Collection[int], until_ns: int | None = None
@@ -212,9 +204,8 @@ class LiveEngine:
 
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A synthetic prompt on ranks that have just come back, in a step of its own."""
-        steps = [warm_up_step(rank) for rank in ranks]
         queues, continues = self._heard.rank_states, self._follows_step
-        live, cost = self._steps.warm_up(steps, queues, continues=continues)
+        live, cost = self._steps.warm_up([*map(warm_up_step, ranks)], queues, continues=continues)
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
         positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]

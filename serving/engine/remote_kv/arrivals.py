@@ -3,15 +3,15 @@
 They lie in a buffer of a rank until the request comes that decodes them, as with vLLM's
 P2pNcclConnector, whose bound `kv_buffer_size` is theirs too. The rank is the one with the fewest
 requests, counting those that are coming, when the first part comes. Assumed: the buffer is in the
-HBM that `--gpu-memory-utilization` leaves. A part without room is refused, and with it the whole prompt: it
-is read when its request comes, as what never came here.
+HBM that `--gpu-memory-utilization` leaves. A part without room is refused, and with it the whole
+prompt: it is read when its request comes, as what never came here.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,6 +21,10 @@ from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvSource
 from serving.engine.remote_kv.layout import ComingKv
 from serving.engine.remote_kv.messages import EngineFacts, Gone, Part, Push, Taken, There
+from serving.engine.wake_request import WakeRequest
+
+if TYPE_CHECKING:
+    from serving.engine.engine_time import EngineTime
 
 _Name = tuple[str, str]
 """Of the engine that computes a prompt, and of the request there."""
@@ -90,8 +94,8 @@ class KvArrivals:
         self._came: list[KvCame] = []
         self._token_bytes = self._block_bytes = 0
         self._buffer_bytes = self._copies_bytes = 0.0
-        self._now_ns: Callable[[], int] = lambda: 0
-        self._begins_ns = self._now_ns
+        self._time: EngineTime | None = None
+        self._wake = WakeRequest()
         self._part_ns: PartTime = _not_followed
         self._weights_of: Callable[[int], str] = lambda _: ""
         self._requests_of: Callable[[], Sequence[int | None]] = tuple
@@ -107,15 +111,18 @@ class KvArrivals:
 
     def follow(
         self,
-        *,
-        now_ns: Callable[[], int],
-        begins_ns: Callable[[], int],
+        time: "EngineTime",
+        wake: WakeRequest,
         requests_of: Callable[[], Sequence[int | None]],
     ) -> None:
-        """Take the engine's present, the begin of the step that is decided now, and the requests of
-        each rank (None: it takes none).
+        """Take from these the engine's present, whether its next step begins with the last one's
+        end, and the requests of each rank (None: it takes none).
         """
-        self._now_ns, self._begins_ns, self._requests_of = now_ns, begins_ns, requests_of
+        self._time, self._wake, self._requests_of = time, wake, requests_of
+
+    def _now_ns(self) -> int:
+        assert self._time is not None, "the engine's time is not known"
+        return self._time.now_ns
 
     def ask(self, *, weights_of: Callable[[int], str], part_ns: PartTime) -> None:
         """Take the hash of a rank's weights, and the time of parts, from these."""
@@ -213,7 +220,9 @@ class KvArrivals:
 
     def is_there(self, arrival: KvArrival) -> bool:
         """Whether the step that is decided now can read it (scheduler)."""
-        return arrival.there_ns <= self._begins_ns()
+        assert self._time is not None, "the engine's time is not known"
+        begins_ns = self._time.accounted_ns if self._wake.continues else self._time.now_ns
+        return arrival.there_ns <= begins_ns
 
     def take(self, source: KvSource, arrival: KvArrival, request_id: str) -> None:
         """Let a request here have what came, which is `taken` until it is read (scheduler)."""
