@@ -48,6 +48,7 @@ def _not_followed(**_: int) -> int:
 class KvArrival:
     """What has come to a rank of one prompt, whose digest is `prompt`: its first `blocks`, computed
     by `weights` and there from `there_ns` on, in this engine's emulated time; `kv` is part by part.
+    The last part was announced at `heard_ns`.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class KvArrival:
     blocks: int = 0
     tokens: int = 0
     there_ns: int = 0
+    heard_ns: int = 0
     kv: list[tuple[KvBlocks, ...]] = field(default_factory=list)
 
     @property
@@ -159,7 +161,7 @@ class KvArrivals:
                     prompt=push.prompt,
                     weights=push.weights,
                     prompt_tokens=push.prompt_tokens,
-                    there_ns=self._now_ns(),
+                    heard_ns=self._now_ns(),
                 )
         return reason
 
@@ -178,7 +180,9 @@ class KvArrivals:
         end_ns = self._now_ns()
         with self._lock:
             known = self._arrivals.get(name)
-            free_ns = 0 if known is None else known.there_ns
+            free_ns = 0
+            if known is not None:
+                known.heard_ns, free_ns = end_ns, known.there_ns
         return self._part_ns(
             tokens=push.tokens,
             from_chips=from_chips,
@@ -253,7 +257,7 @@ class KvArrivals:
         """Forget what no request, and no further part, has come for within a lease (engine)."""
         with self._lock:
             for name, each in tuple(self._arrivals.items()):
-                if each.there_ns + lease_ns <= now_ns:
+                if each.heard_ns + lease_ns <= now_ns:
                     del self._arrivals[name]
 
     def __len__(self) -> int:

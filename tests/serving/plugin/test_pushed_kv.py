@@ -17,7 +17,7 @@ from emulator.units import NS_PER_S
 from serving.engine.remote_kv.arrivals import KvArrivals, kv_arrivals_of
 from serving.wire.control_call import InjectRequest
 from tests.serving.plugin.core_engine import Engine
-from tests.serving.plugin.exchanging_pair import ASKED, Make, exchanging_engines, live
+from tests.serving.plugin.exchanging_pair import Make, exchanging_engines, live, pushed_to
 
 pytestmark = pytest.mark.long
 
@@ -36,18 +36,6 @@ def arrivals(engine: Engine) -> KvArrivals:
     return kv_arrivals_of(engine.executor.vllm_config.instance_id)
 
 
-def target(engine: Engine) -> dict[str, Any]:
-    """The parameters of a prompt that an engine will decode."""
-    connector = engine.scheduler._roles.exchange
-    assert connector is not None
-    if not live(engine)._heard.rank_states:
-        engine.turn()  # the first, in which its engine hears of its ranks
-    host, port = connector._address
-    config = engine.executor.vllm_config.kv_transfer_config
-    assert config is not None
-    return ASKED | {"push_to": {"host": host, "port": port, "engine_id": config.engine_id}}
-
-
 def wait(condition: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 20.0
     while not condition():
@@ -61,7 +49,7 @@ def came_tokens(engine: Engine) -> int:
 
 def prefilled(prefills: Engine, decodes: Engine, name: str, tokens: int, first: int = 50) -> Any:
     """The parameters in the response of a prompt, and how much had come before each step."""
-    prefills.add(name, tokens, first=first, max_tokens=1, kv_transfer_params=target(decodes))
+    prefills.add(name, tokens, first=first, max_tokens=1, kv_transfer_params=pushed_to(decodes))
     came = []
     while True:
         came.append(came_tokens(decodes))
@@ -182,7 +170,8 @@ def test_an_engine_that_ends_while_it_pushes_loses_nothing(
     expected = alone(monkeypatch)
     prefills, others = make("kv_producer"), make("kv_producer")
     decodes = make("kv_consumer")
-    prefills.add("a", TOKENS, max_tokens=1, kv_transfer_params=target(decodes))
+    decodes.turn()
+    prefills.add("a", TOKENS, max_tokens=1, kv_transfer_params=pushed_to(decodes))
     for _ in range(steps):
         prefills.turn()
         wait(lambda: not on_way(prefills))
@@ -199,7 +188,8 @@ def test_an_engine_that_ends_while_it_pushes_loses_nothing(
 
 def test_a_prompt_that_is_cancelled_leaves_nothing_where_it_went(make: Make) -> None:
     prefills, decodes = make("kv_producer"), make("kv_consumer")
-    prefills.add("a", TOKENS, max_tokens=1, kv_transfer_params=target(decodes))
+    decodes.turn()
+    prefills.add("a", TOKENS, max_tokens=1, kv_transfer_params=pushed_to(decodes))
     prefills.turn()
     wait(lambda: not on_way(prefills))
     assert came_tokens(decodes) == 64

@@ -1,4 +1,4 @@
-"""KV that is asked for after its prompt, as a part of the prompt was cached where it is computed."""
+"""KV that is asked for after its prompt, of which a part was cached where it was computed."""
 
 from dataclasses import replace
 
