@@ -271,3 +271,20 @@ def test_of_several_ranks_the_one_that_parts_go_to_decodes(
     assert outputs["a"] == expected[:1]
     assert outputs["a"] + decodes.serve({})["a"] == expected
     until_idle(prefills, decodes)
+
+
+def test_all_whose_kv_is_there_begin_to_decode_at_once_within_a_prefill_budget(make: Make) -> None:
+    """Each takes a token of the step, which the policy counts with the decodes."""
+    prefills = make("kv_producer")
+    decodes = make("kv_consumer", prefill_policy="capped:16")
+    params = {
+        name: prefilled(prefills, decodes, name, 40, first=number * 100)[0]
+        for number, name in enumerate("abc")
+    }
+    decodes.add("d", 8, first=900)
+    decodes.serve({})  # its time stood while the parts came
+    for number, name in enumerate("abc"):
+        decodes.add(name, 40, first=number * 100, kv_transfer_params=params[name])
+    assert {each.request_id for each in decodes.turn()[2]} == {*"abc"}
+    decodes.serve({})
+    until_idle(prefills, decodes)
