@@ -49,6 +49,8 @@ def came_tokens(engine: Engine) -> int:
 
 def prefilled(prefills: Engine, decodes: Engine, name: str, tokens: int, first: int = 50) -> Any:
     """The parameters in the response of a prompt, and how much had come before each step."""
+    if not live(decodes)._heard.rank_states:
+        decodes.turn()  # the first, in which its engine hears of its ranks
     prefills.add(name, tokens, first=first, max_tokens=1, kv_transfer_params=pushed_to(decodes))
     came = []
     while True:
