@@ -84,7 +84,9 @@ class KvTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSource:
-    """Where another engine holds a request's KV: its address and id, and the request's id there."""
+    """Another engine that has a request's KV, or is to have it: its address and id, and the id of
+    the request where the prompt is computed.
+    """
 
     host: str
     port: int
@@ -97,7 +99,8 @@ class KvPull:
     """Keys and values of a prompt on their way from another engine into blocks of a rank, in order.
 
     `tokens` of the `prompt_tokens` cross the links; the blocks go from the source's `first_block`
-    on. `prompt` is the prompt's digest; the source's rank has `from_chips`.
+    on. `prompt` is the prompt's digest; the source's rank has `from_chips`. With `is_there` they
+    came while the prompt was computed, and the step that begins reads them.
     """
 
     request_id: str
@@ -109,7 +112,27 @@ class KvPull:
     source: KvSource
     first_block: int
     from_chips: int
+    is_there: bool = False
     is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPush:
+    """Keys and values that the step which begins computes, for another engine: `tokens` of a prompt
+    of `prompt_tokens`, in `blocks` of `rank`, the prompt's from `first_block` on.
+
+    Each layer goes when it is computed. Without blocks the prompt is given up. `prompt` is its
+    digest; `target` is the engine that decodes it, with the request's id here.
+    """
+
+    target: KvSource
+    rank: int
+    blocks: list[int]
+    first_block: int
+    tokens: int
+    prompt_tokens: int
+    prompt: bytes
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +151,7 @@ class KvRelease:
     source: KvSource
 
 
-KvMove = KvTransfer | KvPull | KvAwait | KvRelease
+KvMove = KvTransfer | KvPull | KvPush | KvAwait | KvRelease
 """What a scheduler's decision has to say of keys and values."""
 
 

@@ -19,7 +19,7 @@ from emulator.errors import ChipLost, ConfigError
 from emulator.fabric.kv_transfer import layered_ready_ns
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
-from emulator.specs.step import KvAwait, KvMove, KvPull, KvRelease, KvTransfer
+from emulator.specs.step import KvAwait, KvMove, KvPull, KvPush, KvRelease, KvTransfer
 from emulator.ultraserver.handover_cost import HandoverCost, kv_between_engines
 from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
@@ -53,8 +53,8 @@ class _UnderWay:
 
 
 class KvMoves:
-    """Transfers of a live machine, each booked once, at its end; to and from other engines by
-    `remote`. `weights` names each rank's.
+    """Transfers of a live machine, each booked once, at its end, or part by part where these come
+    before their request; to and from other engines by `remote`. `weights` names each rank's.
     """
 
     def __init__(
@@ -70,10 +70,13 @@ class KvMoves:
         self._weights = weights
         self._under_way: list[_UnderWay] = []
         self._with_step: list[KvTransfer] = []
+        self._pushes: list[KvPush] = []
         self._received: list[str] = []
         self._failed: list[str] = []
         self._done = self._lost = 0
         self._sent = HandoverCost()
+        if remote is not None:
+            remote.arrivals.ask(weights_of=self._weights_of, part_ns=self._part_ns)
 
     @property
     def next_ns(self) -> int | None:
@@ -107,7 +110,7 @@ class KvMoves:
         before_ns = self._last_ends_ns()
         if self._remote is not None:
             self._remote.look(self._live, self._weights_of, now_ns)
-            self._book_sent(self._remote)
+            self._book_remote(self._remote)
         for each in transfers:
             if not isinstance(each, KvTransfer):
                 self._begin_remote(each, now_ns)
@@ -127,6 +130,8 @@ class KvMoves:
         """Time those that go with a step, which took from begin to end; those of `lost_ranks` and
         of ranks that are down fail.
         """
+        if self._pushes:
+            self._push(end_ns - begin_ns, lost_ranks)
         if not self._with_step:
             return
         self._fail(lost_ranks)
@@ -143,32 +148,81 @@ class KvMoves:
             self._add(each, there_ns, cost)
         self._with_step = []
 
-    def _begin_remote(self, transfer: KvPull | KvAwait | KvRelease, now_ns: int) -> None:
+    def _push(self, step_ns: int, lost_ranks: Collection[int]) -> None:
+        """Send other engines what a step has computed for them, but for lost ranks."""
+        assert self._remote is not None
+        pushes, self._pushes = self._pushes, []
+        lost = self._all_lost(lost_ranks)
+        for each in pushes:
+            if each.rank in lost:
+                continue
+            try:
+                weights = self._weights_of(each.rank)
+                self._remote.push(each, self._live, weights=weights, step_ns=step_ns)
+            except ChipLost:  # which the next step meets
+                continue
+
+    def _part_ns(
+        self, *, tokens: int, from_chips: int, begin_ns: int, end_ns: int, free_ns: int
+    ) -> int:
+        """When a part is here that another engine's step computed; raises ConfigError."""
+        return layered_ready_ns(
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            free_ns=free_ns,
+            transfer_ns=self._cost_here(tokens, from_chips).duration_ns,
+            layers=self._live.machine.model.layers,
+        )
+
+    def _begin_remote(self, transfer: KvPull | KvPush | KvAwait | KvRelease, now_ns: int) -> None:
         assert self._remote is not None, "no other engine is known"
         match transfer:
             case KvPull():
                 self._begin_pull(self._remote, transfer, now_ns)
+            case KvPush():  # of a step; an empty one, of none, can wait for the next one's end
+                self._pushes.append(transfer)
             case KvAwait():
                 self._remote.await_room(transfer)
             case KvRelease():
                 self._remote.release(transfer)
 
     def _begin_pull(self, remote: RemoteKv, transfer: KvPull, now_ns: int) -> None:
-        machine = self._live.machine
+        pushed = remote.arrivals.taken(transfer.request_id)
+        if transfer.is_there:
+            self._read_pushed(remote, transfer)
+            return
+        if pushed is not None:
+            self._add(transfer, max(now_ns, pushed.there_ns), HandoverCost())  # booked by part
+            return
         try:
-            _, cost = kv_between_engines(
-                machine.system,
-                machine.model,
-                tokens=transfer.tokens,
-                from_chips=transfer.from_chips,
-                to_chips=machine.partition.tp,
-            )
+            cost = self._cost_here(transfer.tokens, transfer.from_chips)
         except ConfigError as error:  # no such engine is in this system
             logger.warning(_NOT_HERE, transfer.request_id, error)
             self._give_up([transfer])
             return
         remote.pull(transfer, self._weights_of(transfer.to_rank))
         self._add(transfer, now_ns + cost.duration_ns, cost)
+
+    def _read_pushed(self, remote: RemoteKv, transfer: KvPull) -> None:
+        """Carry out what is there, for the step that begins; a chip that is lost is that step's."""
+        try:
+            self._carry_out(transfer)
+            self._done += 1
+        except ChipLost as loss:
+            self._live.meet(loss.chips)
+            remote.end(transfer, taken=False)
+
+    def _cost_here(self, tokens: int, from_chips: int) -> HandoverCost:
+        """What this engine bears of KV from another one; raises ConfigError."""
+        machine = self._live.machine
+        _, cost = kv_between_engines(
+            machine.system,
+            machine.model,
+            tokens=tokens,
+            from_chips=from_chips,
+            to_chips=machine.partition.tp,
+        )
+        return cost
 
     def _give_up(self, transfers: Sequence[KvTransfer | KvPull]) -> None:
         """Have the prompts of transfers that failed computed again."""
@@ -242,8 +296,12 @@ class KvMoves:
         self._received, self._failed = [], []
         return received, failed
 
+    def _all_lost(self, lost_ranks: Collection[int]) -> set[int]:
+        """With the ranks that are down."""
+        return {*lost_ranks, *np.flatnonzero(~self._live.machine.ranks_up).tolist()}
+
     def _fail(self, lost_ranks: Collection[int]) -> None:
-        lost = {*lost_ranks, *np.flatnonzero(~self._live.machine.ranks_up).tolist()}
+        lost = self._all_lost(lost_ranks)
         transfers = [*(each.transfer for each in self._under_way), *self._with_step]
         failed = [each for each in transfers if self._has_failed(each, lost)]
         self._under_way = [each for each in self._under_way if each.transfer not in failed]
@@ -273,9 +331,11 @@ class KvMoves:
         self._charge(ended.cost, ranks)
         self._done += transfer.is_last
 
-    def _book_sent(self, remote: RemoteKv) -> None:
-        """Book what has gone to other engines."""
+    def _book_remote(self, remote: RemoteKv) -> None:
+        """Book what has gone to other engines, and what they have pushed here."""
         machine = self._live.machine
+        for came in remote.arrivals.take_came():
+            self._charge(self._cost_here(came.tokens, came.from_chips), [came.rank])
         for sent in remote.take_sent():
             try:
                 cost, _ = kv_between_engines(
@@ -289,7 +349,7 @@ class KvMoves:
                 logger.warning("KV that went to another engine is not booked: %s", error)
                 continue
             self._charge(cost, [sent.rank])
-            self._done += 1
+            self._done += sent.is_last
 
     def _charge(self, cost: HandoverCost, ranks: Iterable[int]) -> None:
         machine = self._live.machine

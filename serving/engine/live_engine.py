@@ -83,7 +83,10 @@ class LiveEngine:
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(DeployedExperts.of(deployment), self._live)
+        self._wake = wake or WakeRequest()
         self._kv = KvMoves(self._live, self._meters.ledger, remote_kv, lambda: self._versions.names)
+        if remote_kv is not None:
+            remote_kv.arrivals.follow(self._time, self._wake, lambda: self._heard.requests_of_ranks)
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
@@ -122,10 +125,8 @@ class LiveEngine:
             kv_blocks=kv_blocks,
             host_ratios=host_ratios,
         )
-        self._wake = wake or WakeRequest()
         self._roles = AskedRoles(self._wake)
-        self._follows_step = False
-        self._lease_moved = 0
+        self._follows_step, self._lease_moved = False, 0
         self._heard = SchedulerState()
 
     def _chips_changed(self) -> None:
@@ -203,9 +204,8 @@ class LiveEngine:
 
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A synthetic prompt on ranks that have just come back, in a step of its own."""
-        steps = [warm_up_step(rank) for rank in ranks]
         queues, continues = self._heard.rank_states, self._follows_step
-        live, cost = self._steps.warm_up(steps, queues, continues=continues)
+        live, cost = self._steps.warm_up([*map(warm_up_step, ranks)], queues, continues=continues)
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
         positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]

@@ -45,6 +45,14 @@ class SchedulerState:
     rank_roles: Roles = ()
 
     @property
+    def requests_of_ranks(self) -> list[int | None]:
+        """Of each rank; None where it takes none."""
+        return [
+            None if rank in self.closed_ranks else queues.running + queues.waiting
+            for rank, queues in enumerate(self.rank_states)
+        ]
+
+    @property
     def waiting(self) -> int:
         """Requests that wait, on a rank or for one."""
         return sum(queues.waiting for queues in self.rank_states) + self.unplaced_requests

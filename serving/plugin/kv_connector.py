@@ -131,6 +131,11 @@ class SchedulerConnector(KVConnectorBase_V1, SupportsHMA):
     def brings_kv(self, request: Request) -> bool:
         """Whether all tokens of a waiting request but one are held elsewhere."""
 
+    def came_tokens(self, request: Request) -> int:
+        """Tokens of a request that is new here whose KV has come before it."""
+        del request
+        return 0
+
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> BegunTransfers:
         """The transfers that begin with this decision."""
         del scheduler_output

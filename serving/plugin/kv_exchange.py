@@ -14,10 +14,12 @@ from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError
 from serving.access.kv_key import read_kv_key
 from serving.engine.deployment import Deployment
+from serving.engine.remote_kv.arrivals import kv_arrivals_of
 from serving.engine.remote_kv.layout import KvLayout
 from serving.engine.remote_kv.messages import EngineFacts
 from serving.engine.remote_kv.offers import kv_offers_of
 from serving.engine.remote_kv.remote_kv import KvExchangeSettings, RemoteKv
+from serving.policy.kv_in_flight import KV_IN_FLIGHT_BYTES_MAX
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ _LEASE_S: Final = 30.0
 
 _COPIES_SHARE: Final = 0.1
 """Assumed: share of the host's memory, beside chips and weights, for copies of KV that is held for
-other engines, and as much for what comes of them; those of one whole context in any case.
+other engines, and as much for what comes of them, for what is pushed, and for what is pushed here;
+those of one whole context in any case.
 """
 
 
@@ -76,6 +79,8 @@ def start_exchange(vllm_config: "VllmConfig", deployment: Deployment) -> RemoteK
         settings,
         facts,
         kv_offers_of(vllm_config.instance_id),
+        arrivals=kv_arrivals_of(vllm_config.instance_id),
+        buffer_bytes=KV_IN_FLIGHT_BYTES_MAX,
         copies_bytes_max=_copies_bytes_max(vllm_config, deployment, layout),
     )
 

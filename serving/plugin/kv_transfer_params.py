@@ -1,7 +1,8 @@
 """`kv_transfer_params` of a request, by which vLLM's NIXL connector has prefill and decode apart.
 
 A router asks one engine for a token with `do_remote_decode`, and another one for the text with the
-parameters of the first one's response, which have `do_remote_prefill`.
+parameters of the first one's response, which have `do_remote_prefill`. A word of ours, `push_to`,
+says with the first which engine the second is: KV then goes there while the prompt is computed.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from emulator.specs.step import KvSource
 from serving.plugin.requests import NotComputed
 
 KEY: Final = "kv_transfer_params"
+PUSH_TO: Final = "push_to"
 
 _CHIPS_MAX: Final = 144
 """Of the largest UltraServer."""
@@ -46,6 +48,20 @@ def asks_to_hold(params: Mapping[str, Any] | None) -> bool:
     return params is not None and bool(params.get("do_remote_decode"))
 
 
+def push_target(params: Mapping[str, Any] | None, request_id: str) -> KvSource | None:
+    """The engine that will decode a prompt, named by `request_id` here; None where it is not said.
+    Raises NotComputed (HTTP 400).
+    """
+    target = None if params is None else params.get(PUSH_TO)
+    if target is None or not asks_to_hold(params):
+        return None
+    if not isinstance(target, Mapping):
+        raise _wrong(PUSH_TO, target, "an object: host, port and engine_id of the engine's KV port")
+    named = {f"remote_{name}": value for name, value in target.items()}
+    host, port, engine_id = _address(named)
+    return KvSource(host=host, port=port, engine_id=engine_id, request_id=request_id)
+
+
 def has_unseen_token(data: NewRequestData | EngineCoreRequest) -> bool:
     """Whether a request's one token is thrown away: the engine that reads its KV makes it again."""
     sampling = data.sampling_params
@@ -61,21 +77,26 @@ def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
         return None
     if asks_to_hold(params):
         raise _wrong("do_remote_decode", True, "false beside do_remote_prefill")
-    port, chips = params.get("remote_port"), params.get("tp_size", 1)
-    if not (type(port) is int and 1 <= port <= 65535):
-        raise _wrong("remote_port", port, "1 to 65535")
+    chips = params.get("tp_size", 1)
     if not (type(chips) is int and 1 <= chips <= _CHIPS_MAX):
         raise _wrong("tp_size", chips, f"1 to {_CHIPS_MAX}")
-    host = _text(params, "remote_host")
-    if len(host) > _HOST_MAX or not all(each.isalnum() or each in _OF_HOSTS for each in host):
-        raise _wrong("remote_host", host, "a host's name or address")
+    host, port, engine_id = _address(params)
     source = KvSource(
         host=host,
         port=port,
-        engine_id=_name(params, "remote_engine_id"),
+        engine_id=engine_id,
         request_id=_name(params, "remote_request_id"),
     )
     return RemotePrefill(source=source, chips=chips)
+
+
+def _address(params: Mapping[str, Any]) -> tuple[str, int, str]:
+    port, host = params.get("remote_port"), _text(params, "remote_host")
+    if not (type(port) is int and 1 <= port <= 65535):
+        raise _wrong("remote_port", port, "1 to 65535")
+    if len(host) > _HOST_MAX or not all(each.isalnum() or each in _OF_HOSTS for each in host):
+        raise _wrong("remote_host", host, "a host's name or address")
+    return host, port, _name(params, "remote_engine_id")
 
 
 def held_elsewhere(request: Request) -> RemotePrefill | None:
@@ -99,6 +120,7 @@ def check_params(params: Any, role: str | None) -> None:
         raise _wrong("do_remote_prefill", True, "false: this engine computes prompts (kv_producer)")
     if asks_to_hold(params) and role == "kv_consumer":
         raise _wrong("do_remote_decode", True, "false: this engine decodes (kv_consumer)")
+    push_target(params, "a request")
 
 
 def is_name(text: str) -> bool:

@@ -24,7 +24,13 @@ I64 = NDArray[np.int64]
 
 
 def prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
-    """Cached tokens of the request on the rank, but for the last, which is always computed."""
+    """Cached tokens of the request on the rank, or that came there before it, but for the last,
+    which is always computed.
+    """
+    if isinstance(rank.connector, SchedulerConnector):
+        came = rank.connector.came_tokens(request)
+        if came:
+            return came
     manager = rank.kv_cache_manager
     hashes = request.block_hashes
     if not hashes or not manager.prefix_cache_lookup_enabled(request):
@@ -202,7 +208,7 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     manager = rank.kv_cache_manager
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))
-    decodes += len(ready_kv(rank))
+    decodes += len(ready_kv(rank)) + min(seats, _pushed_here(rank))
     startable = (
         request
         for request in rank.waiting
@@ -214,6 +220,13 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
         if pending + waiting >= enough:
             break
     return min(pending + min(waiting, free_tokens), enough), decodes
+
+
+def _pushed_here(rank: Scheduler) -> int:
+    """Waiting requests that decode next, as their KV came before them."""
+    if not isinstance(rank.connector, SchedulerConnector):
+        return 0
+    return sum(rank.connector.came_tokens(request) > 0 for request in rank.waiting)
 
 
 def ready_kv(rank: Scheduler) -> list[Request]:

@@ -208,7 +208,9 @@ class RankRoles:
             meta = decision.kv_connector_metadata
             begun += meta.transfers if isinstance(meta, BegunTransfers) else ()
         self._to_rank |= {
-            each.request_id: each.to_rank for each in begun if isinstance(each, KvTransfer | KvPull)
+            each.request_id: each.to_rank
+            for each in begun
+            if isinstance(each, KvTransfer) or (isinstance(each, KvPull) and not each.is_there)
         }
         begun += self._streams.begin_rests()
         for number in np.flatnonzero(self._prefill).tolist():

@@ -12,8 +12,10 @@ from serving.simulator.step_run_record import Coming
 class ComputedPrompts:
     """They go from the requests of one pool to those of another, REQUEST records of both.
 
-    The other pool's engine asks for a prompt's keys and values with a decision, as vLLM's connector
-    does, and they then take its `transfer_ns`, [requests].
+    Keys and values go while a prompt is computed, and are there at its end. Assumed: the links take
+    what a step computes in no longer than the step. Prompts of which a part was cached where they
+    were computed are asked for with a decision of the other pool's engine, as vLLM's connector
+    does, and then take their `transfer_ns`, [requests].
     """
 
     def __init__(self, prefilled: Records, decoded: Records, transfer_ns: Int64s) -> None:
@@ -27,6 +29,7 @@ class ComputedPrompts:
         """Let prompts go over that have been computed."""
         fields = ["arrival_ns", "deadline_ns"]
         self._to[fields][prompts] = self._from[fields][prompts]
+        self._to["is_pushed"][prompts] = self._from["hits"][prompts] == 0
         ends_ns = self._from["last_token_ns"][prompts]
         for computed in zip(ends_ns.tolist(), prompts.tolist(), strict=True):
             heappush(self._computed, computed)

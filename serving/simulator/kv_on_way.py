@@ -1,7 +1,8 @@
 """KV that waiting requests get from other chips, compiled: vLLM's WAITING_FOR_REMOTE_KVS.
 
 It is asked for with the first decision that has a seat and blocks for its request, keeps these, and
-takes its time from then on. Meanwhile those behind go before, with the blocks that it leaves.
+takes its time from then on. Meanwhile those behind go before, with the blocks that it leaves. What
+was pushed with the steps that computed it is there, and its request starts with that decision.
 """
 
 # mypy: no-warn-return-any
@@ -23,11 +24,10 @@ def behind_awaited(
     """
     request = s.ranks[rank].waiting_first if before == NONE else s.requests[before].waiting_next
     while request != NONE:
-        there_ns = s.requests[request].there_ns
-        if there_ns <= now_ns and (not lacks or s.requests[request].blocks):
-            break
-        if there_ns == NEVER_NS and not lacks:
+        if s.requests[request].there_ns == NEVER_NS and not lacks:
             lacks = not _ask(s, bounds, rank, request, now_ns)
+        if s.requests[request].there_ns <= now_ns and (not lacks or s.requests[request].blocks):
+            break
         if lacks and not s.ranks[rank].kept_for:
             return before, NONE, lacks
         before, request = request, s.requests[request].waiting_next
@@ -45,7 +45,9 @@ def _ask(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, request: int, n
     s.ranks[rank].free_blocks -= blocks
     s.ranks[rank].kept_for += 1
     s.requests[request].blocks = blocks
-    s.requests[request].there_ns = now_ns + s.requests[request].transfer_ns
+    s.requests[request].there_ns = now_ns
+    if not s.requests[request].is_pushed:
+        s.requests[request].there_ns += s.requests[request].transfer_ns
     return True
 
 

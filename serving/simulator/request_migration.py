@@ -33,6 +33,7 @@ def take_out(
     asked = taken[requests["there_ns"][taken] != NEVER_NS]
     for field in _RECEIVED:
         requests[field][asked] = 0
+    requests["is_pushed"][taken] = False  # what lay beside the rank's blocks is lost with them
     requests["rank"][taken] = NONE
     for field in ("running_count", "running_tokens", "waiting_count", "kept_for"):
         idle[field] = 0

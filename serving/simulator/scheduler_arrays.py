@@ -31,6 +31,7 @@ REQUEST: Final = np.dtype(
         ("drafts", np.int16),  # that wait for their verification
         ("is_prefill", np.bool_),  # vLLM's is_prefill_chunk
         ("is_running", np.bool_),
+        ("is_pushed", np.bool_),  # its KV came while its prompt was computed: to ask takes no time
         ("ended_on", np.int32),  # the rank, by its number in the pool
         ("rank", np.int64),  # NONE before it arrives and after its end
         ("waiting_next", np.int64),  # the request behind it in its rank's queue

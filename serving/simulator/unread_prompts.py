@@ -80,11 +80,12 @@ class UnreadPrompts:
 
     def lose(self, ranks: Int64s) -> None:
         """What ranks held is gone: prompts that lay there are computed where they are decoded, at
-        once: nothing of them is on its way any more.
+        once: nothing of them is on its way any more. Those that were pushed are there.
         """
-        lost = [request for request, held in self._held.items() if held.rank in ranks]
-        for request in lost:
+        gone = [request for request, held in self._held.items() if held.rank in ranks]
+        for request in gone:
             del self._held[request]
+        lost = [request for request in gone if not self._decoded["is_pushed"][request]]
         self._note_requests()
         self.were_lost = self.were_lost or bool(lost)
         self.blocks[ranks] = 0

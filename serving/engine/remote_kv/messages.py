@@ -69,28 +69,54 @@ class Pull(_ToEngine, frozen=True, kw_only=True):
     weights: str
 
 
+class Push(_ToEngine, frozen=True, kw_only=True):
+    """Announce `blocks` of a prompt from `first_block` on, which a step has computed, to the engine
+    that is to decode it; parts and `There` follow. Answered by `Taken`, or by `Gone`, after which
+    the prompt's other parts are not sent.
+
+    `read` is the part's own name; it has `tokens` of the prompt's, which a step computed that took
+    `step_ns` of emulated time and has just ended. `prompt` and `weights` as in `Pull`. Without
+    blocks, the prompt is given up.
+    """
+
+    request_id: str
+    read: str
+    first_block: _Count
+    blocks: _Count
+    tokens: _Count
+    prompt_tokens: _Count
+    prompt: bytes
+    weights: str
+    step_ns: _Count
+    is_last: bool
+
+
 class Part(_ToEngine, frozen=True, kw_only=True):
-    """The next of the numbers asked for, in the order of `numbers_of`."""
+    """The next of the numbers asked for, or pushed, in the order of `numbers_of`."""
 
     read: str
     data: bytes
 
 
 class There(_ToEngine, frozen=True, kw_only=True):
-    """All that was asked for has been sent; where none are computed, there were no parts."""
+    """All that was asked for, or announced, has been sent; where none are computed, there were no
+    parts.
+    """
 
     read: str
 
 
 class Gone(_ToEngine, frozen=True, kw_only=True):
-    """There is no such KV, or no longer."""
+    """There is no such KV, or no longer; or there is no room for what is pushed."""
 
     read: str
     reason: str
 
 
 class Taken(_ToEngine, frozen=True, kw_only=True):
-    """The transfer of `tokens` has ended, and the blocks are needed no more."""
+    """The transfer of `tokens` has ended, and the blocks are needed no more; of a part that was
+    pushed, it has come.
+    """
 
     request_id: str
     read: str
@@ -110,7 +136,7 @@ class Release(_ToEngine, frozen=True, kw_only=True):
     read: str | None = None
 
 
-KvMessage = EngineFacts | Pull | Part | There | Gone | Taken | Waits | Release
+KvMessage = EngineFacts | Pull | Push | Part | There | Gone | Taken | Waits | Release
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[KvMessage]] = msgspec.msgpack.Decoder(KvMessage)

@@ -36,11 +36,14 @@ class KvOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSent:
-    """`tokens` that have gone from a rank to one of `to_chips` chips of another engine."""
+    """`tokens` that have gone from a rank to one of `to_chips` chips of another engine; all of a
+    request's, or a part, the last one or not.
+    """
 
     rank: int
     tokens: int
     to_chips: int
+    is_last: bool = True
 
 
 class KvOffers:

@@ -1,5 +1,5 @@
-"""The port at which an engine gives out keys and values: a reader does not wait for the end of a
-step.
+"""The port at which an engine gives out keys and values, and takes those that others push: neither
+waits for the end of a step.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from emulator.errors import ConfigError
+from serving.engine.remote_kv.arrivals import KvArrivals, PushReader
 from serving.engine.remote_kv.connection import KvConnection, accepted
 from serving.engine.remote_kv.kv_loop import KvLoop
 from serving.engine.remote_kv.layout import numbers_of
@@ -21,6 +22,7 @@ from serving.engine.remote_kv.messages import (
     KvMessage,
     Part,
     Pull,
+    Push,
     Release,
     Taken,
     There,
@@ -45,12 +47,14 @@ class KvPort:
         key: bytes,
         facts: EngineFacts,
         offers: KvOffers,
+        arrivals: KvArrivals,
         limits: KvLimits,
     ) -> None:
         self._loop = loop
         self._key = key
         self._facts = facts
         self._offers = offers
+        self._arrivals = arrivals
         self._limits = limits
         self._readers: dict[str, tuple[_KvReader, str]] = {}  # and name of the read, by request
         self._connected = 0
@@ -85,7 +89,8 @@ class KvPort:
         finally:
             self._unproved.pop(task, None)
         self._connected += 1
-        peer = _KvReader(connection=connection, facts=other)
+        pushes = PushReader(self._arrivals, self._facts, other)
+        peer = _KvReader(connection=connection, facts=other, pushes=pushes)
         try:
             misfit = self._facts.misfit(other)
             if misfit is not None:
@@ -114,6 +119,10 @@ class KvPort:
                 self._offers.renew(message.request_ids)
             case Taken() | Release():
                 self._hear_end(peer, message)
+            case Push() | Part() | There():
+                answer = peer.pushes.hear(message)
+                if answer is not None:
+                    self._loop.start(_say(peer.connection, answer))
             case _:
                 raise ConnectionError("a message that only this side sends")
 
@@ -183,7 +192,7 @@ class KvPort:
         reader = self._readers.pop(request_id, None)
         if reader is not None:
             peer, read = reader
-            self._loop.start(_say_gone(peer.connection, Gone(read=read, reason=reason)))
+            self._loop.start(_say(peer.connection, Gone(read=read, reason=reason)))
         self._tell_news()
 
     def _tell_news(self) -> None:
@@ -192,6 +201,7 @@ class KvPort:
 
     def _leave(self, peer: "_KvReader") -> None:
         peer.connection.close()
+        peer.pushes.leave()
         for task in peer.giving.values():
             task.cancel()
         for name in [name for name, (each, _) in self._readers.items() if each is peer]:
@@ -201,12 +211,13 @@ class KvPort:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _KvReader:
-    """An engine that reads here: it has its answers one at a time, in `turn`, by the tasks `giving`
-    (by read); reads that are `over` had ended before there was anything to give.
+    """An engine that reads here, or pushes: it has its answers one at a time, in `turn`, by the
+    tasks `giving` (by read); reads that are `over` had ended before there was anything to give.
     """
 
     connection: KvConnection
     facts: EngineFacts
+    pushes: PushReader
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     giving: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
@@ -221,9 +232,9 @@ class _KvReader:
         logger.warning("KV port: the engine at %.80s:%d is left: %s", host, port, error)
 
 
-async def _say_gone(connection: KvConnection, gone: Gone) -> None:
+async def _say(connection: KvConnection, message: Gone | Taken) -> None:
     with contextlib.suppress(OSError):  # it is gone itself
-        await connection.send(gone)
+        await connection.send(message)
 
 
 def _misfit(offer: KvOffer, pull: Pull) -> str | None:

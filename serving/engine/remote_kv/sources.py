@@ -1,6 +1,6 @@
-"""Connections to the engines whose keys and values an engine reads.
+"""Connections to the engines whose keys and values an engine reads, and to which it pushes its own.
 
-A connection that fails takes the reads under way with it; the next read makes a new one.
+A connection that fails takes the reads and parts under way with it; the next read makes a new one.
 """
 
 import asyncio
@@ -9,16 +9,17 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvSource
 from serving.engine.remote_kv.connection import KvConnection, TooLongMessage, connected_to
 from serving.engine.remote_kv.kv_loop import KvLoop
-from serving.engine.remote_kv.layout import ComingKv
+from serving.engine.remote_kv.layout import ComingKv, numbers_of
 from serving.engine.remote_kv.limits import (
     PACKET_BYTES_MAX,
+    PART_BYTES,
     PULL_BYTES_MAX,
     WAITS_MAX,
     KvLimits,
@@ -29,6 +30,7 @@ from serving.engine.remote_kv.messages import (
     KvMessage,
     Part,
     Pull,
+    Push,
     Release,
     Taken,
     There,
@@ -60,8 +62,28 @@ class _Read:
     came: CameKv | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class PushedPart:
+    """A part on its way to another engine, and its answer: `to_chips` of a rank there once it has
+    come, 0 where it is refused or lost.
+    """
+
+    push: Push
+    kv: tuple[KvBlocks, ...]
+    to_chips: int | None = None
+
+    def messages(self) -> Iterator[KvMessage]:
+        """What goes."""
+        yield self.push
+        for data in numbers_of(self.kv, first_block=0, most_bytes=PART_BYTES):
+            yield Part(read=self.push.read, data=bytes(data))
+        yield There(read=self.push.read)
+
+
 class KvSources:
-    """The engines that this one, of `facts`, reads from with the `key`; used by the engine."""
+    """The engines that this one, of `facts`, reads from, or pushes to, with the `key`; used by the
+    engine.
+    """
 
     def __init__(self, loop: KvLoop, *, key: bytes, facts: EngineFacts, limits: KvLimits) -> None:
         self._loop = loop
@@ -90,6 +112,16 @@ class KvSources:
             read.came = CameKv(reason=words.format(self._bytes_max / 1e6))
         else:
             self._loop.call(self._pull, source, read)
+
+    def push(self, target: KvSource, push: Push, kv: tuple[KvBlocks, ...]) -> PushedPart:
+        """Begin to push a part, whose answer is the result's `to_chips`."""
+        part = PushedPart(push=push, kv=kv)
+        self._loop.call(lambda: self._at(target).push(part))
+        return part
+
+    def give_up(self, target: KvSource, push: Push) -> None:
+        """Tell an engine that a prompt's other parts do not come: a push without blocks."""
+        self._loop.call(lambda: self._at(target).say(push))
 
     def came(self, read: str) -> CameKv | None:
         """What came of a read that has begun, as long as it has not ended; None before."""
@@ -201,6 +233,8 @@ class _Source:
         self._dials = dials
         self._on_connected = on_connected
         self._reads: dict[str, _Read] = {}
+        self._parts: dict[str, PushedPart] = {}
+        self._turn = asyncio.Lock()
         self._silence = asyncio.timeout(None)
         self._end: str | None = None
         self._task = loop.start(self._run())
@@ -219,7 +253,7 @@ class _Source:
         """Whether it can be closed: nothing is read, and all that was to be said has gone."""
         connection = self._connection
         unsent = self._waiting or self._sending or not (connection is None or connection.has_sent)
-        return not self._reads and not unsent
+        return not self._reads and not self._parts and not unsent
 
     @property
     def lease_s(self) -> float:
@@ -234,6 +268,28 @@ class _Source:
             read.came = CameKv(reason=self._end)
         elif self._connection is not None and self._silence.when() is None:
             self._wait_for_answer()
+
+    def push(self, part: PushedPart) -> None:
+        """Send a part after those before it."""
+        if self._end is not None:
+            part.to_chips = 0
+            return
+        self._parts[part.push.read] = part
+        if self._connection is not None:
+            self._loop.start(self._send_part(self._connection, part))
+            if self._silence.when() is None:
+                self._wait_for_answer()
+
+    async def _send_part(self, connection: KvConnection, part: PushedPart) -> None:
+        async with self._turn:
+            try:
+                for each in part.messages():
+                    if part.to_chips is not None:  # it is refused already
+                        return
+                    await connection.send(each)
+            except OSError as error:
+                self._fail(error)
+                connection.close()
 
     def end(self, read: _Read, taken_tokens: int) -> None:
         name, request_id = read.pull.read, read.pull.request_id
@@ -324,6 +380,8 @@ class _Source:
         for each in self._waiting:
             self.say(each)
         self._waiting = []
+        for part in self._parts.values():
+            self._loop.start(self._send_part(connection, part))
         try:
             async with self._silence:
                 while True:
@@ -347,10 +405,16 @@ class _Source:
 
     @property
     def _owes(self) -> bool:
-        return any(each.came is None for each in self._reads.values())
+        return bool(self._parts) or any(each.came is None for each in self._reads.values())
 
     def _take(self, message: KvMessage) -> None:
         """Raises ConnectionError for what does not fit."""
+        if isinstance(message, Taken | Gone) and message.read in self._parts:
+            part = self._parts.pop(message.read)
+            assert self._other is not None
+            part.to_chips = self._other.tp if isinstance(message, Taken) else 0
+            self._end_silence()
+            return
         if not isinstance(message, Part | There | Gone):
             raise ConnectionError("a message that only this side sends")
         read = self._reads.get(message.read)
@@ -390,6 +454,9 @@ class _Source:
         self._waiting = []
         for each in self._reads.values():
             each.came = CameKv(reason=self._end)
+        for part in self._parts.values():
+            part.to_chips = 0
+        self._parts = {}
 
 
 def _words_of(error: Exception) -> str:

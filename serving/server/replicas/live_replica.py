@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from serving.policy.rank_roles import RankRole
+from serving.server.replicas.drawn_ports import HOST
 from serving.server.replicas.prefix_memory import PrefixMemory
 from serving.server.replicas.published_weights import PublishedWeights
 from serving.server.replicas.replica_place import ReplicaPlace
-from serving.server.replicas.replica_roles import RequestPart
+from serving.server.replicas.replica_roles import RequestPart, engine_id
 
 
 class ReplicaState(StrEnum):
@@ -46,7 +47,7 @@ class LiveReplica:
     """A replica, changed by its watch and by the requests that it holds.
 
     Attributes:
-        url: of its HTTP server; another with each start.
+        url: of its HTTP server; another with each start, as `kv_port` on loopback (0 without one).
         reason: why it takes no requests, in its words.
         role: its place's at the start; None where replicas exchange no KV.
         load_tokens: estimated tokens of prompts, and tokens made, of the requests that it holds.
@@ -71,6 +72,7 @@ class LiveReplica:
     role: RankRole | None = field(init=False)
     role_changes: int = 0
     url: str = ""
+    kv_port: int = 0
     state: ReplicaState = ReplicaState.STARTING
     reason: str = ""
     pid: int | None = None
@@ -102,6 +104,14 @@ class LiveReplica:
         """Requests that decode there, or whose KV comes."""
         return self.in_flight - self.prefills
 
+    @property
+    def kv_target(self) -> dict[str, Any] | None:
+        """Its engine's KV port, as the engine hears that pushes KV there; None without one."""
+        if not self.kv_port:
+            return None
+        number = engine_id(self.place.number)
+        return {"host": HOST, "port": self.kv_port, "engine_id": number}
+
     def tokens_left(self, hashes: Sequence[int], /) -> int:
         """`load_tokens`, less those of a prompt of these block hashes that it has."""
         return self.load_tokens - self.prefixes.hit_tokens(hashes)
@@ -111,6 +121,15 @@ class LiveReplica:
         is_other = state is not self.state
         self.state, self.reason = state, reason
         return is_other
+
+    @contextlib.contextmanager
+    def expecting(self, tokens: int) -> Iterator[None]:
+        """Count the tokens of a request while another replica computes its prompt for this one."""
+        self.load_tokens += tokens
+        try:
+            yield
+        finally:
+            self.load_tokens -= tokens
 
     @contextlib.contextmanager
     def holding(

@@ -113,11 +113,13 @@ class LiveReplicas:
         *,
         part: RequestPart = RequestPart.WHOLE,
         without: Collection[int] = (),
+        first_choice: LiveReplica | None = None,
         last_choice: int | None = None,
     ) -> LiveReplica | None:
         """The replica for a request's part, with a prompt of these block hashes; waits until one is
-        ready. Where none of its role is, each of them does all. `last_choice` is chosen where there
-        is no other, as the holder of the prompt's KV, which would read from itself.
+        ready. Where none of its role is, each of them does all. `first_choice` is chosen where it
+        can be, as the prompt's KV went there; `last_choice` where there is no other, as the holder
+        of that KV, which would read from itself.
 
         None where all of them are among `without`.
         """
@@ -128,6 +130,8 @@ class LiveReplicas:
         among = [each for each in among if each.place.number != last_choice] or among
         if not among:
             return None
+        if first_choice in among:
+            return first_choice
         number = routed(self._router, hashes, among, arrived=self._chosen[part])
         self._chosen[part] += 1
         return among[number]
@@ -202,6 +206,7 @@ class LiveReplicas:
         wait_s = RESTART_S_MIN
         while True:
             replica.pid, replica.url = await process.start()
+            replica.kv_port = process.kv_port
             self._become(replica, ReplicaState.STARTING)
             was_ready = await self._watch(replica, process)
             code = await process.ended()

@@ -1,7 +1,8 @@
 """A request whose prompt one replica computes, and another one decodes: vLLM's proxy pattern.
 
 The first one is asked for a token, and to hold its KV; its answer says where that is, and goes with
-the request to the second. Pure.
+the request to the second. Which one this is the first knows too, so that each step's KV goes there
+while the prompt is computed. Pure.
 """
 
 from typing import Any, Final
@@ -32,6 +33,13 @@ def prompt_alone(path: str, body: bytes) -> bytes | None:
     if _CHAT_TOKENS in first:
         first[_CHAT_TOKENS] = 1
     return msgspec.json.encode(first | {_PARAMS: {"do_remote_decode": True}})
+
+
+def prompt_for(prompt: bytes, target: dict[str, Any] | None) -> bytes:
+    """The body of `prompt_alone` whose KV goes to the engine `target` as it is computed, if any."""
+    if target is None:
+        return prompt
+    return with_kv(prompt, {"do_remote_decode": True, "push_to": target})
 
 
 def held_kv(answer: bytes) -> dict[str, Any]:

@@ -93,6 +93,8 @@ class ReplicaProcess:
         }
         self._environment.pop(NUM_CORES, None)
         self._process: asyncio.subprocess.Process | None = None
+        self.kv_port = 0
+        """Of the process that runs, on loopback; 0 where replicas exchange no KV."""
 
     async def start(self) -> tuple[int, str]:
         """Start it; its process id, and its HTTP server's address on a free port."""
@@ -101,6 +103,7 @@ class ReplicaProcess:
         words = replica_words(self._words, self._place, port, self._more)
         if self._place.role is not None:
             self._environment |= {KV_HOST_VARIABLE: HOST, KV_PORT_VARIABLE: str(kv_port)}
+            self.kv_port = kv_port
         command = [sys.executable, "-P", "-m", "serving.main", *words]
         self._process = await asyncio.create_subprocess_exec(
             *launched(command),

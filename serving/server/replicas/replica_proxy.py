@@ -16,7 +16,7 @@ with where that is, to one that decodes (`prompt_apart`). One lost on either sid
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -35,10 +35,11 @@ from serving.server.gateway.http.http_errors import HttpError, answer
 from serving.server.gateway.http.request_work import CLASS_HEADER
 from serving.server.gateway.readiness import REST_RETRY_S
 from serving.server.replicas.completion_stream import CompletionStream, ReplicaFailed
+from serving.server.replicas.event_stream import events_of
 from serving.server.replicas.forwarded_body import ForwardedBody, forwarded_body
 from serving.server.replicas.live_replica import HeldTokens, LiveReplica
 from serving.server.replicas.live_replicas import LiveReplicas
-from serving.server.replicas.prompt_apart import held_kv, prompt_alone, with_kv
+from serving.server.replicas.prompt_apart import held_kv, prompt_alone, prompt_for, with_kv
 from serving.server.replicas.replay_counters import Counters, ReplayReason
 from serving.server.replicas.replica_roles import RequestPart
 from serving.server.replicas.sent_stream import StreamDiverged
@@ -54,7 +55,6 @@ when it has begun."""
 
 REPLICA_HEADER: Final = b"x-ultraserve-replica"
 _EVENTS: Final = "text/event-stream"
-_EVENT_BYTES_MAX: Final = 64 * 2**20
 _NOT_FORWARDED: Final = frozenset(
     {
         *(b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding"),
@@ -118,8 +118,8 @@ class _Request:
     `begun` once its client has got any of its answer's body; `is_refused` where that is an error,
     for which nothing was computed; `refused_by` and `rested` are replicas that have answered 429
     to what is next, and 503. `prompt` is the body for a replica that prefills, and `kv_params` say
-    where the KV then is, None before; `holder` is the replica that has it, and `cut_off_by` one
-    that had prompts above its share.
+    where the KV then is, None before; `holder` is the replica that has it, `decoder` the one that
+    was chosen before the prompt was sent, and `cut_off_by` one that had prompts above its share.
     """
 
     method: str
@@ -138,6 +138,7 @@ class _Request:
     prompt: bytes | None = None
     kv_params: dict[str, Any] | None = None
     holder: int | None = None
+    decoder: LiveReplica | None = None
     cut_off_by: int | None = None
     counts: dict[bytes, int] = field(default_factory=dict)
 
@@ -153,9 +154,11 @@ class _Request:
         return RequestPart.PROMPT if self.kv_params is None else RequestPart.REST
 
     @property
-    def last_choice(self) -> int | None:
-        """The replica that is to do what is next if no other can."""
-        return self.cut_off_by if self.kv_params is None else self.holder
+    def choices(self) -> dict[str, Any]:
+        """The replica that is to do what is next, and the one that is if no other can."""
+        if self.kv_params is None:
+            return {"last_choice": self.cut_off_by}
+        return {"first_choice": self.decoder, "last_choice": self.holder}
 
     def go_on_with(self, kv_params: dict[str, Any] | None, holder: int | None) -> None:
         """Begin the other part, which no replica has refused."""
@@ -257,7 +260,7 @@ class ReplicaProxy:
         passed_over = request.refused_by | request.rested
         part = request.part
         replica = await self._replicas.choose(
-            request.hashes, part=part, without=passed_over, last_choice=request.last_choice
+            request.hashes, part=part, without=passed_over, **request.choices
         )
         if replica is None:
             return await _refused_by_all(request, send)
@@ -303,11 +306,18 @@ class ReplicaProxy:
         return replica.role is RankRole.PREFILL and bool(self._replicas.ready_to_decode)
 
     async def _prefill(self, replica: LiveReplica, request: _Request, held: HeldTokens) -> None:
-        """Have a prompt computed, unless others are to have it. Raises as `_ask`."""
-        task = asyncio.create_task(self._prefilled(replica, request))
+        """Have a prompt computed for the replica that is to decode, which is chosen now, unless
+        others are to have it. Raises as `_ask`.
+        """
+        request.decoder = decoder = await self._replicas.choose(
+            request.hashes, part=RequestPart.REST, last_choice=replica.place.number
+        )
+        assert decoder is not None, "some are ready"
+        task = asyncio.create_task(self._prefilled(replica, request, decoder))
         replica.prompts[task] = held.prompt_tokens
         try:
-            await asyncio.wait({task})
+            with decoder.expecting(request.prompt_tokens):
+                await asyncio.wait({task})
         finally:
             del replica.prompts[task]
             task.cancel()
@@ -318,11 +328,15 @@ class ReplicaProxy:
         else:
             request.go_on_with(task.result(), replica.place.number)
 
-    async def _prefilled(self, replica: LiveReplica, request: _Request) -> dict[str, Any]:
+    async def _prefilled(
+        self, replica: LiveReplica, request: _Request, decoder: LiveReplica
+    ) -> dict[str, Any]:
         """Have a prompt computed; where its KV is held. A request that is refused for what it says
         hears so from the replica that decodes. Raises as `_ask`.
         """
-        async with self._asked(replica, request, request.prompt) as response:
+        assert request.prompt is not None
+        prompt = prompt_for(request.prompt, decoder.kv_target)
+        async with self._asked(replica, request, prompt) as response:
             body = await response.read()
             said = _Answer(status=response.status, headers=_headers(response, replica), body=body)
         _raise_unserved(said)
@@ -413,7 +427,7 @@ async def _pass_events(
     send: Send,
 ) -> None:
     stream = request.stream
-    async for event in _events(content):
+    async for event in events_of(content):
         parts = [event + b"\n\n"] if stream is None else stream.take(event)
         if stream is None or stream.usage is not None:
             request.note_usage(event)
@@ -472,19 +486,6 @@ def _begin(permit: Permit) -> None:
     )
     for _ in range(work.sequences):
         permit.first_token()
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The server-sent events of an answer, without the empty line that ends each."""
-    kept = b""
-    async for part in content.iter_any():
-        *events, kept = (kept + part).split(b"\n\n")
-        for event in events:
-            yield event
-        if len(kept) > _EVENT_BYTES_MAX:
-            raise ReplicaFailed(b"an event without an end")
-    if kept.strip():
-        yield kept
 
 
 async def _gone(receive: Receive) -> None:

@@ -74,6 +74,12 @@ def _counted(text: str, parts: Sequence[str]) -> list[RankRole]:
     return roles
 
 
-def exchange_words(kv_key_file: str) -> Sequence[str]:
+def engine_id(number: int) -> str:
+    """By which engines know a replica's; the address, too, is checked, and is new with a start."""
+    return f"replica-{number}"
+
+
+def exchange_words(kv_key_file: str, number: int) -> Sequence[str]:
     """Flags of a replica's process."""
-    return KV_FLAG, json.dumps(_KV_CONFIG), KV_KEY_FLAG, kv_key_file
+    config = _KV_CONFIG | {"engine_id": engine_id(number)}
+    return KV_FLAG, json.dumps(config), KV_KEY_FLAG, kv_key_file

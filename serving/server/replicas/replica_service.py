@@ -156,7 +156,7 @@ async def _serve_in(directory: Path, settings: ServiceSettings) -> int:
                 more=[
                     *(CONTROL_KEY_FLAG, str(key_file)),
                     *([] if feed is None else feed.words(place.number)),
-                    *([] if place.role is None else exchange_words(str(kv_key_file))),
+                    *([] if place.role is None else exchange_words(str(kv_key_file), place.number)),
                 ],
             )
             for place in settings.places

@@ -42,6 +42,15 @@ def exchanging_engines(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iter
         each.executor.shutdown()
 
 
+def pushed_to(engine: Engine) -> dict[str, Any]:
+    """Of a prompt whose KV goes to an engine as it is computed."""
+    connector = engine.scheduler.get_kv_connector()
+    host, port = connector._address
+    config = engine.executor.vllm_config.kv_transfer_config
+    assert config is not None
+    return ASKED | {"push_to": {"host": host, "port": port, "engine_id": config.engine_id}}
+
+
 def live(engine: Engine) -> LiveEngine:
     """The engine below its executor."""
     return engine.executor.live_engine()

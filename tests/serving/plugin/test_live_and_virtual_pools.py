@@ -22,7 +22,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
 from tests.serving.plugin.core_engine import Engine
 from tests.serving.plugin.engine_config import BLOCK_TOKENS
-from tests.serving.plugin.exchanging_pair import ASKED, exchanging_engines, live
+from tests.serving.plugin.exchanging_pair import exchanging_engines, live, pushed_to
 
 MODEL = "qwen3-30b-a3b"
 DILATION = 60
@@ -117,10 +117,11 @@ def lived(traffic: Traffic, prefill: Engine, decode: Engine, *, first: int = 0) 
             over.set()
 
     decodes, prefills = Running(decode, note), Running(prefill, send_on)
+    to_decode = pushed_to(decode)
     begun_s = time.monotonic()
     for name, at_s in zip(tokens_ns, traffic.arrival_s, strict=True):
         time.sleep(max(0.0, begun_s + at_s * DILATION - time.monotonic()))
-        prefills.asked.put(asked(name, max_tokens=1, kv_transfer_params=ASKED))
+        prefills.asked.put(asked(name, max_tokens=1, kv_transfer_params=to_decode))
     assert over.wait(120)
     for each in (prefills, decodes):
         each.end()

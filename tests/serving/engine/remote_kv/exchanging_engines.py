@@ -9,6 +9,7 @@ import numpy as np
 
 from emulator.specs.kv_blocks import KvBlocks
 from emulator.specs.step import KvSource
+from serving.engine.remote_kv.arrivals import KvArrivals
 from serving.engine.remote_kv.kv_loop import KvLoop
 from serving.engine.remote_kv.layout import KvLayout
 from serving.engine.remote_kv.limits import KvLimits
@@ -78,11 +79,19 @@ class Holder:
     lease_s: float = 30.0
     port: int = field(default_factory=free_port)
     offers: KvOffers = field(default_factory=KvOffers)
+    arrivals: KvArrivals = field(default_factory=KvArrivals)
 
     def __enter__(self) -> Self:
         self.loop = KvLoop()
         self.facts = facts(port=self.port, tp=self.tp, layout=self.layout, lease_s=self.lease_s)
-        KvPort(self.loop, key=KEY, facts=self.facts, offers=self.offers, limits=self.limits)
+        KvPort(
+            self.loop,
+            key=KEY,
+            facts=self.facts,
+            offers=self.offers,
+            arrivals=self.arrivals,
+            limits=self.limits,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

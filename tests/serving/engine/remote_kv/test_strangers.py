@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from emulator.errors import ConfigError
+from serving.engine.remote_kv.arrivals import KvArrivals
 from serving.engine.remote_kv.connection import connected_to
 from serving.engine.remote_kv.kv_loop import KvLoop
 from serving.engine.remote_kv.limits import UNPROVED_BYTES_MAX, KvLimits
@@ -262,7 +263,14 @@ def test_an_address_that_cannot_be_listened_on_is_named_by_its_variable(
     with Holder() as holder:
         at = structs.replace(holder.facts, host=host)
         with pytest.raises(ConfigError, match="an address to listen on") as told:
-            KvPort(holder.loop, key=KEY, facts=at, offers=KvOffers(), limits=SHORT)
+            KvPort(
+                holder.loop,
+                key=KEY,
+                facts=at,
+                offers=KvOffers(),
+                arrivals=KvArrivals(),
+                limits=SHORT,
+            )
         assert told.value.field == f"VLLM_NIXL_SIDE_CHANNEL_{field}"
 
 

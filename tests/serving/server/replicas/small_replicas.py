@@ -45,6 +45,7 @@ class SmallReplica:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.kv_port = 7000 + number
         self.gap_s = 0.0
         self.refuses: int | None = None
         self.not_ready: str | None = None
