@@ -130,7 +130,7 @@ def kernels_are_kept() -> bool:
 
 def keep_kernels() -> None:
     """Compile the kernels; without them each is compiled when it is first needed."""
-    say("5/5 its kernels (half a minute)")
+    say("5/5 its kernels (a minute)")
     command = (str(VENV / "bin" / "python"), "-m", "serving.analysis.kernels")
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
