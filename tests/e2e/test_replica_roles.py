@@ -95,8 +95,8 @@ def test_texts_are_those_of_one_engine_and_the_kv_goes_between_two(
     service: ServerProcess, alone: list[str]
 ) -> None:
     assert asyncio.run(texts(service)) == alone
-    service.wait_until(lambda: transfers(service)[0] == 8, "the sender's count")
-    assert sum(transfers(service)[1:]) == 8
+    service.wait_until(lambda: transfers(service)[0] >= 8, "the sender's count")
+    assert sum(transfers(service)[1:]) == 8, "what was pushed too late is read, and sent twice"
     assert [each.role for each in replicas(service)] == ["prefill", "decode", "decode"]
 
 
