@@ -39,7 +39,8 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 test-fast test-units test-processes test-slow-chips test-slow-others test-hours mutations: export PYTHONDONTWRITEBYTECODE =
 
 # Workers that divide the files before they import them: importing all takes each a sixth of test-fast.
-SHARES = -n logical --dist each --shares
+# One that dies ends the run: another would find no files that are its own.
+SHARES = -n logical --dist each --shares --max-worker-restart 0
 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
 	$(BIN)/pytest --fast $(SHARES) $(ARGS)

@@ -154,7 +154,7 @@ class KvMoves:
         pushes, self._pushes = self._pushes, []
         lost = self._all_lost(lost_ranks)
         for each in pushes:
-            if each.rank in lost:
+            if each.rank in lost and each.blocks:
                 continue
             try:
                 weights = self._weights_of(each.rank)

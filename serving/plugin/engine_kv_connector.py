@@ -44,12 +44,15 @@ _ENDED_WELL: Final = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISH
 
 @dataclass(slots=True, kw_only=True)
 class _PushedPrompt:
-    """A prompt whose blocks go to another engine as they are computed; `blocks` have gone."""
+    """A prompt whose blocks go to another engine as they are computed; `blocks` have gone. It
+    `has_begun` with the first of its steps, which may be shorter than a block.
+    """
 
     request: Request
     target: KvSource
     prompt: bytes
     blocks: int = 0
+    has_begun: bool = False
 
 
 class EngineKvConnector(SchedulerConnector):
@@ -61,8 +64,8 @@ class EngineKvConnector(SchedulerConnector):
         self._offers = kv_offers_of(config.instance_id)
         self._arrivals = kv_arrivals_of(config.instance_id)
         self._pushed: dict[str, _PushedPrompt] = {}
-        self._are_there: set[str] = set()
-        """Requests whose prompts came here with the steps that computed them."""
+        self._are_there: dict[str, KvArrival] = {}
+        """By request, prompts that came here with the steps that computed them, when last asked."""
         self._tp = Settings.from_additional_config(config.additional_config).tp
         self._held: dict[str, list[KVCacheBlock]] = {}
         self._number = 0
@@ -79,6 +82,8 @@ class EngineKvConnector(SchedulerConnector):
 
     def lose(self) -> None:
         """Free all that is held: the rank has lost it, and what was pushed to it."""
+        for pushed in self._pushed.values():
+            self._give_up(pushed)
         self._pushed.clear()
         self._arrivals.lose(self._number)
         for name in list(self._held):
@@ -116,9 +121,9 @@ class EngineKvConnector(SchedulerConnector):
         tokens = max(0, request.num_prompt_tokens - num_computed_tokens)
         came = self._came(request, remote.source)
         if came is not None and self._arrivals.is_there(came):
-            self._are_there.add(request.request_id)
+            self._are_there[request.request_id] = came
             return max(0, tokens - 1), False
-        self._are_there.discard(request.request_id)
+        self._are_there.pop(request.request_id, None)
         return tokens, tokens > 0
 
     def came_tokens(self, request: Request) -> int:
@@ -140,16 +145,15 @@ class EngineKvConnector(SchedulerConnector):
         if remote is None:
             return
         _forget(request)
-        is_there = request.request_id in self._are_there
-        self._are_there.discard(request.request_id)
+        there = self._are_there.pop(request.request_id, None)  # the port may have dropped it since
         if not num_external_tokens:
             self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))
             return
         block_tokens = self._vllm_config.cache_config.block_size
-        came = self._came(request, remote.source)
+        came = there or self._came(request, remote.source)
         if came is not None:
             self._arrivals.take(remote.source, came, request.request_id)
-        first = (request.num_prompt_tokens - num_external_tokens - is_there) // block_tokens
+        first = (request.num_prompt_tokens - num_external_tokens - bool(there)) // block_tokens
         (to_blocks,) = blocks.get_block_ids()
         self._begun.append(
             KvPull(
@@ -162,7 +166,7 @@ class EngineKvConnector(SchedulerConnector):
                 source=remote.source,
                 first_block=first,
                 from_chips=remote.chips,
-                is_there=is_there,
+                is_there=there is not None,
             )
         )
 
@@ -182,10 +186,11 @@ class EngineKvConnector(SchedulerConnector):
             if pushed is None:
                 continue
             request = pushed.request
-            if not pushed.blocks and request.num_computed_tokens:
+            if not pushed.has_begun and request.num_computed_tokens:
                 # The engine that decodes may have the same prefix: it asks for the rest.
                 del self._pushed[name]
                 continue
+            pushed.has_begun = True
             tokens = request.num_prompt_tokens
             computed = request.num_computed_tokens + new_tokens
             is_last = computed >= tokens
@@ -194,6 +199,10 @@ class EngineKvConnector(SchedulerConnector):
                 self._push(pushed, end, is_last=is_last)
             if is_last:
                 del self._pushed[name]
+
+    def _give_up(self, pushed: _PushedPrompt) -> None:
+        if pushed.blocks:
+            self._push(pushed, pushed.blocks, is_last=False)  # of no blocks
 
     def _push(self, pushed: _PushedPrompt, end: int, *, is_last: bool) -> None:
         """Push a prompt's blocks from those that have gone to before `end`."""
@@ -223,10 +232,10 @@ class EngineKvConnector(SchedulerConnector):
         """
         params = request.kv_transfer_params
         remote = held_elsewhere(request)
-        self._are_there.discard(request.request_id)
+        self._are_there.pop(request.request_id, None)
         pushed = self._pushed.pop(request.request_id, None)
-        if pushed is not None and pushed.blocks:
-            self._push(pushed, pushed.blocks, is_last=False)  # none: it is given up
+        if pushed is not None:
+            self._give_up(pushed)
         if remote is not None:
             _forget(request)
             self._begun.append(KvRelease(request_id=request.request_id, source=remote.source))

@@ -28,7 +28,7 @@ def test_a_replaced_decision_is_marked_in_the_index_and_at_its_own_head() -> Non
     at_head = {
         int(number): re.findall(r"\d+", mark)
         for number, mark in re.findall(
-            r"^## (\d+)\. .*\n\n\*Replaced (?:in part )?by ((?:\d+| and )+)", TEXT, re.MULTILINE
+            r"^## (\d+)\. .*\n\n\*Replaced (?:in part )?by ((?:\d+|, | and )+)", TEXT, re.MULTILINE
         )
     }
 

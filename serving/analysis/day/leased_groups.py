@@ -1,7 +1,7 @@
 """Hand-overs in virtual time: which groups serve, leave, train and return.
 
 `serving.policy.day_night.handover_machine` decides, as for a running server; every action succeeds
-after the cost model's time, so that no job is killed. Time advances from event to event,
+after the cost model's time, and none is killed that saves. Time advances from event to event,
 independent of the walk's interval. Groups that go the same way are one group of the machine, with
 their numbers as its chips.
 """
@@ -274,6 +274,8 @@ class LeasedGroups:
                 return JobHappened(event=JobEvent.STARTED, chips=step.chips)
             case Action.STOP_JOB:
                 return JobHappened(event=JobEvent.STOP_ASKED)
+            case Action.KILL_JOB:  # it has lost a chip, which no walk's does
+                return JobHappened(event=JobEvent.CRASHED, words="killed")
         assert step.group is not None
         others = self.serving - len(self.state.groups[step.group].chips)
         event = {

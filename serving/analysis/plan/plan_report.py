@@ -49,6 +49,11 @@ _KINDS: Final = ("prefill and decode apart", "prefill and decode together")
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
+_PUSHED_KV: Final = (
+    "KV of a prompt without a cached part goes on while it is computed, and finds room there"
+)
+
+
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """The answer's assumptions, beside the catalog's figures."""
     question = plan.question
@@ -65,6 +70,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"{check.max_num_batched_tokens:,} tokens a rank and step",
         *([_NARROW_KV] if kv_dtype(sweep.model) == "fp8" else []),
         *_without_pools(plan),
+        *([_PUSHED_KV] if plan.choice.check.prefill is not None else []),
         *sharing_lines(question),
         "chips keep to their own power budget and their even part of their rack's: steps that "
         f"would draw more last longer ({100 * plan.choice.check.throttled_share:.3g} % of the "

@@ -7,6 +7,7 @@ HBM that `--gpu-memory-utilization` leaves. A part without room is refused, and 
 prompt: it is read when its request comes, as what never came here.
 """
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from serving.engine.wake_request import WakeRequest
 
 if TYPE_CHECKING:
     from serving.engine.engine_time import EngineTime
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 _Name = tuple[str, str]
 """Of the engine that computes a prompt, and of the request there."""
@@ -48,7 +51,7 @@ def _not_followed(**_: int) -> int:
 class KvArrival:
     """What has come to a rank of one prompt, whose digest is `prompt`: its first `blocks`, computed
     by `weights` and there from `there_ns` on, in this engine's emulated time; `kv` is part by part.
-    The last part was announced at `heard_ns`.
+    The last part was announced at `heard_ns`; a request here that `is_asked_for` waits for it.
     """
 
     rank: int
@@ -59,6 +62,7 @@ class KvArrival:
     tokens: int = 0
     there_ns: int = 0
     heard_ns: int = 0
+    is_asked_for: bool = False
     kv: list[tuple[KvBlocks, ...]] = field(default_factory=list)
 
     @property
@@ -228,6 +232,13 @@ class KvArrivals:
         begins_ns = self._time.accounted_ns if self._wake.continues else self._time.now_ns
         return arrival.there_ns <= begins_ns
 
+    def await_room(self, source: KvSource) -> None:
+        """Keep what has come of a prompt until its request is served, or ends (engine)."""
+        with self._lock:
+            arrival = self._arrivals.get((source.engine_id, source.request_id))
+            if arrival is not None:
+                arrival.is_asked_for = True
+
     def take(self, source: KvSource, arrival: KvArrival, request_id: str) -> None:
         """Let a request here have what came, which is `taken` until it is read (scheduler)."""
         self.drop(source.engine_id, source.request_id)
@@ -257,7 +268,7 @@ class KvArrivals:
         """Forget what no request, and no further part, has come for within a lease (engine)."""
         with self._lock:
             for name, each in tuple(self._arrivals.items()):
-                if each.heard_ns + lease_ns <= now_ns:
+                if not each.is_asked_for and each.heard_ns + lease_ns <= now_ns:
                     del self._arrivals[name]
 
     def __len__(self) -> int:
@@ -274,6 +285,7 @@ class PushReader:
         self._coming: dict[str, tuple[Push, ComingKv, int]] = {}
         self._begun: set[str] = set()
         """Requests of which parts have come, and more are to come."""
+        self._said: set[str] = set()
 
     def hear(self, message: Push | Part | There) -> Taken | Gone | None:
         """Take a message, and answer a part's end, or its begin where it is refused; raises
@@ -304,6 +316,13 @@ class PushReader:
         except ConfigError as error:  # no such engine is in this system
             reason = str(error)
         if reason is not None:
+            if reason not in self._said:
+                self._said.add(reason)
+                logger.warning(
+                    "KV of request %s, and of others, is read once its prompt is computed: %s",
+                    push.request_id,
+                    reason,
+                )
             self._drop(push.request_id)
             return Gone(read=push.read, reason=reason)
         layout = self._facts.layout

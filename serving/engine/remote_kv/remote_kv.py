@@ -231,6 +231,7 @@ class RemoteKv:
 
     def await_room(self, awaits: KvAwait) -> None:
         """Have it held until it is read or released."""
+        self.arrivals.await_room(awaits.source)
         self._sources.await_room(awaits.source, awaits.request_id)
 
     def release(self, release: KvRelease) -> None:

@@ -117,6 +117,14 @@ def test_greedy_text_is_one_engines_and_parts_come_before_the_prompts_end(
         assert telemetry.kv_transfer_bytes == TOKENS * token_bytes
 
 
+def test_a_first_step_of_less_than_a_block_is_no_cached_prefix(make: Make) -> None:
+    prefills, decodes = make("kv_producer"), make("kv_consumer")
+    prefills.add("b", 60, first=900, max_tokens=50)  # leaves 4 tokens of the step
+    _, came = prefilled(prefills, decodes, "a", TOKENS)
+    assert came[:2] == [0, 0]
+    assert came_tokens(decodes) == TOKENS
+
+
 def test_parts_take_the_time_and_joules_of_their_tokens_and_begin_with_their_step(
     make: Make,
 ) -> None:

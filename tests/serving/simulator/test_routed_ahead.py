@@ -88,6 +88,9 @@ def drawn(
 
 
 def check_alike(pools: SimulatedDeployment, traffic: Traffic) -> None:
+    """But where engines for prompts go ahead of those that read their blocks at one moment: what
+    another prompt takes in that moment is beside these, not in their place.
+    """
     ahead = simulate(pools, traffic, logs=False).served
     one_by_one = simulate(pools, traffic, on_step=lambda *_, **__: None).served
     assert ahead.finished.all()
@@ -95,7 +98,10 @@ def check_alike(pools: SimulatedDeployment, traffic: Traffic) -> None:
     for field in ("arrival_s", "first_token_s", "last_token_s", "hits", "preemptions"):
         ours, theirs = (getattr(each, field) for each in (ahead, one_by_one))
         np.testing.assert_array_equal(ours, theirs, err_msg=field)
-    assert ahead.kv_blocks_used_max == one_by_one.kv_blocks_used_max
+    if pools.prefill is None:
+        assert ahead.kv_blocks_used_max == one_by_one.kv_blocks_used_max
+    else:
+        assert ahead.kv_blocks_used_max >= one_by_one.kv_blocks_used_max
     assert ahead.empty_rank_steps == one_by_one.empty_rank_steps
     assert ahead.joules == pytest.approx(one_by_one.joules, rel=1e-9)
 

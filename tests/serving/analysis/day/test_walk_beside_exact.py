@@ -62,13 +62,15 @@ def test_hand_overs_are_walked_as_they_are_simulated(engine: Engine, seed: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [4, 12, 15])
-def test_who_finds_a_queue_after_a_burst_waits_about_as_long(engine: Engine, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "within"), [(4, 0.0015), (6, 0.007), (12, 0.0015), (15, 0.0015)])
+def test_who_finds_a_queue_after_a_burst_waits_about_as_long(
+    engine: Engine, seed: int, within: float
+) -> None:
     """Seeds in which bursts are more than what serves; if all who wait were late, the walk would be
-    0.2 to 0.4 points too low.
+    0.2 to 0.4 points too low. Seed 6 is among the three of 16 that are beyond half a point.
     """
     found = held(engine, seed, burst_chance=0.1)
     assert found.both.exact < 0.95
-    assert abs(found.both.difference) < 0.0015
+    assert abs(found.both.difference) < within
     assert abs(found.ttft_p99_s.relative) < 0.10
     assert abs(found.joules.relative) < 0.01

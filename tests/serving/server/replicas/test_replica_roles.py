@@ -55,6 +55,8 @@ async def test_a_prompt_is_computed_by_one_replica_and_decoded_by_another(stream
         assert text == made_text("a", 1, 40)
         prefills, decodes = service.replicas
         assert asked_for(prefills) == [("a", 1, True)]
+        pushed_to = prefills.answered[0]["kv_transfer_params"]["push_to"]
+        assert (pushed_to["port"], pushed_to["engine_id"]) == (decodes.kv_port, "replica-1")
         assert asked_for(decodes) == [("a", 40, "e0")]
         assert "stream" not in prefills.answered[0], "its only token goes nowhere"
         assert [each.load_tokens for each in service.live.all] == [0, 0]
