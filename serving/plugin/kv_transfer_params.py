@@ -57,8 +57,8 @@ def push_target(params: Mapping[str, Any] | None, request_id: str) -> KvSource |
         return None
     if not isinstance(target, Mapping):
         raise _wrong(PUSH_TO, target, "an object: host, port and engine_id of the engine's KV port")
-    named = {f"remote_{name}": value for name, value in target.items()}
-    host, port, engine_id = _address(named)
+    named = {f"{PUSH_TO}.{name}": value for name, value in target.items()}
+    host, port, engine_id = _address(named, f"{PUSH_TO}.")
     return KvSource(host=host, port=port, engine_id=engine_id, request_id=request_id)
 
 
@@ -80,7 +80,7 @@ def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
     chips = params.get("tp_size", 1)
     if not (type(chips) is int and 1 <= chips <= _CHIPS_MAX):
         raise _wrong("tp_size", chips, f"1 to {_CHIPS_MAX}")
-    host, port, engine_id = _address(params)
+    host, port, engine_id = _address(params, "remote_")
     source = KvSource(
         host=host,
         port=port,
@@ -90,13 +90,14 @@ def remote_prefill(params: Mapping[str, Any] | None) -> RemotePrefill | None:
     return RemotePrefill(source=source, chips=chips)
 
 
-def _address(params: Mapping[str, Any]) -> tuple[str, int, str]:
-    port, host = params.get("remote_port"), _text(params, "remote_host")
+def _address(params: Mapping[str, Any], prefix: str) -> tuple[str, int, str]:
+    """Host, port and id of an engine, by fields of this prefix."""
+    port, host = params.get(f"{prefix}port"), _text(params, f"{prefix}host")
     if not (type(port) is int and 1 <= port <= 65535):
-        raise _wrong("remote_port", port, "1 to 65535")
+        raise _wrong(f"{prefix}port", port, "1 to 65535")
     if len(host) > _HOST_MAX or not all(each.isalnum() or each in _OF_HOSTS for each in host):
-        raise _wrong("remote_host", host, "a host's name or address")
-    return host, port, _name(params, "remote_engine_id")
+        raise _wrong(f"{prefix}host", host, "a host's name or address")
+    return host, port, _name(params, f"{prefix}engine_id")
 
 
 def held_elsewhere(request: Request) -> RemotePrefill | None:

@@ -94,3 +94,20 @@ def test_what_is_not_an_engine_s_role_is_refused(
 def test_parameters_that_are_no_object_are_refused() -> None:
     with pytest.raises(NotComputed, match="expected an object"):
         check_params([1], "kv_both")
+
+
+@pytest.mark.parametrize(
+    ("target", "field"),
+    [
+        ({"host": "localhost", "port": 0, "engine_id": "engine"}, "push_to.port"),
+        ({"host": "a b", "port": 5600, "engine_id": "engine"}, "push_to.host"),
+        ({"host": "localhost", "port": 5600}, "push_to.engine_id"),
+        ("localhost:5600", "push_to"),
+    ],
+)
+def test_what_an_engine_to_push_to_cannot_be_is_named_by_its_own_field(
+    target: object, field: str
+) -> None:
+    with pytest.raises(NotComputed) as refused:
+        check_params({"do_remote_decode": True, "push_to": target}, "kv_both")
+    assert refused.value.parameter == f"kv_transfer_params.{field}"
