@@ -221,24 +221,21 @@ class WalkUnderWay:
             served = late = 0.0
             for share, most, per_s in parts:
                 came = arrived * share
-                part_served = min(waiting + came, most)
-                left = waiting + came - part_served
-                if waiting > 0 or left > 0:
-                    late += self._late(waiting, came, most, per_s)
-                served += part_served
-                waiting = left
+                if waiting == 0 and came <= most:
+                    served += came
+                    continue
+                before = np.array([waiting])
+                part_served, left, found = queue_step(before, came, np.array([most]))
+                waits = late_share(before / per_s, left / per_s, self._curve.patience_s)
+                served += float(part_served[0])
+                late += float((found * waits)[0])
+                waiting = float(left[0])
             self.serving[number] = serving
             self._served[number] = served
             self.rates[number] = served / serving_s if serving_s else 0.0
             self.backlog[number] = waiting
             self.late[number] = late
         self._waiting = waiting
-
-    def _late(self, waiting: float, came: float, most: float, per_s: float) -> float:
-        before = np.array([waiting])
-        _, left, found = queue_step(before, came, np.array([most]))
-        late = found * late_share(before / per_s, left / per_s, self._curve.patience_s)
-        return float(late[0])
 
 
 class Observer:
