@@ -187,10 +187,10 @@ class KvMoves:
                 self._remote.release(transfer)
 
     def _begin_pull(self, remote: RemoteKv, transfer: KvPull, now_ns: int) -> None:
-        pushed = remote.arrivals.taken(transfer.request_id)
         if transfer.is_there:
             self._read_pushed(remote, transfer)
             return
+        pushed = remote.arrivals.taken(transfer.request_id)
         if pushed is not None:
             self._add(transfer, max(now_ns, pushed.there_ns), HandoverCost())  # booked by part
             return

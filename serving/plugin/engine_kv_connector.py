@@ -128,6 +128,8 @@ class EngineKvConnector(SchedulerConnector):
 
     def came_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that were pushed to the rank: all but the last, or none."""
+        if not self._arrivals:
+            return 0
         remote = held_elsewhere(request)
         came = None if remote is None else self._arrivals.find(remote.source, self._number)
         return 0 if came is None else request.num_prompt_tokens - 1

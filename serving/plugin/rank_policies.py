@@ -208,7 +208,7 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     manager = rank.kv_cache_manager
     free_tokens = manager.block_pool.get_num_free_blocks() * rank.block_size
     seats = max(0, rank.max_num_active_reqs - len(rank.running))
-    decodes += len(ready_kv(rank)) + min(seats, _pushed_here(rank))
+    decodes += len(ready_kv(rank)) + _pushed_here(rank, seats)
     startable = (
         request
         for request in rank.waiting
@@ -222,11 +222,13 @@ def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     return min(pending + min(waiting, free_tokens), enough), decodes
 
 
-def _pushed_here(rank: Scheduler) -> int:
-    """Waiting requests that decode next, as their KV came before them."""
-    if not isinstance(rank.connector, SchedulerConnector):
+def _pushed_here(rank: Scheduler, most: int) -> int:
+    """Waiting requests, up to `most`, that decode next, as their KV came before them."""
+    connector = rank.connector
+    if not isinstance(connector, SchedulerConnector):
         return 0
-    return sum(rank.connector.came_tokens(request) > 0 for request in rank.waiting)
+    here = (request for request in rank.waiting if connector.came_tokens(request))
+    return sum(1 for _ in islice(here, most))
 
 
 def ready_kv(rank: Scheduler) -> list[Request]:

@@ -7,7 +7,7 @@ left: back-pressure.
 from typing import Final
 
 KV_IN_FLIGHT_BYTES_MAX: Final = 1_000_000_000
-"""From one rank, at a time; vLLM's own `kv_buffer_size`."""
+"""From one rank, at a time; the `kv_buffer_size` of earlier releases of vLLM."""
 
 
 class KvInFlight:

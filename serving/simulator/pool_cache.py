@@ -16,10 +16,8 @@ def pool_cache(
     block_keys: Int64s, pool: SchedulerArrays, bounds: SchedulerBounds, kv_blocks: int
 ) -> PrefixCache:
     """`prefix_cache` of each engine of a pool."""
-    one, count = (
-        prefix_cache(block_keys, engine_arrays(pool, 0), bounds, kv_blocks),
-        len(pool.ranks),
-    )
+    one = prefix_cache(block_keys, engine_arrays(pool, 0), bounds, kv_blocks)
+    count = len(pool.ranks)
     return PrefixCache(
         block_keys=block_keys,
         blocks=np.stack([one.blocks] * count),

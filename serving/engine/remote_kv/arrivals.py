@@ -1,10 +1,10 @@
 """Keys and values of prompts that another engine is still computing: each step's part as it comes.
 
-They lie in a buffer of a rank until the request comes that decodes them, as with vLLM's
-P2pNcclConnector, whose bound `kv_buffer_size` is theirs too. The rank is the one with the fewest
-requests, counting those that are coming, when the first part comes. Assumed: the buffer is in the
-HBM that `--gpu-memory-utilization` leaves. A part without room is refused, and with it the whole
-prompt: it is read when its request comes, as what never came here.
+They lie in a buffer of a rank until the request comes that decodes them, as with the
+P2pNcclConnector of earlier releases of vLLM, whose `kv_buffer_size` bounds them. The rank is the
+one with the fewest requests, counting those that are coming, when the first part comes. Assumed:
+the buffer is in the HBM that `--gpu-memory-utilization` leaves. A part without room is refused, and
+with it the whole prompt: it is read when its request comes, as what never came here.
 """
 
 import logging

@@ -134,7 +134,7 @@ def test_chips_with_a_node_stay_on_it_and_compute_the_same_bits(
 
 
 @pytest.mark.slow
-def test_a_cluster_that_asks_nobody_for_a_token_is_refused() -> None:
+def test_a_cluster_without_a_token_is_refused() -> None:
     # A token of ours does not make it one that asks.
     with started_nodes(alone=True, is_open=True) as cluster, cluster.as_driver():
         session = RaySession(cluster.address)
